@@ -1,0 +1,65 @@
+"""classwise: class-wise adversarial robustness, measured and improved.
+
+The public face, whole; names are resolved when they are used, so importing the package imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from classwise.attacks import ATTACKS as ATTACKS
+    from classwise.attacks.base import Attack as Attack
+    from classwise.auditing.audit import Audit as Audit
+    from classwise.auditing.audit import audit as audit
+    from classwise.auditing.outcomes import Outcomes as Outcomes
+    from classwise.compute import Compute as Compute
+    from classwise.data.images import Images as Images
+    from classwise.data.loading import load_data as load_data
+    from classwise.errors import UserError as UserError
+    from classwise.models import Normalized as Normalized
+    from classwise.models import load_model as load_model
+    from classwise.stats import metrics as metrics
+    from classwise.threat import Threat as Threat
+    from classwise.training.folder import Run as Run
+    from classwise.training.loop import train as train
+    from classwise.training.recipe import Recipe as Recipe
+
+_PUBLIC = {
+    "ATTACKS": "classwise.attacks",
+    "Attack": "classwise.attacks.base",
+    "Audit": "classwise.auditing.audit",
+    "Compute": "classwise.compute",
+    "Images": "classwise.data.images",
+    "Normalized": "classwise.models.normalise",
+    "Outcomes": "classwise.auditing.outcomes",
+    "Recipe": "classwise.training.recipe",
+    "Run": "classwise.training.folder",
+    "Threat": "classwise.threat",
+    "UserError": "classwise.errors",
+    "audit": "classwise.auditing.audit",
+    "load_data": "classwise.data.loading",
+    "load_model": "classwise.models.loading",
+    "metrics": "classwise.stats.metrics",
+    "train": "classwise.training.loop",
+}
+"""Every public name and the module that holds it; ``metrics`` is a module itself."""
+
+__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # the table is all strings
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'classwise' has no attribute {name!r}")
+    module = importlib.import_module(_PUBLIC[name])
+    value = module if name == "metrics" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,54 @@
+"""How a model's arithmetic is done: precision, memory format, compilation. Settings, not code paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from classwise.settings import settings
+
+Forward = Callable[[Tensor], Tensor]
+"""Images (N, C, H, W) in [0, 1] to logits (N, classes)."""
+
+
+@settings
+class Compute:
+    """How forward passes run; logits always come back in float32.
+
+    Args:
+        dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not offered: the gradients
+            of confident models underflow in it.
+        channels_last: feed images in channels-last memory format, which convolutions on CPUs and GPUs prefer.
+        compile: run the model through ``torch.compile``.
+    """
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+    compile: bool = False
+
+    def forward(self, model: nn.Module) -> Forward:
+        """The model as a function from images to float32 logits."""
+        module: Callable[[Tensor], Tensor] = torch.compile(model) if self.compile else model
+        mixed = self.dtype == "bfloat16"
+
+        def run(x: Tensor) -> Tensor:
+            if self.channels_last and x.ndim == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
+                logits: Tensor = module(x)
+            return logits.float()
+
+        return run
+
+    def prepare(self, model: nn.Module) -> None:
+        """Lay the model's weights out as these settings want them; values do not change."""
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
+
+
+FAST = Compute(dtype="bfloat16", channels_last=True)
+"""What is fastest on a CPU and a GPU; for gradients only, success is decided in float32."""
+EXACT = Compute()

@@ -1,0 +1,101 @@
+"""Random draws without a generator: every number is a hash of what it is for.
+
+A draw depends on the seed, a purpose, an epoch, the image's index and a counter, and on nothing else. So there is no
+generator state to save, and an image's draws do not depend on which other images share its batch.
+
+The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), on wrapping int64 arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int) -> int:
+    """The 64-bit word as torch's signed integer."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+_MASK_24 = (1 << 24) - 1
+
+
+def _shift_xor(word: Tensor, bits: int) -> Tensor:
+    """``word ^= word >> bits`` with a logical shift, in place (torch's own shift of int64 keeps the sign)."""
+    return word.bitwise_xor_((word >> bits).bitwise_and_((1 << (64 - bits)) - 1))
+
+
+def _mix(word: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place."""
+    word = _shift_xor(word, 30).mul_(_MIX_1)
+    word = _shift_xor(word, 27).mul_(_MIX_2)
+    return _shift_xor(word, 31)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A stream of draws for one purpose.
+
+    Args:
+        seed: the run's seed.
+        purpose: what the draws are for; different purposes give independent draws.
+        epoch: the epoch, or 0.
+    """
+
+    seed: int
+    purpose: str = ""
+    epoch: int = 0
+
+    def child(self, purpose: str) -> Draws:
+        """The draws for a purpose within this one."""
+        return dataclasses.replace(self, purpose=f"{self.purpose}/{purpose}")
+
+    def at(self, epoch: int) -> Draws:
+        """The same purpose at another epoch."""
+        return dataclasses.replace(self, epoch=epoch)
+
+    @property
+    def _key(self) -> int:
+        text = f"{self.seed}|{self.epoch}|{self.purpose}".encode()
+        return _signed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+
+    def _words(self, index: Tensor, shape: tuple[int, ...], counter: int | Tensor) -> Tensor:
+        """Hashed 64-bit words, (N, *shape)."""
+        rows = index.to(torch.int64)
+        keys = _mix(rows.mul(_GAMMA).add_(self._key))
+        keys = _mix(keys.add_(torch.as_tensor(counter, dtype=torch.int64, device=index.device).mul(_MIX_1)))
+        offsets = torch.arange(1, math.prod(shape) + 1, device=index.device).mul_(_GAMMA)
+        return _mix(keys[:, None] + offsets).view(len(rows), *shape)
+
+    def uniform(self, index: Tensor, shape: tuple[int, ...] = (), counter: int | Tensor = 0) -> Tensor:
+        """Uniform draws in [0, 1), float32, (N, *shape); ``counter`` is a number or (N,)."""
+        return _unit(self._words(index, shape, counter), 40)
+
+    def normal(self, index: Tensor, shape: tuple[int, ...] = (), counter: int | Tensor = 0) -> Tensor:
+        """Standard normal draws (Box and Muller), float32, (N, *shape); ``counter`` is a number or (N,)."""
+        words = self._words(index, shape, counter)
+        radius = torch.log1p(-_unit(words, 40)).mul_(-2).sqrt_()
+        return _unit(words, 16).mul_(2 * math.pi).cos_().mul_(radius)
+
+    def integers(self, index: Tensor, shape: tuple[int, ...], high: int, counter: int | Tensor = 0) -> Tensor:
+        """Uniform integers in [0, high), int64, (N, *shape)."""
+        return self._words(index, shape, counter).remainder_(high)
+
+    def permutation(self, n: int, device: torch.device | str = "cpu") -> Tensor:
+        """A random order of 0..n-1, int64, (n,)."""
+        words = self._words(torch.arange(n, device=device), (), 0)
+        return torch.argsort(words, stable=True)
+
+
+def _unit(words: Tensor, low_bit: int) -> Tensor:
+    """24 bits of each word, from ``low_bit`` up, as a float32 in [0, 1)."""
+    return (words >> low_bit).bitwise_and_(_MASK_24).to(torch.float32).mul_(2.0**-24)

@@ -1,0 +1,31 @@
+"""How long work tells that it goes on; who listens is up to the caller."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """A listener to long work."""
+
+    def begin(self, task: str, total: int) -> None:
+        """A task of ``total`` units starts; it replaces the one before."""
+
+    def advance(self, amount: int) -> None:
+        """So many more units are done."""
+
+    def say(self, line: str) -> None:
+        """Something worth a line happened."""
+
+
+class Silent:
+    """Nobody listens."""
+
+    def begin(self, task: str, total: int) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int) -> None:
+        """Ignore it."""
+
+    def say(self, line: str) -> None:
+        """Ignore it."""

@@ -1,0 +1,143 @@
+"""Settings: frozen dataclasses that pydantic checks, written by users as mappings or short specs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+import pydantic
+import pydantic.dataclasses
+
+from classwise.errors import UserError, unknown
+from classwise.registry import Registry
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(cls: type[T]) -> type[T]:
+    """Make the class a frozen, keyword-only dataclass that checks its values and refuses unknown keys."""
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    decorated: type[T] = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    return decorated
+
+
+def number(value: object) -> object:
+    """Read ``"8/255"`` as the fraction that it is; leave everything else to pydantic."""
+    if isinstance(value, str):
+        try:
+            return float(Fraction(value.replace(" ", "")))
+        except (ValueError, ZeroDivisionError):
+            return value
+    return value
+
+
+Number = Annotated[float, pydantic.BeforeValidator(number)]
+"""A float; in text also a fraction, such as ``8/255``."""
+Positive = Annotated[Number, pydantic.Field(gt=0)]
+NonNegative = Annotated[Number, pydantic.Field(ge=0)]
+Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
+"""A fraction of a whole, in [0, 1]."""
+Count = Annotated[int, pydantic.Field(ge=1)]
+
+
+_POSITIVE: pydantic.TypeAdapter[float] = pydantic.TypeAdapter(Positive)
+
+
+def _step_size(value: object) -> object:
+    if isinstance(value, str) and value.replace(" ", "").endswith("eps"):
+        factor = number(value.replace(" ", "").removesuffix("eps") or "1")
+        if not isinstance(factor, float) or factor <= 0:
+            raise ValueError("a relative step size is a positive multiple of the radius, such as '0.25eps'")
+        return value.replace(" ", "")
+    return _POSITIVE.validate_python(value)
+
+
+StepSize = Annotated[float | str, pydantic.BeforeValidator(_step_size)]
+"""A step: absolute (``2/255``), or relative to each image's radius (``"0.25eps"``)."""
+
+
+def relative_step(step_size: float | str) -> tuple[float, bool]:
+    """The number in a step size, and whether it multiplies the radius."""
+    if isinstance(step_size, str):
+        factor = number(step_size.removesuffix("eps") or "1")
+        assert isinstance(factor, float)
+        return factor, True
+    return step_size, False
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Split a spec such as ``"pgd:steps=20,step_size=2/255"`` into a name and its options.
+
+    A path of a user's own (``"package.module:Class"``) may stand for the name, its options after one more colon.
+
+    Raises:
+        UserError: if an option is not of the form ``key=value``.
+    """
+    name, _, rest = text.partition(":")
+    if rest and "=" not in rest.partition(":")[0]:
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    options: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise UserError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
+        options[key.strip()] = value.strip()
+    return name.strip(), options
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make the dataclass from a mapping.
+
+    Raises:
+        UserError: for an unknown key (with the nearest known one) or a value out of range; ``where`` begins the line.
+    """
+    if dataclasses.is_dataclass(cls):
+        known = [field.name for field in dataclasses.fields(cls) if field.init]
+        for key in values:
+            if key not in known:
+                raise unknown(f"{where} field", str(key), known)
+    try:
+        return pydantic.TypeAdapter(cls).validate_python(dict(values))
+    except pydantic.ValidationError as error:
+        raise UserError(f"{where}: {explain(error)}") from error
+
+
+def explain(error: pydantic.ValidationError) -> str:
+    """The first complaint of pydantic in one line: the field, the value, what is wrong with it."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{field} = {first['input']!r}: {message}" if field else message
+
+
+Spec = str | Mapping[str, Any]
+"""How a user names a part: ``"pgd:steps=20"`` or ``{"name": "pgd", "steps": 20}``."""
+
+
+def make(registry: Registry[T], spec: Spec | T) -> T:
+    """Build the part that a spec names; a part that is built already is returned as it is.
+
+    Raises:
+        UserError: for an unknown name or field, or a bad value.
+    """
+    if isinstance(spec, str):
+        name, options = parse_spec(spec)
+    elif isinstance(spec, Mapping):
+        options = dict(spec)
+        name = options.pop("name", None)
+        if not isinstance(name, str):
+            raise UserError(f"{registry.kind} {dict(spec)!r} has no 'name'")
+    else:
+        return spec
+    return build(registry.load(name), options, f"{registry.kind} {name!r}")
+
+
+def describe(registry: Registry[T], part: T) -> dict[str, Any]:
+    """The complete spec of a part, defaults included: ``make(registry, describe(registry, part)) == part``."""
+    assert dataclasses.is_dataclass(part)
+    assert not isinstance(part, type)
+    return {"name": registry.name_of(type(part)), **dataclasses.asdict(part)}

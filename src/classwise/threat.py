@@ -1,0 +1,176 @@
+"""What an attacker may do: move an image inside a norm ball, and stay an image."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from classwise.draws import Draws
+from classwise.errors import UserError, unknown
+from classwise.settings import number
+
+Norm = Literal["Linf", "L2", "L1"]
+
+PRESETS = {
+    "mnist": "Linf:0.3",
+    "fashion-mnist": "Linf:0.1",
+    "digits": "Linf:0.15",
+    "cifar10": "Linf:8/255",
+    "cifar100": "Linf:8/255",
+    "svhn": "Linf:8/255",
+    "stl10": "Linf:8/255",
+    "tiny-imagenet": "Linf:8/255",
+    "imagenet": "Linf:4/255",
+    "cifar10-l2": "L2:0.5",
+    "cifar10-l1": "L1:12",
+}
+"""The radius that the field uses for each data set."""
+
+
+@dataclass(frozen=True)
+class Threat:
+    """A ball around each image, intersected with the box [0, 1].
+
+    Args:
+        norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
+        epsilon: the radius; one number, or one per image as an (N,) tensor.
+    """
+
+    norm: Norm
+    epsilon: float | Tensor
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", str(self.norm), get_args(Norm))
+        if not isinstance(self.epsilon, Tensor) and not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
+            raise UserError(f"epsilon = {self.epsilon!r}: a radius is a number of at least 0, such as 8/255")
+
+    @staticmethod
+    def parse(text: str | Threat) -> Threat:
+        """Read ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
+
+        Raises:
+            UserError: for an unknown norm or preset, or a radius that is not a number of at least 0.
+        """
+        if isinstance(text, Threat):
+            return text
+        if ":" not in text and text not in PRESETS:
+            raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
+        norm, _, radius = PRESETS.get(text, text).partition(":")
+        epsilon = number(radius)
+        if not isinstance(epsilon, float):
+            raise UserError(f"threat {text!r}: {radius!r} is not a number; write it as in Linf:8/255")
+        known = {name.lower(): name for name in get_args(Norm)}
+        if norm.lower() not in known:
+            raise unknown("norm", norm, get_args(Norm))
+        return Threat(known[norm.lower()], epsilon)  # type: ignore[arg-type]  # a key of known is a Norm
+
+    def __str__(self) -> str:
+        """The threat as `parse` reads it, with a fraction of 255 where it is one."""
+        if isinstance(self.epsilon, Tensor):
+            return f"{self.norm}:per-image"
+        levels = self.epsilon * 255
+        whole = self.norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-9
+        return f"{self.norm}:{round(levels)}/255" if whole else f"{self.norm}:{self.epsilon:g}"
+
+    def with_epsilon(self, epsilon: float | Tensor) -> Threat:
+        """The same norm with another radius."""
+        return dataclasses.replace(self, epsilon=epsilon)
+
+    def radius(self, like: Tensor) -> Tensor:
+        """The radius shaped to broadcast over images: (N or 1, 1, ...)."""
+        epsilon = torch.as_tensor(self.epsilon, dtype=like.dtype, device=like.device)
+        return epsilon.reshape(-1, *[1] * (like.ndim - 1))
+
+    def distance(self, x: Tensor, x0: Tensor) -> Tensor:
+        """The norm of ``x - x0`` for each image, (N,)."""
+        return _norm((x - x0).flatten(1), self.norm)
+
+    def project(self, x: Tensor, x0: Tensor) -> Tensor:
+        """The nearest point (in Euclidean distance) that is inside both the ball around ``x0`` and [0, 1].
+
+        The answer is exact for Linf; for L2 and L1 it is exact up to rounding and never outside. Both constraints are
+        solved for together: clipping after shrinking, as most libraries do, stays inside but is not the nearest point.
+
+        Args:
+            x: points, (N, ...).
+            x0: images in [0, 1], (N, ...).
+        """
+        radius = self.radius(x0)
+        if self.norm == "Linf":
+            return torch.minimum(torch.maximum(x, x0 - radius), x0 + radius).clamp_(0, 1)
+        shift = (x - x0).flatten(1)
+        low, high = (0 - x0).flatten(1), (1 - x0).flatten(1)
+        bound = radius.flatten(1)
+        solve = _project_l2 if self.norm == "L2" else _project_l1
+        return (x0 + solve(shift, low, high, bound).view_as(x0)).clamp_(0, 1)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction of unit norm along the gradient: its sign (Linf), or it over its own norm (L2, L1)."""
+        if self.norm == "Linf":
+            return gradient.sign()
+        size = _norm(gradient.flatten(1), self.norm).clamp_min(1e-12)
+        return gradient / size.view(-1, *[1] * (gradient.ndim - 1))
+
+    def uniform(self, x0: Tensor, index: Tensor, draws: Draws, counter: int | Tensor = 0) -> Tensor:
+        """A point drawn uniformly from the ball around each image, then moved into [0, 1]."""
+        shape = tuple(x0.shape[1:])
+        if self.norm == "Linf":
+            shift = draws.uniform(index, shape, counter).mul_(2).sub_(1)
+        else:
+            size = math.prod(shape)
+            ray = draws.normal(index, shape, counter).flatten(1)
+            if self.norm == "L1":  # a Laplace vector over its L1 norm is uniform on the L1 sphere
+                unit = draws.uniform(index, shape, counter).flatten(1).sub(0.5)
+                ray = -unit.sign() * torch.log1p(-2 * unit.abs())
+            length = draws.child("length").uniform(index, (1,), counter).pow(1 / size)
+            shift = (ray / _norm(ray, self.norm)[:, None].clamp_min(1e-12) * length).view_as(x0)
+        return self.project(x0 + shift * self.radius(x0), x0)
+
+
+def _norm(flat: Tensor, norm: Norm) -> Tensor:
+    if norm == "Linf":
+        return flat.abs().amax(1)
+    return flat.norm(dim=1) if norm == "L2" else flat.abs().sum(1)
+
+
+def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 12) -> Tensor:
+    """Nearest shift with ‖shift‖₂ ≤ radius and low ≤ shift ≤ high, rows (N, D).
+
+    The answer is clip(s shift) for one factor s in [0, 1] (the KKT conditions). Given which pixels the box clips, s has
+    a closed form; as s grows the clipped set only grows, so each round comes nearer from inside and the sequence ends.
+    """
+    squared = radius.square()
+    factor = (radius / shift.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    for _ in range(rounds):
+        scaled = shift * factor
+        free = (scaled >= low) & (scaled <= high)
+        spent = torch.where(free, 0, scaled.clamp(low, high)).square().sum(1, keepdim=True)
+        left = torch.where(free, shift, 0).square().sum(1, keepdim=True).clamp_min(1e-30)
+        factor = torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
+    clipped = (shift * factor).clamp(low, high)
+    return clipped * (radius / clipped.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+
+
+def _project_l1(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 40) -> Tensor:
+    """Nearest shift with ‖shift‖₁ ≤ radius and low ≤ shift ≤ high, rows (N, D).
+
+    The answer is clip(soft(shift, t)) for one threshold t ≥ 0 (the KKT conditions); its norm falls with t, so t is
+    found by bisection, kept on the side that is inside the ball.
+    """
+
+    def point(threshold: Tensor) -> Tensor:
+        return (shift.sign() * (shift.abs() - threshold).clamp_min(0)).clamp(low, high)
+
+    inside = point(torch.zeros_like(radius)).abs().sum(1, keepdim=True) <= radius
+    lower, upper = torch.zeros_like(radius).expand(len(shift), 1), shift.abs().amax(1, keepdim=True)
+    for _ in range(rounds):
+        middle = (lower + upper) / 2
+        fits = point(middle).abs().sum(1, keepdim=True) <= radius
+        lower, upper = torch.where(fits, lower, middle), torch.where(fits, middle, upper)
+    return point(torch.where(inside, 0, upper))

@@ -1,0 +1,122 @@
+"""Who is mistaken for whom: confusion matrices, superclasses, symmetry."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from classwise.errors import UserError
+from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
+
+
+def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> IntArray:
+    """Count images by truth (row) and prediction (column): kdd21 Figure 2, in counts.
+
+    Args:
+        labels: (N,) whole numbers in 0 .. C-1.
+        predictions: (N,) the same of the predicted classes.
+        num_classes: C.
+
+    Returns:
+        (C, C) int64; matrices of parts of a data set add up.
+
+    Raises:
+        UserError: if a label or a prediction is out of range, or the lengths differ.
+    """
+    truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
+    if len(truth) != len(predicted):
+        raise UserError(f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label")
+    flat = np.bincount(num_classes * truth + predicted, minlength=num_classes**2)
+    return flat.astype(np.int64).reshape(num_classes, num_classes)
+
+
+def confusion_rates(matrix: ArrayLike) -> FloatArray:
+    """Each row of a confusion matrix as shares of its class: (C, C) fractions, the row of an absent class NaN."""
+    counts = _square(matrix)
+    return ratio(counts, counts.sum(axis=1, keepdims=True))
+
+
+def misclassified(matrix: ArrayLike) -> FloatArray:
+    """The confusion matrix with its diagonal hidden (NaN): kdd21 Figure 4a.
+
+    Returns:
+        (C, C) float64 in the unit of ``matrix``.
+    """
+    errors = _square(matrix).copy()
+    np.fill_diagonal(errors, np.nan)
+    return errors
+
+
+class Leakage(NamedTuple):
+    """Where the errors go.
+
+    Attributes:
+        inside: the share of the errors that stay inside the superclass; NaN without errors.
+        chance: that share if every error fell on one of the C-1 other classes alike.
+    """
+
+    inside: float
+    chance: float
+
+
+def superclass_leakage(matrix: ArrayLike, superclasses: ArrayLike) -> Leakage:
+    """The share of the errors inside the superclass, beside its chance value (kdd21 section 4.2, claim C6).
+
+    The chance value of a class whose superclass S has |S| classes is (|S|-1)/(C-1); superclasses of unequal size are
+    averaged over the errors.
+
+    Args:
+        matrix: (C, C) confusion counts, truth by prediction; the diagonal is not used.
+        superclasses: (C,) whole numbers, the superclass of each class.
+
+    Raises:
+        UserError: if there is not one superclass for each class.
+    """
+    errors = np.nan_to_num(misclassified(matrix))
+    group = np.asarray(superclasses)
+    if group.shape != errors.shape[:1]:
+        raise UserError(f"superclasses: expected one for each of the {len(errors)} classes, got shape {group.shape}")
+    same = group[:, None] == group[None, :]
+    chance = ratio(same.sum(axis=1) - 1, len(errors) - 1)
+    total = errors.sum()
+    return Leakage(float(ratio(errors[same].sum(), total)), float(ratio(errors.sum(axis=1) @ chance, total)))
+
+
+class Symmetry(NamedTuple):
+    """How alike M and its transpose are, off the diagonal.
+
+    Attributes:
+        pearson: correlation of M_ij and M_ji over i < j, in -1 .. 1; NaN if either side does not vary.
+        overlap: 1 - sum |M - M^T| / sum (M + M^T), in 0 .. 1; NaN without errors.
+    """
+
+    pearson: float
+    overlap: float
+
+
+def symmetry(matrix: ArrayLike) -> Symmetry:
+    """Whether i is mistaken for j as often as j for i (kdd21 section 4.2, claim C5).
+
+    Where classes differ in size, give rates (`confusion_rates`) rather than counts. Pairs with an absent class (NaN)
+    are left out. The correlation takes the pairs with i < j, so it depends on the order of the classes.
+
+    Args:
+        matrix: (C, C) confusion counts or rates, truth by prediction; the diagonal is not used.
+    """
+    square = _square(matrix)
+    upper = np.triu_indices(len(square), k=1)
+    above, below = square[upper], square.T[upper]
+    known = np.isfinite(above) & np.isfinite(below)
+    above, below = above[known], below[known]
+    overlap = 1 - ratio(np.abs(above - below).sum(), (above + below).sum())
+    varies = len(above) > 1 and np.ptp(above) > 0 and np.ptp(below) > 0
+    return Symmetry(float(np.corrcoef(above, below)[0, 1]) if varies else float("nan"), float(overlap))
+
+
+def _square(matrix: ArrayLike) -> FloatArray:
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.ndim != 2 or array.shape[0] != array.shape[1]:
+        raise UserError(f"confusion matrix: expected shape (C, C), got {array.shape}")
+    return array

@@ -1,0 +1,114 @@
+"""Intervals for class accuracies, for new images of the same classes and a fixed model (population P)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts, FloatArray, ratio
+
+WALD_ENOUGH = 10.0
+"""Below this n p (1-p) the normal approximation behind Wilson's interval is not trusted."""
+
+
+class Interval(NamedTuple):
+    """Two ends for each class: (C,) arrays."""
+
+    low: FloatArray
+    high: FloatArray
+
+
+class Estimate(NamedTuple):
+    """A number with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def checked_level(alpha: float) -> float:
+    """``alpha`` itself.
+
+    Raises:
+        UserError: unless it lies between 0 and 1.
+    """
+    if not 0 < alpha < 1:
+        raise UserError(f"alpha {alpha}: the error level lies between 0 and 1; 0.05 gives 95 % intervals")
+    return alpha
+
+
+def two_sided_z(alpha: float) -> float:
+    """Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
+    return float(special.ndtri(1 - checked_level(alpha) / 2))
+
+
+def sidak(alpha: float, tests: int) -> float:
+    """The level of each of several independent intervals so that all hold together with probability 1 - ``alpha``.
+
+    Sidak (1967): 1 - (1 - alpha)^(1/tests).
+    """
+    return float(-np.expm1(np.log1p(-checked_level(alpha)) / max(tests, 1)))
+
+
+def score_interval(proportion: ArrayLike, count: ArrayLike, quantile: ArrayLike) -> Interval:
+    """Wilson's score interval of a proportion for any (also an effective) count and quantile; NaN for count 0."""
+    p, n, z = (np.asarray(values, dtype=np.float64) for values in (proportion, count, quantile))
+    n = np.where(n > 0, n, np.nan)
+    centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    # At p = 0 and p = 1 the outer end is 0 and 1 exactly, but for rounding.
+    return Interval(np.where(p == 0, 0 * n, centre - half), np.where(p == 1, 1 + 0 * n, centre + half))
+
+
+def wilson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+    """Wilson's score interval (1927) of a binomial share.
+
+    Args:
+        correct: right answers, any shape.
+        count: images, same shape; where it is 0 both ends are NaN.
+        alpha: 1 minus the coverage, which is met on average over p, not for each p.
+    """
+    return score_interval(ratio(correct, count), count, two_sided_z(alpha))
+
+
+def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+    """The exact interval of Clopper and Pearson (1934): it covers every share with probability at least 1 - alpha.
+
+    Args:
+        correct: right answers, any shape.
+        count: images, same shape; where it is 0 both ends are NaN.
+        alpha: 1 minus the coverage.
+    """
+    checked_level(alpha)
+    k, n = (np.asarray(values, dtype=np.float64) for values in (correct, count))
+    n = np.where(n > 0, n, np.nan)
+    # max() keeps the arguments of the beta distribution legal at the two ends, which are 0 and 1 by definition.
+    low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, alpha / 2), 0 * n)
+    high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - alpha / 2), 1 + 0 * n)
+    return Interval(low, high)
+
+
+def class_intervals(
+    counts: ClassCounts, alpha: float = 0.05, *, simultaneous: bool = False, guaranteed: bool = False
+) -> Interval:
+    """An interval for the accuracy of each class.
+
+    Wilson's, or Clopper and Pearson's for a class with n p (1-p) < 10.
+
+    Args:
+        counts: images and right answers of C classes.
+        alpha: 1 minus the coverage.
+        simultaneous: all classes are to be covered at once (Sidak over the classes that have images).
+        guaranteed: Clopper and Pearson's interval for every class, so that the coverage is at least 1 - alpha.
+
+    Returns:
+        Two (C,) arrays of fractions; NaN for absent classes.
+    """
+    level = sidak(alpha, int(counts.present.sum())) if simultaneous else alpha
+    usual, exact = wilson(counts.correct, counts.count, level), clopper_pearson(counts.correct, counts.count, level)
+    few = guaranteed | (counts.count * counts.accuracy * (1 - counts.accuracy) < WALD_ENOUGH)
+    return Interval(np.where(few, exact.low, usual.low), np.where(few, exact.high, usual.high))

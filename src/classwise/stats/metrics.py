@@ -1,0 +1,234 @@
+"""What the papers report about class accuracies and confidences.
+
+Accuracies are fractions, so `class_variance` is a fraction squared: print it times 10^4 as percent squared, as the
+papers do. The accuracy of an absent class is NaN; every metric here leaves absent classes out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from classwise.errors import UserError
+from classwise.stats.confusion import (
+    Leakage,
+    Symmetry,
+    confusion,
+    confusion_rates,
+    misclassified,
+    superclass_leakage,
+    symmetry,
+)
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, ratio
+
+__all__ = [
+    "Leakage",
+    "Symmetry",
+    "WorstClass",
+    "class_accuracy",
+    "class_confidence_variance",
+    "class_variance",
+    "confidence_variance",
+    "confusion",
+    "confusion_rates",
+    "hmw",
+    "max_class_discrepancy",
+    "misclassified",
+    "nrr",
+    "overall_macro",
+    "overall_micro",
+    "robust_classes",
+    "superclass_leakage",
+    "symmetry",
+    "trade",
+    "vulnerable_classes",
+    "worst_class",
+    "worst_share",
+]
+
+
+def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> FloatArray:
+    """The share of each class's images that are classified correctly.
+
+    Args:
+        labels: (N,) whole numbers in 0 .. C-1.
+        correct: (N,) true where the prediction is right.
+        num_classes: C.
+
+    Returns:
+        (C,) fractions; NaN for absent classes.
+
+    Raises:
+        UserError: if a label is out of range, or the lengths differ.
+    """
+    return ClassCounts.from_labels(labels, correct, num_classes).accuracy
+
+
+def overall_micro(counts: ClassCounts) -> float:
+    """The share of all images that are classified correctly; NaN without images."""
+    return float(ratio(counts.correct.sum(), counts.count.sum()))
+
+
+def overall_macro(accuracy: ArrayLike) -> float:
+    """The mean of the class accuracies (C,); equal to `overall_micro` where classes have as many images each."""
+    return float(_present(accuracy).mean())
+
+
+def class_variance(accuracy: ArrayLike) -> float:
+    """CV: the population variance of the class accuracies (kdd21 Definition 4.1).
+
+    Args:
+        accuracy: (C,) fractions.
+
+    Returns:
+        (1/C) sum_c (a_c - mean)^2, a fraction squared; times 10^4 it is in percent squared.
+    """
+    return float(_present(accuracy).var())
+
+
+def max_class_discrepancy(accuracy: ArrayLike) -> float:
+    """MCD: the highest class accuracy (C,) minus the lowest, a fraction (kdd21 Definition 4.2)."""
+    return float(np.ptp(_present(accuracy)))
+
+
+class WorstClass(NamedTuple):
+    """The class of lowest accuracy: its label and its accuracy (a fraction)."""
+
+    label: int
+    accuracy: float
+
+
+def worst_class(accuracy: ArrayLike) -> WorstClass:
+    """The class with the lowest accuracy of (C,); the first one where several tie."""
+    lowest = float(_present(accuracy).min())
+    return WorstClass(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)
+
+
+def worst_share(accuracy: ArrayLike, share: float) -> float:
+    """The mean accuracy of the lowest ceil(``share`` C) classes (cfa23 Appendix C.1: the worst 20 % of 200 classes).
+
+    Args:
+        accuracy: (C,) fractions.
+        share: the share of the classes, above 0 and at most 1.
+
+    Raises:
+        UserError: if the share is out of range.
+    """
+    if not 0 < share <= 1:
+        raise UserError(f"worst share {share}: give a share of the classes above 0 and at most 1, such as 0.2")
+    present = np.sort(_present(accuracy))
+    # 0.07 * 100 is a little above 7 in binary: that is not an eighth class.
+    classes = math.ceil(share * len(present) - 1e-9)
+    return float(present[:classes].mean())
+
+
+def nrr(clean: float, robust: float) -> float:
+    """NRR: the harmonic mean of clean and robust accuracy; 0 if either is 0."""
+    return _harmonic_mean(clean, robust)
+
+
+def hmw(overall: float, worst: float) -> float:
+    """HMW: the harmonic mean of overall and worst-class accuracy; 0 if either is 0."""
+    return _harmonic_mean(overall, worst)
+
+
+def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
+    """Which classes are more robust than the whole (kdd21 Definition 3.3).
+
+    Args:
+        accuracy: (C,) robust accuracies.
+        overall: the overall robust accuracy, over all images.
+
+    Returns:
+        (C,) true where a_c > overall; a class that equals the overall is neither robust nor vulnerable.
+    """
+    return np.asarray(np.asarray(accuracy, dtype=np.float64) > overall)
+
+
+def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
+    """Which classes are less robust than the whole: (C,) true where a_c < ``overall`` (kdd21 Definition 3.3)."""
+    return np.asarray(np.asarray(accuracy, dtype=np.float64) < overall)
+
+
+def confidence_variance(probabilities: ArrayLike) -> FloatArray:
+    """The population variance of each image's confidences, over the classes (the inner part of kdd21 Definition 5.1).
+
+    The paper prints 1/N for the inner mean where 1/C is meant; the mean of the confidences is then 1/C.
+
+    Args:
+        probabilities: (N, C) softmax outputs.
+
+    Returns:
+        (N,) in 0 .. (C-1)/C^2.
+
+    Raises:
+        UserError: if the rows are no probabilities.
+    """
+    confidences = np.asarray(probabilities, dtype=np.float64)
+    if confidences.ndim != 2:
+        raise UserError(f"probabilities: expected shape (N, C), got {confidences.shape}")
+    # bfloat16 confidences add up to 1 within a percent.
+    if not ((confidences >= 0).all() and (np.abs(confidences.sum(axis=1) - 1) < 0.02).all()):
+        raise UserError("probabilities: each row must be at least 0 and add up to 1; apply a softmax to the logits")
+    return np.asarray(confidences.var(axis=1))
+
+
+def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classes: int) -> FloatArray:
+    """CVC: the mean of each class's `confidence_variance` (kdd21 Definition 5.1).
+
+    Args:
+        labels: (N,) whole numbers in 0 .. C-1.
+        variance: (N,) as `confidence_variance` gives it.
+        num_classes: C.
+
+    Returns:
+        (C,) in 0 .. (C-1)/C^2; NaN for absent classes.
+
+    Raises:
+        UserError: if a label is out of range, or the lengths differ.
+    """
+    index = class_labels(labels, num_classes)
+    values = np.asarray(variance, dtype=np.float64)
+    if values.shape != index.shape:
+        raise UserError(f"confidence variance: expected one for each of the {len(index)} labels, got {values.shape}")
+    count = np.bincount(index, minlength=num_classes)
+    return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
+
+
+def trade(
+    *, worst: float, average: float, baseline_worst: float, baseline_average: float, standard_error: float
+) -> float:
+    """The change of the worst class for each point of change of the average, against a baseline run.
+
+    Args:
+        worst: worst-class accuracy of the run.
+        average: average accuracy of the run.
+        baseline_worst: worst-class accuracy of the baseline.
+        baseline_average: average accuracy of the baseline.
+        standard_error: that of the change of the average.
+
+    Returns:
+        (worst - baseline_worst) / (average - baseline_average), or NaN if the average changed by less than
+        ``standard_error``: the quotient of a noise says nothing.
+    """
+    change = average - baseline_average
+    if change == 0 or abs(change) < standard_error:
+        return math.nan
+    return (worst - baseline_worst) / change
+
+
+def _present(accuracy: ArrayLike) -> FloatArray:
+    values = np.asarray(accuracy, dtype=np.float64)
+    if values.ndim != 1:
+        raise UserError(f"class accuracies: expected shape (C,), got {values.shape}")
+    present = values[~np.isnan(values)]
+    if not present.size:
+        raise UserError("class accuracies: no class has an image, so there is nothing to measure")
+    return present
+
+
+def _harmonic_mean(first: float, second: float) -> float:
+    return 2 * first * second / (first + second) if first + second else 0.0

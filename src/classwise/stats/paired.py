@@ -1,0 +1,148 @@
+"""Two models (or two attacks) on the same images, class by class.
+
+Population P: new images, both models fixed. It says nothing about retraining; `classwise.stats.seeds` does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from classwise.stats.counts import FloatArray, PairedCounts
+from classwise.stats.intervals import Estimate, Interval, sidak, two_sided_z
+from classwise.stats.metrics import worst_class
+
+_HALVINGS = 60
+"""Bisection steps: an interval of length 2 shrinks below the spacing of float64."""
+
+
+def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
+    """The exact two-sided p-value of McNemar's test: are the discordant images split evenly?
+
+    Args:
+        only_first: images that are right the first time only, any shape.
+        only_second: images that are right the second time only, same shape.
+
+    Returns:
+        min(1, 2 P(X <= min)) with X binomial with share 1/2; 1 where no image is discordant.
+    """
+    first, second = np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64)
+    # I_{1/2}(n - k, k + 1) is the binomial distribution function at k.
+    fewer, more = np.minimum(first, second), np.maximum(first, second)
+    tail = special.betainc(np.maximum(more, 1), fewer + 1, 0.5)
+    return np.where(more == 0, 1.0, np.minimum(1.0, 2 * tail))
+
+
+def holm(p_values: ArrayLike) -> FloatArray:
+    """Holm's (1979) adjusted p-values: rejecting those <= alpha errs anywhere with probability at most alpha.
+
+    Args:
+        p_values: (m,) p-values; NaN (not tested) stays NaN and is not counted.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]
+    adjusted = np.full(p.shape, np.nan)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)))
+    return adjusted
+
+
+def tango(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
+    """The score interval of Tango (1998) for a difference of two paired shares, first minus second.
+
+    It holds the differences d that a score test with standard error restricted to d does not reject.
+
+    Args:
+        only_first: b, images that are right the first time only, (C,).
+        only_second: c, images that are right the second time only, (C,).
+        count: n, all images, (C,); where it is 0 both ends are NaN.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Two (C,) arrays in -1 .. 1 around (b - c)/n.
+    """
+    b, c, n = (np.asarray(values, dtype=np.float64) for values in (only_first, only_second, count))
+    z = two_sided_z(alpha)
+    # Exchanging the two models turns an upper end into a lower one.
+    return Interval(_tango_low(b, c, n, z), -_tango_low(c, b, n, z))
+
+
+def _tango_low(b: FloatArray, c: FloatArray, n: FloatArray, z: float) -> FloatArray:
+    n = np.where(n > 0, n, np.nan)
+    rejected, accepted = np.full(b.shape, -1.0), (b - c) / n
+    for _ in range(_HALVINGS):
+        middle = (rejected + accepted) / 2
+        too_low = b - c - n * middle > z * np.sqrt(n * _restricted_variance(middle, b, c, n))
+        rejected, accepted = np.where(too_low, middle, rejected), np.where(too_low, accepted, middle)
+    return accepted
+
+
+def _restricted_variance(d: FloatArray, b: FloatArray, c: FloatArray, n: FloatArray) -> FloatArray:
+    """N times the variance of (b - c)/n where the difference is d (Tango 1998)."""
+    linear = -b - c + (2 * n - b + c) * d
+    root = np.sqrt(np.maximum(linear**2 + 8 * n * c * d * (1 - d), 0))
+    only_second = np.maximum((root - linear) / (4 * n), np.maximum(-d, 0))
+    variance: FloatArray = np.maximum(2 * only_second + d * (1 - d), 0)
+    return variance
+
+
+class ClassDifferences(NamedTuple):
+    """First minus second, class by class; every field is a (C,) array, NaN for absent classes.
+
+    Attributes:
+        difference: of the accuracies, in -1 .. 1.
+        low: lower end of Tango's interval.
+        high: upper end.
+        p_value: exact McNemar.
+        adjusted: the p-values after Holm over the classes.
+    """
+
+    difference: FloatArray
+    low: FloatArray
+    high: FloatArray
+    p_value: FloatArray
+    adjusted: FloatArray
+
+
+def class_differences(pairs: PairedCounts, alpha: float = 0.05, *, simultaneous: bool = False) -> ClassDifferences:
+    """Compare two models on the same images, in every class.
+
+    Args:
+        pairs: the four cells of each class.
+        alpha: 1 minus the coverage of the intervals.
+        simultaneous: all classes are to be covered at once (Sidak over the classes that have images).
+    """
+    present = pairs.count > 0
+    level = sidak(alpha, int(present.sum())) if simultaneous else alpha
+    low, high = tango(pairs.only_first, pairs.only_second, pairs.count, level)
+    p_value = np.where(present, mcnemar(pairs.only_first, pairs.only_second), np.nan)
+    return ClassDifferences(pairs.difference, low, high, p_value, holm(p_value))
+
+
+def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
+    """The same over all images together: arrays of one element."""
+    cells = (pairs.both, pairs.only_first, pairs.only_second, pairs.neither)
+    return class_differences(PairedCounts(*(cell.sum(keepdims=True) for cell in cells)), alpha)
+
+
+def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
+    """The worst-class accuracy of the first model minus that of the second.
+
+    The two worst classes may differ. Whatever they are, the difference lies between the least and the greatest of the
+    class differences: min p - min q <= p_k - q_k for k the worst class of q, and >= p_j - q_j for j the worst of p.
+
+    Args:
+        pairs: the four cells of each class.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        The plug-in difference, and [min_c lo_c, max_c hi_c] of simultaneous intervals: safe, and wide for many classes.
+
+    Raises:
+        UserError: if no class has an image.
+    """
+    value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
+    bounds = class_differences(pairs, alpha, simultaneous=True)
+    return Estimate(value, float(np.nanmin(bounds.low)), float(np.nanmax(bounds.high)))

@@ -1,0 +1,119 @@
+"""The worst class: which classes may it be, and how bad is it?
+
+The class that looks worst on a finite test set is often not the worst one, and its accuracy there is too low on
+average: it was chosen for being low. Everything here is about new images and a fixed model (population P).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from classwise.errors import UserError
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
+from classwise.stats.intervals import checked_level, class_intervals
+from classwise.stats.metrics import worst_class
+
+FEW = 5
+"""With a cell below this, two classes are compared by Fisher's exact test."""
+
+
+def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+    """The classes that may be the worst: the true worst class is among them with probability about 1 - alpha or more.
+
+    A class is out if some other class is significantly below it: one-sided test of two shares with pooled variance, or
+    Fisher's exact test where one of the four cells is below 5, each at level alpha / (C-1).
+
+    Args:
+        counts: images and right answers of C classes.
+        alpha: the probability of losing the true worst class.
+
+    Returns:
+        (C,) true for the classes that stay; absent classes are false, the lowest class is always true.
+    """
+    present = np.flatnonzero(counts.present)
+    level = checked_level(alpha) / max(len(present) - 1, 1)
+    right, wrong = counts.correct[present].astype(np.float64), counts.wrong[present].astype(np.float64)
+    images = right + wrong
+
+    pooled = (right[:, None] + right) / (images[:, None] + images)
+    error = np.sqrt(pooled * (1 - pooled) * (1 / images[:, None] + 1 / images))
+    accuracy = right / images
+    above = ratio(accuracy[:, None] - accuracy, error) > special.ndtri(1 - level)
+
+    smallest = np.minimum(right, wrong)
+    mine, other = np.nonzero((np.minimum(smallest[:, None], smallest) < FEW) & (accuracy[:, None] > accuracy))
+    tail = stats.hypergeom.sf(right[mine] - 1, images[mine] + images[other], right[mine] + right[other], images[mine])
+    above[mine, other] = tail < level
+
+    kept = np.zeros(counts.num_classes, dtype=np.bool_)
+    kept[present] = ~above.any(axis=1)
+    return kept
+
+
+def possibly_best(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+    """The classes that may be the best: `possibly_worst` with right and wrong exchanged."""
+    return possibly_worst(ClassCounts(counts.count, counts.wrong), alpha)
+
+
+class Minimum(NamedTuple):
+    """The accuracy of the worst class.
+
+    Attributes:
+        label: the class that is lowest on these images.
+        plug_in: its accuracy on these images: too low on average.
+        split: chosen on one half of the images and scored on the other: too high on average. NaN if no class has two
+            images.
+        low: lower end of the interval for the true minimum.
+        high: upper end.
+    """
+
+    label: int
+    plug_in: float
+    split: float
+    low: float
+    high: float
+
+
+def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed: int = 0) -> Minimum:
+    """How accurate is the worst class?
+
+    The plug-in and the split estimate bracket the truth in expectation. The interval is [min_c L_c, min_c U_c] with
+    simultaneous bounds. No bootstrap correction: at ties it removes less than half of the bias.
+
+    Args:
+        counts: images and right answers of C classes; absent classes are left out, and the split estimate leaves out
+            classes with a single image.
+        alpha: 1 minus the coverage of the interval.
+        splits: random halvings over which the split estimate is a mean.
+        seed: of the halvings.
+
+    Raises:
+        UserError: if no class has an image, or ``splits`` is below 1.
+    """
+    if splits < 1:
+        raise UserError(f"splits {splits}: the split estimate needs at least 1")
+    label, plug_in = worst_class(counts.accuracy)
+    low, high = class_intervals(counts, alpha, simultaneous=True)
+    return Minimum(label, plug_in, _split_estimate(counts, splits, seed), float(np.nanmin(low)), float(np.nanmin(high)))
+
+
+def _split_estimate(counts: ClassCounts, splits: int, seed: int) -> float:
+    """Mean over stratified halvings of: choose the lowest class on one half, score it on the other, swap."""
+    usable = counts.count >= 2
+    if not usable.any():
+        return float("nan")
+    right, wrong = counts.correct[usable], counts.wrong[usable]
+    half = (right + wrong) // 2
+    # How many right answers fall into a random half is hypergeometric, so the images themselves are not needed.
+    drawn = np.random.default_rng(seed).hypergeometric(right, wrong, half, size=(splits, len(half)))
+    one, two = drawn / half, (right - drawn) / (right + wrong - half)
+    return float((_score_of_lowest(one, two).mean() + _score_of_lowest(two, one).mean()) / 2)
+
+
+def _score_of_lowest(choose: FloatArray, score: FloatArray) -> FloatArray:
+    """(splits,): the score of the class that is lowest in ``choose``, averaged over ties."""
+    lowest = choose == choose.min(axis=1, keepdims=True)
+    return ratio((lowest * score).sum(axis=1), lowest.sum(axis=1))

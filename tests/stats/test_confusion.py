@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.metrics import confusion_matrix
+
+from classwise.errors import UserError
+from classwise.stats.confusion import confusion, confusion_rates, misclassified, superclass_leakage, symmetry
+
+# kdd21 Table 4, line 4: the 1000 attacked cats of CIFAR-10; and the superclasses of Table 2 (0: vehicles, 1: animals).
+CATS = np.array([34, 16, 82, 262, 113, 254, 139, 53, 14, 33])
+SUPERCLASSES = np.array([0, 0, 1, 1, 1, 1, 1, 1, 0, 0])
+
+matrices = hnp.arrays(np.int64, st.integers(2, 6).map(lambda c: (c, c)), elements=st.integers(0, 50))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=50))
+def test_confusion_is_sklearns(images: list[tuple[int, int]]) -> None:
+    labels, predictions = np.array(images).T
+    ours = confusion(labels, predictions, 5)
+    np.testing.assert_array_equal(ours, confusion_matrix(labels, predictions, labels=range(5)))
+
+
+def test_rates_and_hidden_diagonal() -> None:
+    matrix = [[3, 1, 0], [0, 0, 0], [2, 2, 4]]
+    np.testing.assert_array_equal(confusion_rates(matrix), [[0.75, 0.25, 0], [np.nan] * 3, [0.25, 0.25, 0.5]])
+    np.testing.assert_array_equal(misclassified(matrix), [[np.nan, 1, 0], [0, np.nan, 0], [2, 2, np.nan]])
+
+
+def test_leakage_of_the_papers_cats() -> None:
+    matrix = np.zeros((10, 10))
+    matrix[3] = CATS
+    inside, chance = superclass_leakage(matrix, SUPERCLASSES)
+    assert inside == (82 + 113 + 254 + 139 + 53) / 738
+    assert chance == pytest.approx(5 / 9)
+
+
+def test_leakage_at_chance() -> None:
+    """Errors that fall on every other class alike leak at exactly the chance value, whatever the superclasses."""
+    errors = np.repeat(np.arange(1, 8)[:, None], 7, axis=1)
+    inside, chance = superclass_leakage(errors, [0, 0, 0, 1, 1, 2, 3])
+    assert inside == pytest.approx(chance)
+
+
+def test_leakage_extremes() -> None:
+    matrix = np.array([[5, 2, 0], [3, 1, 0], [0, 0, 9]])
+    assert superclass_leakage(matrix, [7, 7, 8]).inside == 1
+    assert superclass_leakage(matrix, [0, 1, 2]) == (0, 0)
+    assert np.isnan(superclass_leakage(np.eye(3), [7, 7, 8])).all()
+
+
+def test_symmetry_by_hand() -> None:
+    pearson, overlap = symmetry([[9, 1, 2], [2, 9, 4], [3, 7, 9]])
+    above, below = [1, 2, 4], [2, 3, 7]
+    assert pearson == pytest.approx(np.corrcoef(above, below)[0, 1])
+    assert overlap == pytest.approx(1 - 2 * (1 + 1 + 3) / (2 * 19))
+
+
+@given(matrices)
+def test_symmetry_is_bounded_and_blind_to_the_diagonal_and_to_transposing(matrix: np.ndarray) -> None:
+    pearson, overlap = symmetry(matrix)
+    assert np.isnan(pearson) or -1 - 1e-9 <= pearson <= 1 + 1e-9
+    assert np.isnan(overlap) or 0 <= overlap <= 1
+    np.testing.assert_allclose(symmetry(matrix.T), (pearson, overlap))
+    np.testing.assert_allclose(symmetry(matrix + 7 * np.eye(len(matrix))), (pearson, overlap))
+
+
+def test_symmetry_of_symmetric_one_sided_and_empty() -> None:
+    lower = np.array([[0, 0, 0], [1, 0, 0], [2, 3, 0]])
+    np.testing.assert_allclose(symmetry(lower + lower.T), (1, 1))
+    assert symmetry(lower).overlap == 0
+    assert np.isnan(symmetry(np.zeros((3, 3)))).all()
+
+
+def test_symmetry_leaves_out_absent_classes() -> None:
+    rates = confusion_rates([[9, 1, 2, 4], [2, 9, 4, 4], [3, 7, 9, 0], [0, 0, 0, 0]])
+    np.testing.assert_allclose(symmetry(rates), symmetry(rates[:3, :3]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "predictions", "message"),
+    [([0, 1], [0, 5], "predictions: 5 is not one of"), ([0, 9], [0, 1], "labels: 9"), ([0, 1], [0], "2 labels but 1")],
+)
+def test_mistakes_are_named(labels: list[int], predictions: list[int], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        confusion(labels, predictions, 3)
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(UserError, match=r"shape \(C, C\)"):
+        symmetry(np.zeros((2, 3)))
+    with pytest.raises(UserError, match="each of the 3 classes"):
+        superclass_leakage(np.zeros((3, 3)), [0, 1])

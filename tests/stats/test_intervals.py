@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals, clopper_pearson, sidak, wilson
+from tests.stats.strategies import some_counts
+
+numbers = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+levels = st.sampled_from([0.01, 0.05, 0.2])
+
+
+@given(numbers, levels)
+def test_wilson_is_scipys(kn: tuple[int, int], alpha: float) -> None:
+    expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method="wilson")
+    np.testing.assert_allclose(wilson(*kn, alpha), expected, atol=1e-12)
+
+
+@given(numbers, levels)
+def test_clopper_pearson_is_scipys(kn: tuple[int, int], alpha: float) -> None:
+    expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method="exact")
+    np.testing.assert_allclose(clopper_pearson(*kn, alpha), expected, atol=1e-9)
+
+
+def test_wilson_closed_forms() -> None:
+    """Wilson at no right answer ends at z^2 / (n + z^2); 253 of 1000 worked by hand."""
+    z2 = 1.959963984540054**2
+    assert wilson(0, 50).high == pytest.approx(z2 / (50 + z2))
+    assert wilson(50, 50).low == pytest.approx(50 / (50 + z2))
+    np.testing.assert_allclose(wilson(253, 1000), (0.22704, 0.28086), atol=1e-5)
+
+
+def test_clopper_pearson_closed_forms() -> None:
+    assert clopper_pearson(0, 20).high == pytest.approx(1 - 0.025 ** (1 / 20))
+    assert clopper_pearson(20, 20).low == pytest.approx(0.025 ** (1 / 20))
+
+
+def test_the_ends_are_exact() -> None:
+    for interval in (wilson, clopper_pearson):
+        low, high = interval(np.array([0, 7]), np.array([7, 7]))
+        assert (low[0], high[1]) == (0, 1)
+
+
+def _coverage(low: np.ndarray, high: np.ndarray, n: int, p: np.ndarray) -> np.ndarray:
+    """Exact coverage at each true share: the outcomes 0 .. n whose interval holds it, weighed by their probability."""
+    held = (low[:, None] <= p) & (p <= high[:, None])
+    covered: np.ndarray = (stats.binom.pmf(np.arange(n + 1)[:, None], n, p) * held).sum(axis=0)
+    return covered
+
+
+@pytest.mark.parametrize("n", [5, 30, 200])
+def test_clopper_pearson_always_covers(n: int) -> None:
+    p = np.linspace(0.001, 0.999, 199)
+    assert _coverage(*clopper_pearson(np.arange(n + 1), np.full(n + 1, n)), n, p).min() >= 0.95
+
+
+def test_class_intervals_cover_about_as_promised() -> None:
+    n, p = 300, np.linspace(0.001, 0.999, 499)
+    counts = ClassCounts(np.full(n + 1, n), np.arange(n + 1))
+    coverage = _coverage(*class_intervals(counts), n, p)
+    assert coverage.mean() == pytest.approx(0.955, abs=0.01)
+    assert coverage.min() > 0.92
+
+
+def test_simultaneous_intervals_cover_all_classes_at_once() -> None:
+    """Classes are independent, so the joint coverage is the product of the exact coverages."""
+    n, true = 60, np.array([0.05, 0.3, 0.5, 0.8, 0.97])
+    low, high = clopper_pearson(np.arange(n + 1), np.full(n + 1, n), sidak(0.05, len(true)))
+    assert _coverage(low, high, n, true).prod() >= 0.95
+    alone = clopper_pearson(np.arange(n + 1), np.full(n + 1, n))
+    assert _coverage(*alone, n, true).prod() < 0.95
+    counts = ClassCounts(np.full(5, n), np.array([3, 18, 30, 48, 58]))
+    joint = class_intervals(counts, simultaneous=True, guaranteed=True)
+    np.testing.assert_allclose(joint.low, low[counts.correct])
+    np.testing.assert_allclose(joint.high, high[counts.correct])
+
+
+def test_sidak_by_hand() -> None:
+    assert sidak(0.05, 10) == pytest.approx(1 - 0.95**0.1)
+    assert sidak(0.05, 1) == pytest.approx(0.05)
+
+
+def test_small_classes_are_exact() -> None:
+    """n p (1-p) is 25 for the first class, 9.9 for the second, 0 for the third."""
+    counts = ClassCounts(np.array([100, 1000, 100, 0]), np.array([50, 10, 100, 0]))
+    low, high = class_intervals(counts)
+    np.testing.assert_allclose((low[0], high[0]), wilson(50, 100))
+    np.testing.assert_allclose((low[1], high[1]), clopper_pearson(10, 1000))
+    np.testing.assert_allclose((low[2], high[2]), clopper_pearson(100, 100))
+    assert np.isnan([low[3], high[3]]).all()
+    guaranteed = class_intervals(counts, guaranteed=True)
+    np.testing.assert_allclose((guaranteed.low[0], guaranteed.high[0]), clopper_pearson(50, 100))
+
+
+@given(some_counts(), st.integers(0, 10**6))
+def test_intervals_hold_the_accuracy_and_follow_the_classes(counts: ClassCounts, seed: int) -> None:
+    low, high = class_intervals(counts, simultaneous=True)
+    there = counts.present
+    assert (low[there] >= 0).all()
+    assert (low[there] <= counts.accuracy[there] + 1e-12).all()
+    assert (counts.accuracy[there] <= high[there] + 1e-12).all()
+    assert (high[there] <= 1).all()
+    assert np.isnan(low[~there]).all()
+    order = np.random.default_rng(seed).permutation(counts.num_classes)
+    moved = class_intervals(ClassCounts(counts.count[order], counts.correct[order]), simultaneous=True)
+    np.testing.assert_array_equal(moved.low, low[order])
+    np.testing.assert_array_equal(moved.high, high[order])
+
+
+def test_absent_classes_cost_nothing() -> None:
+    two = ClassCounts(np.array([100, 100]), np.array([50, 60]))
+    three = ClassCounts(np.array([100, 100, 0]), np.array([50, 60, 0]))
+    np.testing.assert_array_equal(
+        class_intervals(three, simultaneous=True).low[:2], class_intervals(two, simultaneous=True).low
+    )
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])
+def test_alpha_out_of_range(alpha: float) -> None:
+    for interval in (wilson, clopper_pearson):
+        with pytest.raises(UserError, match="alpha"):
+            interval(1, 2, alpha)
+    with pytest.raises(UserError, match="alpha"):
+        sidak(alpha, 3)

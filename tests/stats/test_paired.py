@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, stats
+
+from classwise.stats.counts import PairedCounts
+from classwise.stats.paired import (
+    class_differences,
+    difference_of_minima,
+    holm,
+    mcnemar,
+    overall_difference,
+    tango,
+)
+from tests.stats.strategies import paired_counts
+
+Z2 = 1.959963984540054**2
+discordant = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 400)).map(
+    lambda cells: (cells[0], cells[1], sum(cells) + 1)
+)
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_mcnemar_is_the_binomial_test(b: int, c: int) -> None:
+    expected = stats.binomtest(b, b + c).pvalue if b + c else 1.0
+    assert mcnemar(b, c) == pytest.approx(expected, abs=1e-12)
+
+
+def test_mcnemar_by_hand() -> None:
+    # 1 of 8 heads or fewer, both sides: 2 (1 + 8) / 256.
+    np.testing.assert_allclose(mcnemar([1, 7, 0, 4], [7, 1, 0, 4]), [18 / 256, 18 / 256, 1, 1])
+
+
+def test_holm_by_hand() -> None:
+    np.testing.assert_allclose(holm([0.04, 0.01, 0.03, np.nan]), [0.06, 0.03, 0.06, np.nan])
+    np.testing.assert_allclose(holm([0.5, 0.6]), [1, 1])
+    np.testing.assert_allclose(holm([np.nan]), [np.nan])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_lies_between_the_raw_and_bonferroni(p: list[float]) -> None:
+    raw, adjusted = np.array(p), holm(p)
+    assert (adjusted >= raw).all()
+    assert (adjusted <= np.minimum(1, len(p) * raw) + 1e-15).all()
+    assert (np.diff(adjusted[np.argsort(raw)]) >= 0).all()
+
+
+def test_tango_published() -> None:
+    """Airway hyper-responsiveness before and after transplantation: Fagerland, Lydersen and Laake 2014, n = 21."""
+    low, high = tango([1], [7], [21])
+    assert (round(float(low[0]), 3), round(float(high[0]), 3)) == (-0.517, -0.026)
+
+
+def test_tango_closed_forms() -> None:
+    low, high = tango([0, 20], [0, 0], [20, 20])
+    np.testing.assert_allclose(low, [-Z2 / (20 + Z2), (20 - Z2) / (20 + Z2)])
+    np.testing.assert_allclose(high, [Z2 / (20 + Z2), 1])
+
+
+@given(discordant)
+def test_tango_ends_are_roots_of_the_quartic(cells: tuple[int, int, int]) -> None:
+    """Yang, Sun and Hardin (2013) give the ends without iteration, as roots of a polynomial of degree four."""
+    b, c, n = cells
+    d, s = b - c, b + c
+    quartic = [
+        n**2 * (n / Z2 + 1) ** 2,
+        -n * d * (n / Z2 + 1) * (4 * n / Z2 + 1),
+        2 * n * d**2 * (3 * n / Z2 + 2) / Z2 - n**2 * (s / Z2 + 1),
+        n * d * (2 * s / Z2 + 1) - d**3 * (4 * n / Z2 + 1) / Z2,
+        d**2 * (d**2 / Z2 - s) / Z2,
+    ]
+    for end in tango([b], [c], [n]):
+        terms = np.array(quartic) * end ** np.arange(4, -1, -1)
+        assert abs(terms.sum()) <= 1e-7 * np.abs(terms).sum() + 1e-12
+
+
+@pytest.mark.parametrize(("b", "c", "n"), [(12, 2, 50), (3, 9, 40), (1, 6, 30)])
+def test_tango_inverts_the_score_test(b: int, c: int, n: int) -> None:
+    """At each end the score statistic, with the cells fitted by numerical likelihood, is the normal quantile."""
+    for end, sign in zip(tango([b], [c], [n]), (1, -1), strict=True):
+        d = float(end[0])
+
+        def loss(q: float, d: float = d) -> float:
+            return -(b * math.log(q + d) + c * math.log(q) + (n - b - c) * math.log(1 - 2 * q - d))
+
+        q = optimize.minimize_scalar(
+            loss, bounds=(max(0, -d) + 1e-9, (1 - d) / 2 - 1e-9), method="bounded", options={"xatol": 1e-12}
+        ).x
+        statistic = (b - c - n * d) / math.sqrt(n * (2 * q + d - d * d))
+        assert statistic == pytest.approx(sign * math.sqrt(Z2), abs=1e-4)
+
+
+@given(discordant)
+def test_tango_is_antisymmetric_and_holds_the_difference(cells: tuple[int, int, int]) -> None:
+    b, c, n = cells
+    low, high = tango([b], [c], [n])
+    other_low, other_high = tango([c], [b], [n])
+    assert (low, high) == (-other_high, -other_low)
+    assert -1 <= low <= (b - c) / n <= high <= 1
+
+
+def test_tango_covers() -> None:
+    rng = np.random.default_rng(0)
+    cells = rng.multinomial(100, [0.5, 0.15, 0.1, 0.25], size=3000)
+    low, high = tango(cells[:, 1], cells[:, 2], np.full(3000, 100))
+    assert np.mean((low <= 0.05) & (high >= 0.05)) == pytest.approx(0.95, abs=0.012)
+
+
+def test_class_differences() -> None:
+    pairs = PairedCounts(np.array([50, 0, 0]), np.array([12, 20, 0]), np.array([2, 0, 0]), np.array([36, 0, 0]))
+    found = class_differences(pairs)
+    np.testing.assert_allclose(found.difference, [0.1, 1, np.nan])
+    np.testing.assert_allclose(found.p_value, [stats.binomtest(2, 14).pvalue, 2 * 0.5**20, np.nan])
+    np.testing.assert_allclose(found.adjusted, [found.p_value[0], 2 * found.p_value[1], np.nan])
+    wider = class_differences(pairs, simultaneous=True)
+    assert (wider.low[:2] < found.low[:2]).all()
+    np.testing.assert_allclose(wider.low[:1], tango([12], [2], [100], 1 - math.sqrt(0.95)).low)
+
+
+def test_overall_difference_pools_the_classes() -> None:
+    pairs = PairedCounts(np.array([5, 7]), np.array([3, 1]), np.array([0, 2]), np.array([2, 0]))
+    found = overall_difference(pairs)
+    assert found.difference == pytest.approx(0.1)
+    np.testing.assert_allclose((found.low, found.high), tango([4], [2], [20]))
+    np.testing.assert_allclose(found.p_value, found.adjusted)
+
+
+@given(paired_counts())
+def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
+    value, low, high = difference_of_minima(pairs)
+    assert value == np.nanmin(pairs.first.accuracy) - np.nanmin(pairs.second.accuracy)
+    # The inequality behind the bounds, on the sample itself.
+    assert np.nanmin(pairs.difference) - 1e-12 <= value <= np.nanmax(pairs.difference) + 1e-12
+    assert low - 1e-12 <= value <= high + 1e-12
+    joint = class_differences(pairs, simultaneous=True)
+    assert (low, high) == (np.nanmin(joint.low), np.nanmax(joint.high))
+
+
+def test_difference_of_minima_covers_when_the_worst_class_changes() -> None:
+    rng = np.random.default_rng(3)
+    law = np.array([[0.2, 0.2, 0.1, 0.5], [0.25, 0.05, 0.3, 0.4], [0.5, 0.1, 0.1, 0.3]])
+    first, second = law[:, 0] + law[:, 1], law[:, 0] + law[:, 2]
+    assert first.argmin() != second.argmin()
+    truth = first.min() - second.min()
+    held = []
+    for _ in range(200):
+        _, low, high = difference_of_minima(PairedCounts(*rng.multinomial(200, law).T))
+        held.append(low <= truth <= high)
+    assert np.mean(held) >= 0.95

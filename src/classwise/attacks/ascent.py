@@ -1,0 +1,158 @@
+"""Gradient ascent inside the ball: one loop for the family, a loss for each member.
+
+FGSM: Goodfellow, Shlens and Szegedy, ICLR 2015. PGD: Madry et al., ICLR 2018. Temperature-PGD: Tian et al., KDD 2021,
+eq. 4.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from classwise.attacks import losses
+from classwise.attacks.base import Attack, Case, State, value_and_gradient
+from classwise.compute import Forward
+from classwise.settings import Count, Positive, StepSize, relative_step, settings
+
+Start = Literal["uniform", "normal", "none"]
+
+
+@settings
+class Ascent(Attack):
+    """Steps along the steepest direction of a loss, each projected back into the ball.
+
+    Args:
+        steps: how many steps a start takes.
+        step_size: absolute (``"2/255"``) or relative to each image's radius (``"0.25eps"``).
+        begin: ``"uniform"`` in the ball, ``"normal"`` (the image plus 0.001 N(0, 1), as TRADES does) or ``"none"``.
+        restarts: how many starts an image gets.
+    """
+
+    steps: Count = 10
+    step_size: StepSize = "0.25eps"
+    begin: Start = "uniform"
+    restarts: Count = 1
+
+    records = ("zero_gradients",)
+
+    @property
+    def length(self) -> int:
+        """Steps of one start."""
+        return self.steps
+
+    @property
+    def starts(self) -> int:
+        """Starts of an image."""
+        return self.restarts
+
+    @abstractmethod
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        """What to maximise, (N,), given logits (N, classes) and the label (or the target) of each row."""
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The image itself, or a draw near it."""
+        del model
+        if self.begin == "uniform":
+            x = case.inside()
+        elif self.begin == "normal":
+            x = case.threat.project(case.x + 0.001 * case.normal(tuple(case.x.shape[1:])), case.x)
+        else:
+            x = case.x.clone()
+        count = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return {"x": x, "iteration": count, "zero_gradients": count.clone(), "done": count > 0}
+
+    def step(self, model: Forward, case: Case, state: State) -> State:
+        """One gradient, one step, one projection."""
+        x = state["x"]
+        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, case))
+        move = self._step_of(case) * case.threat.steepest(gradient)
+        iteration = state["iteration"] + 1
+        return {
+            **state,
+            "x": case.threat.project(x + move, case.x),
+            "seen": x,
+            "margin": losses.margin(logits, case.y),
+            "iteration": iteration,
+            "zero_gradients": state["zero_gradients"] + (gradient.flatten(1).abs().amax(1) == 0),
+            "done": iteration >= self.steps,
+        }
+
+    def _signed_loss(self, logits: Tensor, case: Case) -> Tensor:
+        """The loss against the label; for rows with a target, the negative loss against the target."""
+        if case.target is None:
+            return self.loss(logits, case.y, case)
+        targeted = case.target >= 0
+        toward = torch.where(targeted, case.target, case.y)
+        return self.loss(logits, toward, case) * torch.where(targeted, -1.0, 1.0)
+
+    def _step_of(self, case: Case) -> Tensor | float:
+        """The step, one number or shaped to broadcast over images."""
+        if case.step_size is not None:
+            return case.step_size.view(-1, *[1] * (case.x.ndim - 1))
+        factor, relative = relative_step(self.step_size)
+        return factor * case.threat.radius(case.x) if relative else factor
+
+
+@settings
+class PGD(Ascent):
+    """Projected gradient ascent on a loss: ``"ce"``, ``"margin"``, or ``"kl"`` (TRADES' inner maximisation)."""
+
+    objective: Literal["ce", "margin", "kl"] = "ce"
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        """Cross-entropy, negative margin, or the divergence from the clean logits."""
+        if self.objective == "ce":
+            return losses.cross_entropy(logits, y)
+        if self.objective == "margin":
+            return losses.negative_margin(logits, y)
+        assert case.reference is not None
+        return losses.divergence(case.reference, logits)
+
+    @property
+    def needs_reference(self) -> bool:
+        """The divergence compares with the clean logits."""
+        return self.objective == "kl"
+
+
+@settings
+class FGSM(Ascent):
+    """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
+
+    steps: Count = 1
+    step_size: StepSize = "1eps"
+    begin: Start = "none"
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        """Cross-entropy."""
+        del case
+        return losses.cross_entropy(logits, y)
+
+
+@settings
+class TemperaturePGD(Ascent):
+    """PGD on the cross-entropy of softmax(logits / T); the prediction that counts is the plain one.
+
+    Args:
+        inverse_temperature: 1/T; large values are steep.
+        arithmetic: ``"paper"`` is float32 autograd through the tempered cross-entropy, most of whose gradients
+            underflow to zero at large 1/T. ``"stable"`` ascends log sum_{k != y} exp((z_k - z_y)/T): the same
+            direction, no underflow.
+    """
+
+    inverse_temperature: Positive = 5.0
+    arithmetic: Literal["stable", "paper"] = "stable"
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        """The tempered loss in the chosen arithmetic."""
+        del case
+        tempered = logits * self.inverse_temperature
+        if self.arithmetic == "paper":
+            return losses.cross_entropy(tempered, y)
+        return losses.others_against_label(tempered, y)
+
+
+TEMPERATURES = (2.0, 5.0, 10.0, 50.0)
+"""The grid of 1/T that the paper takes its best from."""

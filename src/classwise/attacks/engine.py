@@ -1,0 +1,450 @@
+"""The engine: evaluation is a queue, not a loop over fixed batches.
+
+An image leaves as soon as it is broken and the next one takes its slot, so the device works on full batches of images
+that still stand. What an attack believes (perhaps in bfloat16) is only a suspicion: an image counts as broken when a
+float32 pass over the final image says so. Every device batch has one fixed size, padded with copies, and every row's
+arithmetic sees only its own row; so an image's result does not depend on which others are evaluated, nor on the order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.losses import margin as logit_margin
+from classwise.compute import EXACT, Compute, Forward
+from classwise.draws import Draws
+from classwise.errors import UserError
+from classwise.models.modes import evaluating, frozen
+from classwise.threat import Threat
+
+Stop = Literal["broken", "never"]
+"""``"broken"``: keep the verified breaking image, else the iterate of lowest margin. ``"never"``: the last iterate."""
+
+Columns = dict[str, Tensor]
+
+SMALLEST_BATCH = 32
+"""Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
+
+
+class Job(NamedTuple):
+    """Images to attack: the clean rows and what is known of them.
+
+    ``columns`` may hold ``epsilon``, ``target``, ``step_size`` (each (N,)) and ``reference`` (N, classes).
+    """
+
+    index: Tensor
+    x: Tensor
+    y: Tensor
+    columns: Mapping[str, Tensor] = {}
+
+
+class Finished(NamedTuple):
+    """Attacked images, a row each, in the order in which they finished.
+
+    Args:
+        row: place in the stream of jobs, int64 (N,).
+        index: the image's name in draws, int64 (N,).
+        y: labels, int64 (N,).
+        x0: the clean images, (N, C, H, W).
+        x: the kept images, (N, C, H, W).
+        logits: float32 logits on the kept images, (N, classes).
+        broken: whether the kept image is misclassified, bool (N,).
+        iterations: steps taken up to the kept image, int64 (N,).
+        forwards: forward passes spent, verification included, int64 (N,).
+        backwards: backward passes spent, int64 (N,).
+        records: the attack's own columns, each (N,).
+    """
+
+    row: Tensor
+    index: Tensor
+    y: Tensor
+    x0: Tensor
+    x: Tensor
+    logits: Tensor
+    broken: Tensor
+    iterations: Tensor
+    forwards: Tensor
+    backwards: Tensor
+    records: Columns
+
+
+class Engine:
+    """Runs any attack over any stream of images.
+
+    Args:
+        model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
+        compute: how the attack's gradients are computed; success is always decided in float32.
+        batch: images on the device at once, fixed; results repeat bit for bit only at one batch size of 32 or more.
+        stop: see `Stop`.
+        poll: steps between looks at which images have left; by default 1 on a CPU and 4 elsewhere. It never changes
+            a result.
+        seed: the seed of all draws.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        compute: Compute = EXACT,
+        batch: int = 128,
+        stop: Stop = "broken",
+        poll: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if batch < 1:
+            raise UserError(f"batch = {batch}: a batch holds at least 1 image, and 32 for results that repeat")
+        self.model = model
+        self.device = _device_of(model)
+        self.batch = batch
+        self.stop = stop
+        self.poll = poll or (1 if self.device.type == "cpu" else 4)
+        self.seed = seed
+        self.fast = _Counted(compute.forward(model))
+        self._exact = EXACT.forward(model)
+
+    def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Float32 logits for each block of images, at the engine's batch size."""
+        with self._model_untouched():
+            for block in images:
+                yield self.logits(block.to(self.device))
+
+    def perturb(
+        self,
+        attack: Attack,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        *,
+        index: Tensor | None = None,
+        target: Tensor | None = None,
+    ) -> Tensor:
+        """The kept image of every row of one batch, in the batch's order."""
+        columns = {} if target is None else {"target": target}
+        if isinstance(threat.epsilon, Tensor):
+            columns["epsilon"] = threat.epsilon
+        index = torch.arange(len(x)) if index is None else index
+        result = x.clone()
+        for done in self.attack(attack, threat, [Job(index, x, y, columns)]):
+            result[done.row.to(x.device)] = done.x.to(x.device)
+        return result
+
+    def attack(self, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
+        """Attack a stream of images; yields them in blocks as they finish.
+
+        Args:
+            attack: the attack.
+            threat: norm and radius; a job's ``epsilon`` column overrides the radius.
+            jobs: the images; every job must have the same columns.
+        """
+        with self._model_untouched():
+            yield from _Run(self, attack, threat, jobs).blocks()
+
+    def _model_untouched(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(evaluating(self.model))
+        stack.enter_context(frozen(self.model))
+        return stack
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Float32 logits in passes of exactly the engine's batch size, the tail padded with copies."""
+        with torch.no_grad():
+            passes = []
+            for block in x.split(self.batch):
+                padded = block[torch.arange(self.batch, device=x.device) % len(block)]
+                passes.append(self._exact(padded)[: len(block)])
+        return torch.cat(passes)
+
+
+class _Counted:
+    """A forward pass that counts itself, and its backward passes."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+        self.forwards = 0
+        self.backwards = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.forwards += 1
+        logits = self._forward(x)
+        if logits.requires_grad:
+            logits.register_hook(self._saw_backward)
+        return logits
+
+    def _saw_backward(self, _: Tensor) -> None:
+        self.backwards += 1
+
+
+_HIT, _LAST, _LOWEST = 0, 1, 2
+"""Which image of a row is to be verified: the suspicious one, the last iterate, the iterate of lowest margin."""
+
+
+class _Run:
+    """One attack over one stream: slots on the device, rows that wait to be verified, rows that go on.
+
+    Every row is a set of columns: what the job gave (``x0``, ``y``, ``index``, ...), the attack's state
+    (``state.x``, ...), what the queue saw on the way (``hit_x``, ``low_x``, ...), and the best image that float32 has
+    judged (``kept_x``, ...). Rows move between slots and buffers whole.
+    """
+
+    def __init__(self, engine: Engine, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> None:
+        self.engine = engine
+        self.attack = attack
+        self.threat = threat
+        self.draws = Draws(engine.seed, "attack")
+        self.seek = engine.stop == "broken"
+        self.fresh = _Buffer(self._rows_of(jobs))
+        self.again = _Buffer()  # rows that a verification sent back, or that begin another start
+        self.suspects = _Buffer()  # rows of which one image waits for float32
+
+    def blocks(self) -> Iterator[Finished]:
+        """Run to the end of the stream."""
+        size = self.engine.batch
+        slots: Columns = {}
+        live = torch.zeros(size, dtype=torch.bool)
+        while True:
+            vacant = (~live).nonzero().squeeze(1)
+            incoming = self._incoming(len(vacant))
+            if incoming is not None:
+                count = len(incoming["row"])
+                if slots:
+                    _put(slots, vacant[:count], incoming)
+                else:
+                    slots = _take(incoming, torch.arange(size) % count)
+                live[vacant[:count]] = True
+            if live.any():
+                slots = self._advance(slots)
+                leaving = live & (slots["hit"] | slots["state.done"]).cpu()
+                if leaving.any():
+                    self.suspects.add(_suspects(_take(slots, leaving.nonzero().squeeze(1))))
+                    live &= ~leaving
+            drained = not (live.any() or self.again.peek() or self.fresh.peek())
+            while len(self.suspects) >= size or (drained and len(self.suspects)):
+                yield from self._verify(self.suspects.pop(size))
+            if drained and not self.again.peek():
+                return
+
+    def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
+        """Jobs as columns on the device, with the bookkeeping that every row carries."""
+        device, row = self.engine.device, 0
+        classes: int | None = None
+        for job in jobs:
+            count = len(job.x)
+            if not count:
+                continue
+            columns = {name: value.to(device) for name, value in job.columns.items()}
+            columns |= {"x0": job.x.to(device), "y": job.y.to(device), "index": job.index.to(device)}
+            columns["row"] = torch.arange(row, row + count, device=device)
+            for name in ("restart", "forwards", "backwards", "stage", "kept_iteration"):
+                columns[name] = torch.zeros_like(columns["row"])
+            if self.attack.needs_reference and "reference" not in columns:
+                columns["reference"] = self.engine.logits(columns["x0"])
+                columns["forwards"] += 1
+            if classes is None:
+                known = columns.get("reference")
+                classes = (self.engine.logits(columns["x0"][:1]) if known is None else known).shape[1]
+            columns["kept_x"] = columns["x0"]
+            columns["kept_logits"] = torch.zeros(count, classes, device=device)
+            columns["kept_margin"] = torch.full((count,), torch.inf, device=device)
+            row += count
+            yield columns
+
+    def _incoming(self, count: int) -> Columns | None:
+        """Up to ``count`` rows ready to step: those sent back first, then new ones, started."""
+        parts = []
+        if count and self.again.peek():
+            parts.append(self.again.pop(count))
+            count -= len(parts[0]["row"])
+        if count and self.fresh.peek():
+            parts.append(self._started(self.fresh.pop(count)))
+        return _cat(parts) if parts else None
+
+    def _started(self, columns: Columns) -> Columns:
+        """Rows at the beginning of a start, with nothing seen yet."""
+        state = self.attack.start(self.engine.fast, self._case(columns))
+        zero = torch.zeros_like(columns["row"])
+        seen: Columns = {"hit": zero.bool()}
+        if self.seek:
+            nothing = torch.full(zero.shape, torch.inf, device=zero.device)
+            seen |= {"hit_x": columns["x0"], "hit_iteration": zero}
+            seen |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": nothing}
+        return columns | seen | _prefixed(state)
+
+    def _case(self, columns: Columns) -> Case:
+        threat = self.threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self.threat
+        optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
+        return Case(columns["x0"], columns["y"], columns["index"], threat, self.draws, **optional)
+
+    def _advance(self, slots: Columns) -> Columns:
+        """Step every slot ``poll`` times; rows that were hit or are done stand still meanwhile."""
+        case, fast = self._case(slots), self.engine.fast
+        for turn in range(self.engine.poll):
+            before = fast.forwards, fast.backwards
+            new = self.attack.step(fast, case, _unprefixed(slots))
+            moved = self._fold(slots, new, fast.forwards - before[0], fast.backwards - before[1])
+            if turn:
+                still = slots["hit"] | slots["state.done"]
+                moved = {
+                    name: value if value is slots[name] else _where(still, slots[name], value)
+                    for name, value in moved.items()
+                }
+            slots = moved
+        return slots
+
+    def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
+        """The slots after a step, with the first suspicion and the lowest margin remembered."""
+        result = slots | _prefixed(new)
+        result["forwards"] = slots["forwards"] + forwards
+        result["backwards"] = slots["backwards"] + backwards
+        if not self.seek:
+            return result
+        value, seen, taken = new["margin"], new["seen"], slots["state.iteration"]
+        hit, lower = value < 0, value < slots["low_margin"]
+        return result | {
+            "hit": hit,
+            "hit_x": _where(hit, seen, slots["hit_x"]),
+            "hit_iteration": torch.where(hit, taken, slots["hit_iteration"]),
+            "low_x": _where(lower, seen, slots["low_x"]),
+            "low_iteration": torch.where(lower, taken, slots["low_iteration"]),
+            "low_margin": torch.where(lower, value, slots["low_margin"]),
+        }
+
+    def _verify(self, rows: Columns) -> Iterator[Finished]:
+        """Judge one image of each row in float32; then the row is finished, or goes on in one of four ways."""
+        stage = rows["stage"]
+        candidate, taken = self._candidate(rows)
+        logits = self.engine.logits(candidate)
+        broken = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
+        value = logit_margin(logits, rows["y"])
+        better = broken | ~(rows["kept_margin"] <= value)
+        rows |= {
+            "forwards": rows["forwards"] + 1,
+            "kept_x": _where(better, candidate, rows["kept_x"]),
+            "kept_logits": _where(better, logits, rows["kept_logits"]),
+            "kept_margin": torch.where(better, value, rows["kept_margin"]),
+            "kept_iteration": torch.where(better, taken, rows["kept_iteration"]),
+        }
+        stands = ~broken
+        false_alarm = stands & (stage == _HIT)
+        resumes = false_alarm & ~rows["state.done"]
+        ends = false_alarm & rows["state.done"]
+        lower = stands & (stage == _LAST) & (rows["low_margin"] < value) if self.seek else torch.zeros_like(stands)
+        exhausted = stands & ~(resumes | ends | lower)
+        restarts = exhausted & (rows["restart"] + 1 < self.attack.starts)
+        if len(going := _which(rows, resumes)["row"]):
+            self.again.add(_which(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
+        for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
+            if len(going := _which(rows, mask)["row"]):
+                self.suspects.add(_which(rows, mask) | {"stage": torch.full_like(going, next_stage)})
+        if len(going := _which(rows, restarts)["row"]):
+            once_more = _which(rows, restarts)
+            self.again.add(self._started(once_more | {"restart": once_more["restart"] + 1}))
+        finished = broken | (exhausted & ~restarts)
+        if finished.any():
+            yield self._finished(_which(rows, finished), broken[finished])
+
+    def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
+        """The image to verify of each row, and the steps taken up to it."""
+        image, taken = rows["state.x"], rows["state.iteration"]
+        if self.seek:
+            for stage, name in ((_HIT, "hit"), (_LOWEST, "low")):
+                chosen = rows["stage"] == stage
+                image = _where(chosen, rows[f"{name}_x"], image)
+                taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
+        return image, taken
+
+    def _finished(self, rows: Columns, broken: Tensor) -> Finished:
+        return Finished(
+            row=rows["row"],
+            index=rows["index"],
+            y=rows["y"],
+            x0=rows["x0"],
+            x=rows["kept_x"],
+            logits=rows["kept_logits"],
+            broken=broken,
+            iterations=rows["kept_iteration"],
+            forwards=rows["forwards"],
+            backwards=rows["backwards"],
+            records={name: rows[f"state.{name}"] for name in self.attack.records},
+        )
+
+
+def _suspects(rows: Columns) -> Columns:
+    """Rows that have left their slots, marked with the image to verify: the suspicious one, else the last."""
+    return rows | {"stage": torch.where(rows["hit"], _HIT, _LAST)}
+
+
+class _Buffer:
+    """Rows in waiting: blocks of columns, taken out in any number."""
+
+    def __init__(self, source: Iterator[Columns] | None = None) -> None:
+        self._blocks: list[Columns] = []
+        self._source = source or iter(())
+
+    def __len__(self) -> int:
+        return sum(len(block["row"]) for block in self._blocks)
+
+    def add(self, block: Columns) -> None:
+        """Put rows at the end."""
+        self._blocks.append(block)
+
+    def peek(self) -> bool:
+        """Whether there is a row left, here or in the source."""
+        if not self._blocks:
+            self._blocks.extend(itertools.islice(self._source, 1))
+        return bool(self._blocks)
+
+    def pop(self, count: int) -> Columns:
+        """Up to ``count`` rows from the front."""
+        taken: list[Columns] = []
+        while count and self.peek():
+            block = self._blocks.pop(0)
+            if len(block["row"]) > count:
+                self._blocks.insert(0, {name: value[count:] for name, value in block.items()})
+                block = {name: value[:count] for name, value in block.items()}
+            taken.append(block)
+            count -= len(block["row"])
+        return _cat(taken)
+
+
+def _prefixed(state: State) -> Columns:
+    return {f"state.{name}": value for name, value in state.items() if name not in ("seen", "margin")}
+
+
+def _unprefixed(columns: Columns) -> State:
+    return {name.removeprefix("state."): value for name, value in columns.items() if name.startswith("state.")}
+
+
+def _take(columns: Columns, which: Tensor) -> Columns:
+    return {name: value[which.to(value.device)] for name, value in columns.items()}
+
+
+def _which(columns: Columns, mask: Tensor) -> Columns:
+    return _take(columns, mask.nonzero().squeeze(1))
+
+
+def _put(columns: Columns, where: Tensor, rows: Columns) -> None:
+    for name, value in columns.items():
+        columns[name] = value.index_copy(0, where.to(value.device), rows[name].to(value.dtype))
+
+
+def _cat(blocks: list[Columns]) -> Columns:
+    if len(blocks) == 1:
+        return blocks[0]
+    return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """``torch.where`` with a mask of rows."""
+    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))

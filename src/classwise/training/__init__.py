@@ -1,0 +1,61 @@
+"""Training: objective x class schedules x averager x selection, each a part with a name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from classwise.training.averaging import Averager
+    from classwise.training.objectives.base import Objective
+    from classwise.training.optimisers import Optimiser
+    from classwise.training.rates import Rate
+    from classwise.training.schedules.base import ClassSchedule
+    from classwise.training.updates import Update
+
+OBJECTIVES: Registry[Objective] = Registry(
+    "objective",
+    {
+        "standard": "classwise.training.objectives.standard:Standard",
+        "at": "classwise.training.objectives.adversarial:AdversarialTraining",
+        "trades": "classwise.training.objectives.trades:Trades",
+    },
+)
+SCHEDULES: Registry[ClassSchedule] = Registry(
+    "schedule",
+    {
+        "ccm": "classwise.training.schedules.cfa:CCM",
+        "ccr": "classwise.training.schedules.cfa:CCR",
+        "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
+    },
+)
+AVERAGERS: Registry[Averager] = Registry(
+    "averaging",
+    {
+        "none": "classwise.training.averaging:NoAverage",
+        "ema": "classwise.training.averaging:EMA",
+        "fawa": "classwise.training.averaging:FAWA",
+    },
+)
+OPTIMISERS: Registry[Optimiser] = Registry("optimizer", {"sgd": "classwise.training.optimisers:SGD"})
+RATES: Registry[Rate] = Registry(
+    "rate",
+    {
+        "constant": "classwise.training.rates:Constant",
+        "step": "classwise.training.rates:Step",
+        "one-cycle": "classwise.training.rates:OneCycle",
+        "cosine": "classwise.training.rates:Cosine",
+    },
+)
+UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
+REDUCTIONS: Registry[object] = Registry("reduction", {"mean": "classwise.training.reductions:mean"})
+SELECTIONS: Registry[object] = Registry(
+    "selection",
+    {
+        "overall+worst": "classwise.training.selection:overall_plus_worst",
+        "overall": "classwise.training.selection:overall",
+        "worst": "classwise.training.selection:worst",
+        "last": "classwise.training.selection:last",
+    },
+)

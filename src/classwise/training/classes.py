@@ -1,0 +1,102 @@
+"""What training holds for each class: the settings in force, and the sums that a step leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ClassSettings:
+    """Settings in force, a number per class on the device; None means the recipe's constant.
+
+    Args:
+        epsilon: radius, (C,).
+        step_size: step of the inner attack, (C,).
+        beta: weight of the regulariser, (C,).
+        clean_weight: factor of the clean term, (C,).
+        robust_weight: factor of the robust term, (C,).
+        sampling: probability of drawing an image of the class, relative to its share, (C,).
+        logit_margin: margin that a criterion asks for, (C,).
+        target: law of attack targets, (C, C); a zero row means untargeted.
+        pair_weight: weights of confusions, (C, C).
+        scale: inverse temperature of the logits, ().
+    """
+
+    epsilon: Tensor | None = None
+    step_size: Tensor | None = None
+    beta: Tensor | None = None
+    clean_weight: Tensor | None = None
+    robust_weight: Tensor | None = None
+    sampling: Tensor | None = None
+    logit_margin: Tensor | None = None
+    target: Tensor | None = None
+    pair_weight: Tensor | None = None
+    scale: Tensor | None = None
+
+    def of(self, name: str, y: Tensor) -> Tensor | None:
+        """The per-class setting spread over the images of a batch, (N,); None where the constant holds."""
+        values: Tensor | None = getattr(self, name)
+        return None if values is None else values[y]
+
+
+Signals = Mapping[str, Tensor]
+"""What an epoch measured, by name.
+
+Per class, float (C,), NaN where a class had no image: ``train.clean`` ``train.robust`` (accuracy on the training
+batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``. Counts (C,):
+``train.count`` ``valid.count``. Matrices (C, C): ``train.confusion`` (truth by prediction under attack).
+"""
+
+ALWAYS = frozenset({"train.clean", "train.robust"})
+MEASURED = ALWAYS | {"train.loss", "train.confusion", "valid.clean", "valid.robust"}
+"""Every signal that a schedule or an averager may ask for."""
+
+
+class ClassSums:
+    """Sums over the images that an epoch has seen, on the device; they add up over steps and processes."""
+
+    def __init__(self, classes: int, reads: frozenset[str], device: torch.device) -> None:
+        self.classes = classes
+        self.sums = {
+            "count": torch.zeros(classes, device=device),
+            "clean": torch.zeros(classes, device=device),
+            "clean_count": torch.zeros(classes, device=device),
+            "robust": torch.zeros(classes, device=device),
+            "robust_count": torch.zeros(classes, device=device),
+        }
+        if "train.loss" in reads:
+            self.sums["loss"] = torch.zeros(classes, device=device)
+        if "train.confusion" in reads:
+            self.sums["confusion"] = torch.zeros(classes * classes, device=device)
+
+    def add(
+        self, y: Tensor, clean_logits: Tensor | None, robust_logits: Tensor | None, loss: Tensor | None = None
+    ) -> None:
+        """Add a batch: labels (N,), logits (N, C) of the clean and the attacked images, the loss of each image."""
+        ones = torch.ones(len(y), device=y.device)
+        self.sums["count"].index_add_(0, y, ones)
+        for name, logits in (("clean", clean_logits), ("robust", robust_logits)):
+            if logits is not None:
+                self.sums[f"{name}_count"].index_add_(0, y, ones)
+                self.sums[name].index_add_(0, y, (logits.argmax(1) == y).float())
+        if "loss" in self.sums and loss is not None:
+            self.sums["loss"].index_add_(0, y, loss.detach().float())
+        if "confusion" in self.sums and robust_logits is not None:
+            self.sums["confusion"].index_add_(0, y * self.classes + robust_logits.argmax(1), ones)
+
+    def signals(self) -> dict[str, Tensor]:
+        """Per-class means so far, NaN where a class (or a quantity) was not seen."""
+        nothing = torch.full_like(self.sums["count"], torch.nan)
+        found = {"train.count": self.sums["count"]}
+        for name in ("clean", "robust"):
+            count = self.sums[f"{name}_count"]
+            found[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
+        if "loss" in self.sums:
+            found["train.loss"] = torch.where(self.sums["count"] > 0, self.sums["loss"] / self.sums["count"], nothing)
+        if "confusion" in self.sums:
+            found["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
+        return found

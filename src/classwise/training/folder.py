@@ -1,0 +1,141 @@
+"""The run folder: where a training run's files lie, and how a run is read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from torch import nn
+
+from classwise.errors import UserError
+from classwise.training.recipe import Recipe
+
+SCHEMA_VERSION = 1
+
+Which = Literal["last", "best", "average", "best-average"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run on disk.
+
+    Args:
+        path: its folder.
+    """
+
+    path: Path
+
+    @staticmethod
+    def open(path: str | Path) -> Run:
+        """The run in a folder.
+
+        Raises:
+            UserError: if the folder holds no run, or one of a newer format.
+        """
+        run = Run(Path(path))
+        if not run.recipe_file.is_file():
+            raise UserError(f"{path} holds no run (no recipe.yaml); make one with: classwise train RECIPE --out {path}")
+        if run.environment_file.is_file():
+            version = run.environment.get("schema_version", SCHEMA_VERSION)
+            if version > SCHEMA_VERSION:
+                raise UserError(
+                    f"{path} is of format {version}, newer than the {SCHEMA_VERSION} known here; update classwise"
+                )
+        return run
+
+    @property
+    def recipe_file(self) -> Path:
+        """The complete recipe."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def environment_file(self) -> Path:
+        """Versions, device, code state, data hashes."""
+        return self.path / "environment.json"
+
+    @property
+    def epochs_file(self) -> Path:
+        """What each epoch measured, a row per split and class."""
+        return self.path / "epochs.parquet"
+
+    @property
+    def events_file(self) -> Path:
+        """What averaging and selection decided, a JSON line per event."""
+        return self.path / "events.jsonl"
+
+    @property
+    def state_file(self) -> Path:
+        """Everything that resuming needs."""
+        return self.path / "checkpoints" / "state.pt"
+
+    @property
+    def audits(self) -> Path:
+        """The folder of the run's audits."""
+        return self.path / "audits"
+
+    def weights_file(self, which: Which) -> Path:
+        """The weights of one of the kept models."""
+        return self.path / "checkpoints" / f"{which}.safetensors"
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe, complete."""
+        return Recipe.read(str(self.recipe_file))
+
+    @cached_property
+    def environment(self) -> Mapping[str, Any]:
+        """The environment of the run."""
+        found: Mapping[str, Any] = json.loads(self.environment_file.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """A row per epoch, split and class: count, accuracies, settings; empty before the first epoch."""
+        return pd.read_parquet(self.epochs_file) if self.epochs_file.is_file() else pd.DataFrame()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events, in order."""
+        if not self.events_file.is_file():
+            return []
+        return [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
+
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs are complete."""
+        epochs = self.epochs
+        return 0 if epochs.empty else int(epochs["epoch"].max()) + 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last epoch is done."""
+        return self.epochs_done >= self.recipe.epochs
+
+    def best_epoch(self, which: Which = "best") -> int | None:
+        """The epoch (from 0) whose weights are kept as best, or None if there is none yet."""
+        chosen = [event for event in self.events if event["event"] == "selected" and event["which"] == which]
+        return int(chosen[-1]["epoch"]) if chosen else None
+
+    def kept(self) -> list[Which]:
+        """The kept models."""
+        names: tuple[Which, ...] = ("last", "best", "average", "best-average")
+        return [name for name in names if self.weights_file(name).is_file()]
+
+    def default_weights(self) -> Which:
+        """The kept model that speaks for the run: the best average if the run averages, else the best."""
+        kept = self.kept()
+        for name in ("best-average", "best", "last"):
+            if name in kept:
+                return name
+        raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")
+
+    def model(self, which: Which | None = None) -> nn.Module:
+        """One of the kept models, in evaluation mode."""
+        from classwise.models import load_model
+
+        return load_model(self.weights_file(which or self.default_weights()))

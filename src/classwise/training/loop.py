@@ -1,0 +1,408 @@
+"""The training loop: batches from the device, inner maximisation, update, per-class sums, epoch end, checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.engine import Engine, Job
+from classwise.data import DATA, Images, load_data, stratified_split
+from classwise.draws import Draws
+from classwise.environment import environment
+from classwise.errors import UserError, unknown
+from classwise.models import build_model, save_weights
+from classwise.models.modes import frozen
+from classwise.progress import Progress, Silent
+from classwise.storage import replacing, write_text
+from classwise.threat import Threat
+from classwise.training.averaging import Average
+from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
+from classwise.training.folder import SCHEMA_VERSION, Run, Which
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.recipe import Parts, Recipe
+from classwise.training.reductions import per_image
+from classwise.training.schedules.base import Classes
+from classwise.training.state import load_state, save_state
+
+CHECKPOINT_SECONDS = 300.0
+"""A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *,
+    out: str | Path,
+    data: str | Images | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    changes: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Run:
+    """Train a classifier by a recipe, into a run folder.
+
+    Args:
+        recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
+        out: the run folder; it must not hold another run.
+        data: a data set's name in place of the recipe's, or images (then the recipe records their name and hash only).
+        resume: go on with the run that the folder holds; the recipe must be the same.
+        device: where to train.
+        progress: who is told how it goes.
+        changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
+        **more: undotted recipe fields, such as ``epochs=30``.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: for a bad recipe (before data is read), data that do not fit, or a folder that holds another run.
+    """
+    all_changes = {**(changes or {}), **more}
+    if isinstance(data, str):
+        all_changes["data.name"] = data
+    elif data is not None:
+        all_changes["data.name"] = data.name
+    plan = Recipe.read(recipe, all_changes)
+    parts = plan.parts()
+    run = Run(Path(out))
+    if run.path.exists() and not run.path.is_dir():
+        raise UserError(f"{out} is a file; give a folder for the run")
+    if run.recipe_file.is_file() and not resume:
+        raise UserError(f"{out} holds another run; give another folder, or --resume to go on with it")
+    if run.path.is_dir() and not run.recipe_file.is_file() and any(run.path.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run; give a new folder")
+    settings = plan.data
+    images = (
+        data
+        if isinstance(data, Images)
+        else load_data(
+            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+        )
+    )
+    threat = parts.threat or _usual_threat(images)
+    plan = plan.completed(threat)
+    if run.recipe_file.is_file():
+        _check_same(run, plan, images)
+    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+        Trainer(plan, dataclasses.replace(parts, threat=threat), images, run, device, progress or Silent()).run_all()
+    return Run(run.path)
+
+
+def _usual_threat(images: Images) -> Threat:
+    if images.name in DATA:
+        return Threat.parse(DATA.load(images.name)().threat)
+    raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
+
+
+def _check_same(run: Run, plan: Recipe, images: Images) -> None:
+    """Refuse to resume a run with another recipe or other data."""
+    if run.recipe.digest() != plan.digest():
+        before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(plan)
+        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        raise UserError(
+            f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
+            f"now {json.dumps(now[field])}; resume with the same, or give another folder"
+        )
+    if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
+        raise UserError(f"{run.path} was begun on other images than these; give another folder")
+
+
+class Trainer:
+    """One training run in progress."""
+
+    def __init__(self, recipe: Recipe, parts: Parts, images: Images, run: Run, device: str, progress: Progress) -> None:
+        self.recipe = recipe
+        self.parts = parts
+        self.folder = run
+        self.progress = progress
+        self.device = torch.device(device)
+        self.draws = Draws(recipe.seed, "training")
+        self.fingerprint = images.fingerprint()
+        self.train, self.valid = self._split(images)
+        self.model = self._new_model(images)
+        self.forward = recipe.compute.forward(self.model)
+        self.optimizer = parts.optimizer.build(self.model)
+        self.classes = Classes(images.class_names, self.train.class_counts())
+        self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
+        self._check()
+        self.epoch = 0
+        self.step = 0
+        self.average = Average()
+        self.schedule_states = [schedule.start(self.classes) for schedule in parts.schedules]
+        self.sums = self._new_sums()
+        self.rows: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.best: dict[str, float] = {}
+
+    def run_all(self) -> None:
+        """From where the folder stands to the last epoch."""
+        if self.folder.state_file.is_file():
+            load_state(self)
+            self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
+        else:
+            self._begin()
+        steps = self.steps_per_epoch
+        self.progress.begin("training", self.recipe.epochs * steps)
+        self.progress.advance(self.epoch * steps + self.step)
+        saved = time.monotonic()
+        while self.epoch < self.recipe.epochs:
+            started = time.monotonic()
+            settings = self._settings()
+            order = self.draws.child("order").at(self.epoch).permutation(len(self.train), self.device)
+            while self.step < steps:
+                first = self.step * self.recipe.batch_size
+                self._train_step(order[first : first + self.recipe.batch_size], settings)
+                self.step += 1
+                self.progress.advance(1)
+                if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
+                    save_state(self)
+                    saved = time.monotonic()
+            self._end_epoch(settings, time.monotonic() - started)
+            self.epoch += 1
+            self.step = 0
+            self.sums = self._new_sums()
+            save_state(self)
+            saved = time.monotonic()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of an epoch; a last batch of a single image is left out, since it has no batch statistics."""
+        full, rest = divmod(len(self.train), self.recipe.batch_size)
+        return full + (rest > 1)
+
+    def _split(self, images: Images) -> tuple[Images, Images | None]:
+        """The training and the validation split, on the device; the same for the same data, share and seed."""
+        share = self.recipe.data.validation
+        if share == 0:
+            return images.to(self.device), None
+        rest, held = stratified_split(images.y.cpu(), share, self.recipe.seed)
+        return images.take(rest).to(self.device), images.take(held).to(self.device)
+
+    def _new_model(self, images: Images) -> nn.Module:
+        torch.manual_seed(self.recipe.seed)
+        spec = model_spec(self.recipe, images)
+        model = build_model(**spec)
+        self.recipe.compute.prepare(model)
+        return model.to(self.device)
+
+    def _new_sums(self) -> ClassSums:
+        return ClassSums(len(self.classes), self.reads, self.device)
+
+    def _check(self) -> None:
+        for name in self.reads - MEASURED:
+            raise unknown("signal", name, MEASURED)
+        gated = any(name.startswith("valid") for name in self.reads)
+        if self.valid is None and (self.recipe.selection != "last" or gated):
+            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
+
+    def _begin(self) -> None:
+        """A new folder: the recipe, the environment, the split."""
+        write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n")
+        held = [] if self.valid is None else self.valid.index.tolist()
+        write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n")
+        write_text(self.folder.recipe_file, self.recipe.yaml())
+
+    def _environment(self) -> dict[str, Any]:
+        parts = {"train": self.train} if self.valid is None else {"train": self.train, "valid": self.valid}
+        data = {
+            "name": self.train.name,
+            "fingerprint": self.fingerprint,
+            "classes": list(self.classes.names),
+            "counts": {name: part.class_counts().tolist() for name, part in parts.items()},
+        }
+        return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
+
+    def _settings(self) -> ClassSettings:
+        """The class settings of this epoch: the constants, then each schedule's changes in order."""
+        assert self.parts.threat is not None
+        ones = torch.ones(len(self.classes), device=self.device)
+        settings = ClassSettings(epsilon=ones * self.parts.threat.epsilon)
+        if self.parts.objective.regularised:
+            settings = dataclasses.replace(settings, beta=ones * self.parts.objective.beta)  # type: ignore[attr-defined]
+        for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True):
+            settings = schedule.settings(state, settings, self.epoch)
+        return settings
+
+    def _train_step(self, rows: Tensor, settings: ClassSettings) -> None:
+        parts, model = self.parts, self.model
+        total = self.recipe.epochs * self.steps_per_epoch
+        done = self.epoch * self.steps_per_epoch + self.step
+        progress = (done + 0.5) / total
+        for group in self.optimizer.param_groups:
+            group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
+        torch.manual_seed(self.recipe.seed * 1_000_003 + done)  # for models that draw, such as those with dropout
+        batch = self._batch(rows, settings)
+        model.train(self.recipe.craft == "train")
+        with frozen(model):
+            points = parts.objective.points(
+                self.forward, batch, parts.attack, settings, self.draws.child("craft").at(self.epoch)
+            )
+        model.train()
+        taken: list[Step] = []
+
+        def loss() -> Tensor:
+            taken.append(parts.objective.step(self.forward, batch, points, settings))
+            return parts.reduction(taken[-1], batch, settings)
+
+        parts.update(model, self.optimizer, loss)
+        step = taken[-1]
+        losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
+        self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
+        self.schedule_states = [
+            schedule.after_batch(state, step, batch)
+            for schedule, state in zip(parts.schedules, self.schedule_states, strict=True)
+        ]
+        self.average = parts.averaging.after_step(self.average, model.state_dict(), progress)
+
+    def _batch(self, rows: Tensor, settings: ClassSettings) -> TrainingBatch:
+        """Images of those rows, augmented, with the ball of each."""
+        assert self.parts.threat is not None
+        index, y = self.train.index[rows], self.train.y[rows]
+        x = self.parts.augment(self.train.x[rows], index, self.draws.child("augment").at(self.epoch))
+        x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
+        epsilon = settings.of("epsilon", y)
+        assert epsilon is not None
+        return TrainingBatch(x, y, index, self.parts.threat.with_epsilon(epsilon), settings.of("step_size", y))
+
+    def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
+        """Measure, let schedules and averager act, select, and write the epoch down."""
+        measured = self.sums.signals()
+        signals: dict[str, Tensor] = dict(measured)
+        online = self._validate(self.model)
+        signals |= {f"valid.{name}": value for name, value in online.items()}
+        self.schedule_states = [
+            schedule.after_epoch(state, signals, self.epoch)
+            for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
+        ]
+        began = self.epoch / self.recipe.epochs
+        self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
+        if self.average.news is not None:
+            self._tell(**self.average.news)
+        splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}, "valid": online}
+        kept: dict[Which, nn.Module] = {"last": self.model}
+        if self.average.weights:
+            kept["average"] = self._averaged()
+            splits["valid-average"] = self._validate(kept["average"])
+        for split, values in splits.items():
+            self.rows += self._epoch_rows(split, values, settings)
+        for which, model in kept.items():
+            self._save(which, model)
+            values = splits["valid" if which == "last" else "valid-average"]
+            self._select("best" if which == "last" else "best-average", model, values)
+        frame = pd.DataFrame(self.rows)
+        with replacing(self.folder.epochs_file) as temporary:
+            frame.to_parquet(temporary, index=False)
+        write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
+        self.progress.say(self._summary(splits, seconds))
+
+    def _validate(self, model: nn.Module) -> dict[str, Tensor]:
+        """Clean and robust accuracy of each class on the validation split, under the final point of its attack."""
+        if self.valid is None:
+            return {}
+        engine = Engine(
+            model,
+            compute=self.recipe.compute,
+            batch=max(32, self.recipe.batch_size),
+            stop="never",
+            seed=self.recipe.seed,
+        )
+        assert self.parts.threat is not None
+        batches = list(self.valid.batches(engine.batch))
+        clean = torch.cat(list(engine.predict(batch.x for batch in batches))).argmax(1) == self.valid.y
+        robust = torch.zeros_like(clean)
+        jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
+        for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
+            robust[done.row] = ~done.broken
+        count = self.valid.class_counts().float()
+        found = {"count": count}
+        for name, right in (("clean", clean), ("robust", robust)):
+            hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
+            found[name] = torch.where(count > 0, hits / count, torch.nan)
+        return found
+
+    def _averaged(self) -> nn.Module:
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.average.weights)
+        return model
+
+    def _epoch_rows(self, split: str, values: Mapping[str, Tensor], settings: ClassSettings) -> list[dict[str, Any]]:
+        """A row per class; what was not measured or not set is null."""
+        if not values:
+            return []
+
+        def column(tensor: Tensor | None) -> Sequence[float | None]:
+            if tensor is None:
+                return [None] * len(self.classes)
+            return [None if value != value else value for value in tensor.double().tolist()]  # NaN
+
+        columns = {"count": [int(value) for value in values["count"].tolist()]}
+        measured = {name: column(values.get(name)) for name in ("clean", "robust")}
+        names = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight")
+        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in names}
+        table = {**columns, **measured, **in_force}
+        return [
+            {"epoch": self.epoch, "split": split, "class": name, "label": label}
+            | {key: cells[label] for key, cells in table.items()}
+            for label, name in enumerate(self.classes.names)
+        ]
+
+    def _save(self, which: Which, model: nn.Module) -> None:
+        metadata = {"model": model_spec(self.recipe, self.train), "recipe": self.recipe.name, "epoch": self.epoch}
+        save_weights(self.folder.weights_file(which), model, metadata | {"class_names": list(self.classes.names)})
+
+    def _select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor]) -> None:
+        score = self.parts.selection(values["robust"], values["count"]) if values else torch.inf
+        if score >= self.best.get(which, -torch.inf):
+            self.best[which] = score
+            self._save(which, model)
+            self._tell(event="selected", which=which, score=None if score == torch.inf else score)
+
+    def _tell(self, **event: Any) -> None:
+        self.events.append({"epoch": self.epoch, **event})
+
+    def _summary(self, splits: Mapping[str, Mapping[str, Tensor]], seconds: float) -> str:
+        parts = [f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"]
+        for split, values in splits.items():
+            robust = values.get("robust")
+            if robust is not None and not robust.isnan().all():
+                weights = values["count"] / values["count"].sum()
+                overall = float((robust.nan_to_num() * weights).sum())
+                worst = int(robust.nan_to_num(nan=torch.inf).argmin())
+                lowest = f"{float(robust[worst]):.1%} ({self.classes.names[worst]})"
+                parts.append(f"{split} robust {overall:.1%}, worst {lowest}")
+        if self.average.news is not None:
+            parts.append("average: " + ("admitted" if self.average.news["admitted"] else "refused"))
+        return "; ".join(parts)
+
+
+def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
+    """What `build_model` needs: the recipe's model, sized for the data, with the data's normalisation inside."""
+    mean, std = _normalisation(images)
+    return {
+        "name": recipe.model.name,
+        "num_classes": images.num_classes,
+        "in_channels": images.shape[0],
+        "width": recipe.model.width,
+        "mean": mean,
+        "std": std,
+        **recipe.model.options,
+    }
+
+
+def _normalisation(images: Images) -> tuple[list[float], list[float]]:
+    """The named set's usual constants; for other data, what these images have, measured on up to 10,000 of them."""
+    if images.name in DATA:
+        known = DATA.load(images.name)()
+        return list(known.mean), list(known.std)
+    part = images.pixels(slice(0, 10_000)).cpu()
+    std = part.std((0, 2, 3)).clamp_min(1e-3)
+    return [round(value, 4) for value in part.mean((0, 2, 3)).tolist()], [round(value, 4) for value in std.tolist()]

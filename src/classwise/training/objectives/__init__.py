@@ -1,0 +1,1 @@
+"""Objectives: what a batch's loss is, one file each."""

@@ -1,0 +1,31 @@
+"""Adversarial training (Madry et al., ICLR 2018, eq. 2.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.attacks.losses import cross_entropy
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.settings import settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Objective, Step, TrainingBatch
+
+
+@settings
+class AdversarialTraining(Objective):
+    """CE(f(x'), y) at x' = the inner attack's point."""
+
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """``x'``, from the inner attack on the cross-entropy."""
+        del settings
+        return {"robust": attack.run(model, batch.case(draws))}
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The cross-entropy at ``x'``."""
+        del settings
+        logits = model(points["robust"])
+        return Step({"robust": cross_entropy(logits, batch.y)}, robust_logits=logits)

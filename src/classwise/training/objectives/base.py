@@ -1,0 +1,103 @@
+"""The contract of an objective: the points it needs, then its terms, image by image."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from classwise.attacks.base import Attack, Case
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.threat import Threat
+from classwise.training.classes import ClassSettings
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """A batch as the objective sees it: augmented images, and the ball that holds for each of them.
+
+    Args:
+        x: images in [0, 1], (N, C, H, W).
+        y: labels, int64 (N,).
+        index: each image's number in the training split, int64 (N,).
+        threat: the norm and the radius of each image.
+        step_size: the inner attack's step for each image, or None for the attack's own.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    threat: Threat
+    step_size: Tensor | None = None
+
+    def case(self, draws: Draws, reference: Tensor | None = None, target: Tensor | None = None) -> Case:
+        """The batch as an attack's rows."""
+        return Case(
+            self.x,
+            self.y,
+            self.index,
+            self.threat,
+            draws,
+            target=target,
+            step_size=self.step_size,
+            reference=reference,
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step computed, before reduction.
+
+    Args:
+        terms: parts of the loss by name, each (N,). ``"clean"`` and ``"robust"`` are weighed by the class settings
+            ``clean_weight`` and ``robust_weight``; other names count as they are.
+        clean_logits: logits on the clean images, (N, classes), if the step computed them.
+        robust_logits: logits on the attacked images, (N, classes), if the step computed them.
+    """
+
+    terms: dict[str, Tensor]
+    clean_logits: Tensor | None = None
+    robust_logits: Tensor | None = None
+
+
+class Objective(ABC):
+    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
+
+    #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
+    regularised: ClassVar[bool] = False
+
+    def inner(self, attack: Attack) -> Attack:
+        """The attack that solves this objective's inner maximisation, given the recipe's."""
+        return attack
+
+    @abstractmethod
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """The inner maximisation(s): adversarial images by name. The loop has frozen the model."""
+
+    @abstractmethod
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The terms of the loss at those points."""
+
+
+def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
+    """The attack with fields of its own replaced.
+
+    Raises:
+        UserError: if the attack does not have them; the line names the objective that asks.
+    """
+    from classwise.errors import UserError
+
+    assert dataclasses.is_dataclass(attack)
+    missing = fields.keys() - {field.name for field in dataclasses.fields(attack)}
+    if missing:
+        raise UserError(
+            f"objective {asker!r} sets {', '.join(sorted(missing))} of the inner attack, "
+            f"which {type(attack).__name__} does not have; use pgd"
+        )
+    return dataclasses.replace(attack, **fields)

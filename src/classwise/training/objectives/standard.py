@@ -1,0 +1,31 @@
+"""Standard training: cross-entropy on clean images."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.attacks.losses import cross_entropy
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.settings import settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Objective, Step, TrainingBatch
+
+
+@settings
+class Standard(Objective):
+    """CE(f(x), y)."""
+
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """None are needed."""
+        del model, batch, attack, settings, draws
+        return {}
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The cross-entropy of the clean images."""
+        del points, settings
+        logits = model(batch.x)
+        return Step({"clean": cross_entropy(logits, batch.y)}, clean_logits=logits)

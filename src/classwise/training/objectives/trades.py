@@ -1,0 +1,50 @@
+"""TRADES (Zhang et al., ICML 2019, eq. 5)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.attacks.losses import cross_entropy, divergence
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
+
+
+@settings
+class Trades(Objective):
+    """CE(f(x), y) + beta KL(S f(x) ‖ S f(x')), x' maximising the divergence from a start 0.001 N(0, 1) away.
+
+    Args:
+        beta: the weight of the divergence; a class schedule may set one per class.
+    """
+
+    beta: NonNegative = 6.0
+
+    regularised = True
+
+    def inner(self, attack: Attack) -> Attack:
+        """The recipe's attack, maximising the divergence from TRADES' start."""
+        return with_fields(attack, "trades", objective="kl", begin="normal")
+
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """``x'``, from the inner attack against the clean logits."""
+        del settings
+        with torch.no_grad():
+            reference = model(batch.x)
+        return {"robust": attack.run(model, batch.case(draws, reference=reference))}
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The clean cross-entropy, and beta times the divergence."""
+        clean, robust = model(batch.x), model(points["robust"])
+        beta = settings.of("beta", batch.y)
+        terms = {
+            "clean": cross_entropy(clean, batch.y),
+            "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
+        }
+        return Step(terms, clean_logits=clean, robust_logits=robust)

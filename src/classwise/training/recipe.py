@@ -1,0 +1,315 @@
+"""A recipe: everything that decides a training run, in one frozen dataclass that YAML can write."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
+from classwise.compute import Compute
+from classwise.data import AUGMENTATIONS
+from classwise.data.augment import Augmentation
+from classwise.errors import UserError, unknown
+from classwise.registry import Registry, load_object
+from classwise.settings import Count, Share, build, describe, make, settings
+from classwise.threat import Threat
+from classwise.training import AVERAGERS, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, SELECTIONS, UPDATES
+from classwise.training.averaging import Averager
+from classwise.training.objectives.base import Objective
+from classwise.training.optimisers import Optimiser
+from classwise.training.rates import Rate
+from classwise.training.reductions import Reduction
+from classwise.training.schedules.base import ClassSchedule
+from classwise.training.selection import Selection
+from classwise.training.updates import Update
+
+Part = str | dict[str, Any]
+"""A part as a recipe writes it: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
+
+
+@settings
+class DataSettings:
+    """The training data.
+
+    Args:
+        name: a data set's name, or a path.
+        root: the data directory, if it is not one of the usual places.
+        subset: train on a stratified subset of so many images; None for all.
+        subset_seed: which subset.
+        validation: the share of each class that is held out of training for validation.
+        augment: what happens to a training image.
+    """
+
+    name: str = "digits"
+    root: str | None = None
+    subset: Count | None = None
+    subset_seed: int = 0
+    validation: Share = 0.02
+    augment: Part = "none"
+
+
+@settings
+class ModelSettings:
+    """The model.
+
+    Args:
+        name: a name of the zoo, or ``package.module:callable``.
+        width: the width factor.
+        options: further arguments of the model.
+    """
+
+    name: str = "preactresnet18"
+    width: float = Field(default=1.0, gt=0)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@settings
+class Recipe:
+    """One training set-up, complete.
+
+    Args:
+        name: what the set-up is called.
+        description: one sentence on it.
+        source: where the settings come from.
+        data: the training data.
+        model: the model.
+        threat: the ball that training defends, such as ``"Linf:8/255"``; None for the data set's own.
+        objective: the loss.
+        attack: the inner maximisation; the objective may set its loss and start.
+        craft: the mode of the model while the attack runs. ``"train"`` only to redo code that does so.
+        schedules: class schedules, in the order in which they fold.
+        reduction: from the images' losses to one number.
+        update: how a loss changes the weights.
+        optimizer: the optimiser and its full learning rate.
+        rate: the learning rate along the run.
+        averaging: the average of weights that is kept beside the online model.
+        selection: which epoch is the best, by the validation split.
+        validation_attack: what the validation split is attacked with, at the recipe's radius.
+        epochs: passes over the training split.
+        batch_size: images a step.
+        seed: the seed of the weights, the split, the order, the augmentation and the attacks.
+        compute: precision and memory format.
+    """
+
+    name: str = "custom"
+    description: str = ""
+    source: str = ""
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    threat: str | None = None
+    objective: Part = "at"
+    attack: Part = "pgd:steps=10,step_size=0.25eps"
+    craft: Literal["eval", "train"] = "eval"
+    schedules: tuple[Part, ...] = ()
+    reduction: str = "mean"
+    update: Part = "plain"
+    optimizer: Part = "sgd"
+    rate: Part = "step"
+    averaging: Part = "none"
+    selection: str = "overall+worst"
+    validation_attack: Part = "pgd:steps=10,step_size=0.25eps"
+    epochs: Count = 200
+    batch_size: Count = 128
+    seed: int = 0
+    compute: Compute = Compute()
+
+    def parts(self) -> Parts:
+        """Build every part.
+
+        Raises:
+            UserError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+        """
+        objective = make(OBJECTIVES, self.objective)
+        attack = objective.inner(make(ATTACKS, self.attack))
+        schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
+        for part, schedule in zip(self.schedules, schedules, strict=True):
+            if schedule.needs_beta and not objective.regularised:
+                name = part if isinstance(part, str) else part.get("name")
+                raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+        return Parts(
+            threat=None if self.threat is None else Threat.parse(self.threat),
+            objective=objective,
+            attack=attack,
+            schedules=schedules,
+            reduction=_function(REDUCTIONS, self.reduction),
+            update=make(UPDATES, self.update),
+            optimizer=make(OPTIMISERS, self.optimizer),
+            rate=make(RATES, self.rate),
+            averaging=make(AVERAGERS, self.averaging),
+            selection=_function(SELECTIONS, self.selection),
+            validation_attack=make(ATTACKS, self.validation_attack),
+            augment=make(AUGMENTATIONS, self.data.augment),
+        )
+
+    def completed(self, threat: Threat) -> Recipe:
+        """The recipe with every default of every part written out, and the threat that holds."""
+        parts = self.parts()
+        return dataclasses.replace(
+            self,
+            threat=str(threat),
+            objective=describe(OBJECTIVES, parts.objective),
+            attack=describe(ATTACKS, make(ATTACKS, self.attack)),
+            schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
+            update=describe(UPDATES, parts.update),
+            optimizer=describe(OPTIMISERS, parts.optimizer),
+            rate=describe(RATES, parts.rate),
+            averaging=describe(AVERAGERS, parts.averaging),
+            validation_attack=describe(ATTACKS, parts.validation_attack),
+            data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
+        )
+
+    def yaml(self) -> str:
+        """The recipe as YAML that `Recipe.read` takes."""
+        plain = json.loads(json.dumps(dataclasses.asdict(self)))
+        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+        return text
+
+    def digest(self) -> str:
+        """SHA-256 of what decides the numbers; the name, the description and the source do not."""
+        plain = dataclasses.asdict(self)
+        for key in ("name", "description", "source"):
+            del plain[key]
+        del plain["data"]["root"]  # the same data may lie elsewhere
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+    @staticmethod
+    def read(source: str | Path | Mapping[str, Any] | Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
+        """A recipe by name, from a YAML file, a mapping or a recipe, with some fields changed.
+
+        Args:
+            source: the recipe.
+            changes: dotted fields to new values, such as ``{"optimizer.lr": 0.05}``; values are read as YAML.
+
+        Raises:
+            UserError: for an unknown recipe or field (with the nearest known one) or a bad value.
+        """
+        if isinstance(source, Recipe):
+            values: dict[str, Any] = dataclasses.asdict(source)
+        elif isinstance(source, Mapping):
+            values = dict(source)
+        else:
+            values = _read_yaml(str(source))
+        for path, value in (changes or {}).items():
+            _change(values, path, value)
+        return _build(values)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The built parts of a recipe."""
+
+    threat: Threat | None
+    objective: Objective
+    attack: Attack
+    schedules: tuple[ClassSchedule, ...]
+    reduction: Reduction
+    update: Update
+    optimizer: Optimiser
+    rate: Rate
+    averaging: Averager
+    selection: Selection
+    validation_attack: Attack
+    augment: Augmentation
+
+
+def recipe_names() -> list[str]:
+    """The names of the recipes that come with the package."""
+    folder = resources.files("classwise") / "recipes"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def _build(values: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain values; nested settings name their own fields in errors."""
+    plain = dict(values)
+    for key, kind in (("data", DataSettings), ("model", ModelSettings), ("compute", Compute)):
+        if isinstance(plain.get(key), Mapping):
+            plain[key] = build(kind, plain[key], f"recipe field {key!r}")
+    recipe = build(Recipe, plain, "recipe")
+    recipe.parts()
+    return recipe
+
+
+def _read_yaml(source: str) -> dict[str, Any]:
+    """A recipe's values from its name or its file; ``extends: NAME`` takes another recipe as the base."""
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise UserError(f"there is no recipe file {source!r}")
+        text = path.read_text(encoding="utf-8")
+    elif source in recipe_names():
+        text = (resources.files("classwise") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
+    else:
+        raise unknown("recipe", source, recipe_names())
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"recipe {source!r} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"recipe {source!r} should be a mapping of fields to values")
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    merged = _read_yaml(str(base))
+    for key, value in values.items():
+        inherited = merged.get(key)
+        plain = isinstance(value, dict) and isinstance(inherited, dict) and key in ("data", "model", "compute")
+        merged[key] = {**inherited, **value} if plain else value  # type: ignore[dict-item]  # both are dicts if plain
+    return merged
+
+
+def _change(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set a dotted field; a part written as a spec string is opened first."""
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"--set {path}={value}: not a YAML value") from error
+    known = [item.name for item in dataclasses.fields(Recipe)]
+    head, *rest = path.split(".")
+    if head not in known:
+        near = difflib.get_close_matches(head, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        raise UserError(f"unknown recipe field {path!r}; {hint}")
+    place: Any = values
+    for key, after in zip([head, *rest][:-1], rest, strict=True):
+        inner = place.get(key) if isinstance(place, dict) else place[int(key)]
+        place_key: Any = key if isinstance(place, dict) else int(key)
+        place[place_key] = _opened(inner, path, key, head)
+        place = place[place_key]
+        if isinstance(place, list) and not after.isdigit():
+            raise UserError(f"recipe field {path!r}: {key!r} is a list; write {key}.0 for its first item")
+    place[rest[-1] if isinstance(place, dict) and rest else (head if not rest else int(rest[-1]))] = value
+
+
+def _opened(inner: Any, path: str, key: str, head: str) -> Any:
+    """A value into which a dotted path may go: a mapping or a list."""
+    from classwise.settings import parse_spec
+
+    if inner is None and head in ("data", "model", "compute"):
+        return {}
+    if inner is None:
+        default = {item.name: item.default for item in dataclasses.fields(Recipe)}[head]
+        inner = default
+    if isinstance(inner, str):
+        name, options = parse_spec(inner)
+        return {"name": name, **options}
+    if isinstance(inner, Mapping):
+        return dict(inner)
+    if isinstance(inner, Sequence):
+        return list(inner)
+    raise UserError(f"recipe field {path!r}: {key!r} has no fields of its own")
+
+
+def _function(registry: Registry[Any], name: str) -> Any:
+    return registry.load(name) if ":" not in name else load_object(name, registry.kind)

@@ -1,0 +1,27 @@
+"""From the terms of a step to one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Step, TrainingBatch
+
+Reduction = Callable[[Step, TrainingBatch, ClassSettings], Tensor]
+
+
+def per_image(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
+    """The weighed sum of the terms, (N,)."""
+    total = 0
+    for name, term in step.terms.items():
+        weight = settings.of(f"{name}_weight", batch.y) if name in ("clean", "robust") else None
+        total = total + (term if weight is None else term * weight)
+    assert isinstance(total, Tensor)
+    return total
+
+
+def mean(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
+    """The mean over the batch's images, ()."""
+    return per_image(step, batch, settings).mean()

@@ -1,0 +1,80 @@
+"""CFA's two calibrations (Wei et al., CVPR 2023): margins by class (CCM), regularisation by class (CCR)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@settings
+class _RobustAccuracyFollower(ClassSchedule):
+    """Keeps t, the robust accuracy of each class on the training batches of the last epoch.
+
+    Before there is one, and for classes that no batch has held, t is NaN and the constants stand.
+    """
+
+    begin: int = 0
+
+    reads = frozenset({"train.robust"})
+
+    def start(self, classes: Classes) -> State:
+        """Nothing is known yet."""
+        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Take over the accuracy of the classes that were seen."""
+        del epoch
+        now = signals["train.robust"].float()
+        return {"t": torch.where(now.isnan(), state["t"], now)}
+
+    def _scaled(self, constant: Tensor, offset: float, state: State, epoch: int) -> Tensor:
+        """(offset + t) times the constant from the epoch ``begin`` on, the constant where t is not known."""
+        if epoch < self.begin:
+            return constant
+        return torch.where(state["t"].isnan(), constant, (offset + state["t"]) * constant)
+
+
+@settings
+class CCM(_RobustAccuracyFollower):
+    """Class-wise calibrated margin, eq. 6: eps_k = (lambda1 + t_k) eps.
+
+    Args:
+        lambda1: 0.5 for AT, 0.3 for TRADES, 0.7 for FAT in the paper.
+        begin: the epoch (from 0) from which it acts; the public code waits for 10.
+    """
+
+    lambda1: NonNegative = 0.5
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The radii of this epoch."""
+        assert before.epsilon is not None
+        return dataclasses.replace(before, epsilon=self._scaled(before.epsilon, self.lambda1, state, epoch))
+
+
+@settings
+class CCR(_RobustAccuracyFollower):
+    """Class-wise calibrated regularisation, eq. 7 and 8.
+
+    beta_k = (lambda2 + t_k) beta, and both terms of a class-k image are divided by 1 + beta_k.
+
+    Args:
+        lambda2: 0.5 in the paper.
+        begin: the epoch (from 0) from which it acts; the division holds from the first epoch.
+    """
+
+    lambda2: NonNegative = 0.5
+
+    needs_beta = True
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The betas and weights of this epoch."""
+        assert before.beta is not None
+        beta = self._scaled(before.beta, self.lambda2, state, epoch)
+        weight = 1 / (1 + beta)
+        return dataclasses.replace(before, beta=beta, clean_weight=weight, robust_weight=weight)

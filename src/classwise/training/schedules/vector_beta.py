@@ -1,0 +1,49 @@
+"""A beta for each class, fixed (Tian et al., KDD 2021, eq. 5)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from classwise.errors import UserError, unknown
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@settings
+class VectorBeta(ClassSchedule):
+    """Other betas for some of the classes; the others keep the objective's.
+
+    Args:
+        beta: class (its name, or its number as text) to beta, such as ``{"cat": 0.5}``.
+    """
+
+    beta: dict[str, NonNegative]
+
+    needs_beta = True
+
+    def start(self, classes: Classes) -> State:
+        """The given betas in class order, NaN where none is given.
+
+        Raises:
+            UserError: if a class is not known.
+        """
+        values = torch.full((len(classes),), torch.nan)
+        for name, beta in self.beta.items():
+            if name in classes.names:
+                values[classes.names.index(name)] = beta
+            elif name.isdigit() and int(name) < len(classes):
+                values[int(name)] = beta
+            else:
+                raise unknown("class", name, classes.names)
+        if values.isnan().all():
+            raise UserError("schedule 'vector-beta' names no class; give beta, as in {cat: 0.5}")
+        return {"beta": values.to(classes.device)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The betas, the same in every epoch."""
+        del epoch
+        assert before.beta is not None
+        return dataclasses.replace(before, beta=torch.where(state["beta"].isnan(), before.beta, state["beta"]))

@@ -1,0 +1,92 @@
+"""Data: named sets, file formats, splits, streams, and augmentation on the device.
+
+Nothing heavy is imported until a name is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from classwise.data.augment import Augmentation as Augmentation
+    from classwise.data.augment import crop_flip as crop_flip
+    from classwise.data.formats.base import Format as Format
+    from classwise.data.images import Batch as Batch
+    from classwise.data.images import Column as Column
+    from classwise.data.images import Images as Images
+    from classwise.data.loading import load_data as load_data
+    from classwise.data.loading import named_set as named_set
+    from classwise.data.sets.base import DataSet as DataSet
+    from classwise.data.splits import load_split as load_split
+    from classwise.data.splits import save_split as save_split
+    from classwise.data.splits import stratified_split as stratified_split
+    from classwise.data.splits import stratified_subset as stratified_subset
+    from classwise.data.stream import Stream as Stream
+    from classwise.data.stream import as_data as as_data
+
+DATA: Registry[DataSet] = Registry(
+    "data set",
+    {
+        "digits": "classwise.data.sets.digits:Digits",
+        "mnist": "classwise.data.sets.mnist:Mnist",
+        "fashion-mnist": "classwise.data.sets.mnist:FashionMnist",
+        "cifar10": "classwise.data.sets.cifar:Cifar10",
+        "cifar100": "classwise.data.sets.cifar:Cifar100",
+    },
+)
+"""The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
+
+FORMATS: Registry[Format] = Registry(
+    "data format",
+    {
+        "parquet": "classwise.data.formats.parquet:Parquet",
+        "npz": "classwise.data.formats.npz:Npz",
+        "idx": "classwise.data.formats.idx:Idx",
+        "cifar": "classwise.data.formats.cifar:Cifar",
+        "folder": "classwise.data.formats.folder:Folder",
+    },
+)
+"""The file formats, in the order in which a path is tried on them."""
+
+AUGMENTATIONS: Registry[Augmentation] = Registry(
+    "augmentation",
+    {
+        "none": "classwise.data.augment:Plain",
+        "crop": "classwise.data.augment:Crop",
+        "crop-flip": "classwise.data.augment:CropFlip",
+    },
+)
+"""What a training set-up may do to its images."""
+
+_PUBLIC = {
+    "Augmentation": "augment",
+    "Batch": "images",
+    "Column": "images",
+    "DataSet": "sets.base",
+    "Format": "formats.base",
+    "Images": "images",
+    "Stream": "stream",
+    "as_data": "stream",
+    "crop_flip": "augment",
+    "load_data": "loading",
+    "load_split": "splits",
+    "named_set": "loading",
+    "save_split": "splits",
+    "stratified_split": "splits",
+    "stratified_subset": "splits",
+}
+
+__all__ = ["AUGMENTATIONS", "DATA", "FORMATS", *_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,162 @@
+"""The python version of CIFAR-10 and CIFAR-100: pickles, read so that they can only hold data."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise.data.images import Column, Images
+from classwise.errors import UserError
+from classwise.settings import settings
+
+
+def _bytes_of_text(text: str, encoding: str) -> bytes:
+    """Stands for ``_codecs.encode``, by which old pickle protocols write bytes; one codec only."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"codec {encoding!r} is not allowed")
+    return text.encode("latin1")
+
+
+def _array_of_buffer(values: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: str) -> np.ndarray[Any, Any]:
+    """What numpy's own ``_frombuffer`` does, by which pickle protocol 5 writes arrays."""
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_ALLOWED: Mapping[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy.core.numeric", "_frombuffer"): _array_of_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _array_of_buffer,
+    ("_codecs", "encode"): _bytes_of_text,
+}
+
+
+class _DataOnly(pickle.Unpickler):
+    """An unpickler of numbers, text, lists, dictionaries and numpy arrays. It imports and calls nothing else."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        super().__init__(file, encoding="bytes")
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise UserError(
+                f"{self._path} wants to run {module}.{name}: a CIFAR file holds only arrays; do not trust this file"
+            )
+        return _ALLOWED[module, name]
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Read a pickled dictionary of plain data; the keys become text.
+
+    Raises:
+        UserError: naming the file, if it is missing, truncated, no dictionary, or wants to run code.
+    """
+    try:
+        with path.open("rb") as file:
+            content = _DataOnly(file, path).load()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{path} is truncated or no CIFAR pickle ({type(error).__name__}: {error}); get it again"
+        ) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} should hold a dictionary, not {type(content).__name__}")
+    return {_text(key): value for key, value in content.items()}
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+@settings
+class Cifar(Format):
+    """The folder ``cifar-10-batches-py`` or ``cifar-100-python``, or one batch file of it."""
+
+    def accepts(self, path: Path) -> bool:
+        """A folder with the official files, or a pickle."""
+        if path.is_dir():
+            return (path / "data_batch_1").is_file() or ((path / "meta").is_file() and (path / "train").is_file())
+        return path.suffix in ("", ".pkl", ".pickle") and begins_with(path, b"\x80")
+
+    def read(self, path: Path, split: str) -> Images:
+        """Read the batches of the split.
+
+        Raises:
+            UserError: naming the file that is missing or not as it should be.
+        """
+        files = _files_of_split(path, split) if path.is_dir() else [path]
+        folder = path if path.is_dir() else path.parent
+        batches = [_read_batch(file) for file in files]
+        pixels = np.concatenate([batch["data"] for batch in batches])
+        fine = "fine_labels" in batches[0]
+        y = np.concatenate([batch["fine_labels" if fine else "labels"] for batch in batches])
+        names = _names(folder, "fine_label_names" if fine else "label_names")
+        x = torch.from_numpy(pixels).reshape(-1, 3, 32, 32)
+        columns: dict[str, Column] = {}
+        if fine and all("coarse_labels" in batch for batch in batches):
+            coarse = np.concatenate([batch["coarse_labels"] for batch in batches])
+            known = _names(folder, "coarse_label_names") or tuple(
+                str(number) for number in range(int(coarse.max()) + 1)
+            )
+            columns["coarse_label"] = Column(torch.from_numpy(coarse), known)
+        return Images(
+            x,
+            torch.from_numpy(y),
+            names,
+            name=path.name,
+            split=split if path.is_dir() else split_of_file(path),
+            columns=columns,
+        )
+
+
+def _files_of_split(folder: Path, split: str) -> list[Path]:
+    ten = (folder / "data_batch_1").is_file()
+    files = {
+        "train": [folder / f"data_batch_{number}" for number in range(1, 6)] if ten else [folder / "train"],
+        "test": [folder / ("test_batch" if ten else "test")],
+    }
+    if split not in files:
+        raise UserError(f"{folder} has no split {split!r}; it has train and test")
+    return files[split]
+
+
+def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The pixels (N, 3072) and the label arrays (N,) of one file."""
+    content = read_pickle(path)
+    data = content.get("data")
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
+        raise UserError(f"{path}: 'data' should be a uint8 array of shape (N, 3072)")
+    batch: dict[str, np.ndarray[Any, Any]] = {"data": data}
+    for key in ("labels", "fine_labels", "coarse_labels"):
+        if key in content:
+            try:
+                batch[key] = np.asarray(content[key], np.int64)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise UserError(f"{path}: {key!r} should be a list of whole numbers") from error
+            if batch[key].shape != (len(data),):
+                raise UserError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
+    if "labels" not in batch and "fine_labels" not in batch:
+        raise UserError(f"{path} has neither 'labels' nor 'fine_labels'")
+    return batch
+
+
+def _names(folder: Path, key: str) -> tuple[str, ...] | None:
+    for name in ("batches.meta", "meta"):
+        if (folder / name).is_file():
+            found = read_pickle(folder / name).get(key)
+            if isinstance(found, list):
+                return tuple(_text(value) for value in found)
+    return None

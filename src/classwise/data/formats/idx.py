@@ -1,0 +1,106 @@
+"""The idx files of MNIST and its kin, gzipped or plain."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise.data.images import Images
+from classwise.errors import UserError
+from classwise.settings import settings
+
+_UINT8 = 0x08
+_PREFIX = {"train": "train", "test": "t10k"}
+_SUFFIXES = tuple(f"{dot}idx{{rank}}-ubyte{zipped}" for dot in ("-", ".") for zipped in ("", ".gz"))
+
+
+def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Read one idx file of unsigned bytes.
+
+    Layout: two zero bytes, the type (8: unsigned byte), the number of dimensions, each dimension as a big-endian
+    uint32, the values.
+
+    Raises:
+        UserError: naming the file, if it is missing, truncated, or of another type.
+    """
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or corrupt: {error}; get the file again") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) < 4 or content[:2] != b"\0\0":
+        raise UserError(f"{path} is not an idx file: it should begin with two zero bytes")
+    kind, rank = content[2], content[3]
+    if kind != _UINT8:
+        raise UserError(f"{path}: idx type 0x{kind:02x} is not read, only unsigned bytes (0x08)")
+    start = 4 + 4 * rank
+    if len(content) < start:
+        raise UserError(f"{path} is truncated in its header; get the file again")
+    shape = struct.unpack(f">{rank}I", content[4:start])
+    found, wanted = len(content) - start, math.prod(shape)
+    if found != wanted:
+        fault = "truncated" if found < wanted else "too long"
+        raise UserError(f"{path} is {fault}: {found} values where {shape} need {wanted}; get the file again")
+    return np.frombuffer(bytearray(content), np.uint8, offset=start).reshape(shape)
+
+
+def find_pair(folder: Path, split: str) -> tuple[Path, Path] | None:
+    """The images file and the labels file of a split, under MNIST's names; None if one is missing."""
+    prefix = _PREFIX.get(split, split)
+    images, labels = (
+        next(
+            (path for suffix in _SUFFIXES if (path := folder / f"{prefix}-{what}{suffix.format(rank=rank)}").is_file()),
+            None,
+        )
+        for what, rank in (("images", 3), ("labels", 1))
+    )
+    return None if images is None or labels is None else (images, labels)
+
+
+@settings
+class Idx(Format):
+    """A folder with MNIST's four files, or the images file of one split with its labels file beside it."""
+
+    def accepts(self, path: Path) -> bool:
+        """A folder that holds a pair of files for some split, or a file of images by its name or first bytes."""
+        if path.is_dir():
+            return any(find_pair(path, split) for split in _PREFIX)
+        return "idx3-ubyte" in path.name or begins_with(path, b"\0\0\x08\x03")
+
+    def read(self, path: Path, split: str) -> Images:
+        """Read images and labels.
+
+        Raises:
+            UserError: naming the file that is missing or not as it should be.
+        """
+        if path.is_dir():
+            pair = find_pair(path, split)
+            if pair is None:
+                wanted = f"{_PREFIX.get(split, split)}-images-idx3-ubyte"
+                raise UserError(f"{path} has no idx files of the split {split!r}; it needs {wanted} and its labels")
+        else:
+            pair = path, path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+            if pair[0] == pair[1] or not pair[1].is_file():
+                raise UserError(f"{path}: the labels should be beside it in {pair[1].name.replace('idx3', 'idx1')}")
+        pixels, labels = (read_idx(file) for file in pair)
+        if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
+            raise UserError(
+                f"{pair[0]} and {pair[1].name}: shapes {pixels.shape} and {labels.shape} should be (N, H, W) and (N,)"
+            )
+        return Images(
+            torch.from_numpy(pixels)[:, None],
+            torch.from_numpy(labels),
+            name=path.name.split(".")[0],
+            split=split if path.is_dir() else split_of_file(path),
+        )

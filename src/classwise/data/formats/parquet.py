@@ -1,0 +1,179 @@
+"""Parquet in the Hugging Face image layout: a column of encoded pictures, columns of labels, names in the metadata."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise.data.formats.pictures import decode, stack
+from classwise.data.images import Column, Images
+from classwise.errors import UserError
+from classwise.settings import Count, settings
+
+_LABELS = ("label", "fine_label", "labels")
+_COARSE = "coarse_label"
+
+
+@settings
+class Parquet(Format):
+    """One Parquet file, or a folder of them whose names carry the split (``train-00000-of-00002.parquet``).
+
+    The label column is ``label``, ``fine_label`` or ``labels``, else the only column of class labels. A column
+    ``coarse_label`` gives the superclasses. Every other column of whole numbers becomes a column of the images.
+
+    Attributes:
+        label: the label column, where the usual choice is not wanted.
+        size: if given, every picture is scaled and cut to this square.
+    """
+
+    label: str | None = None
+    size: Count | None = None
+
+    def accepts(self, path: Path) -> bool:
+        """A file that is Parquet by suffix or content, or a folder that holds such files."""
+        if path.is_dir():
+            return bool(_shards(path))
+        return path.suffix == ".parquet" or begins_with(path, b"PAR1")
+
+    def read(self, path: Path, split: str) -> Images:
+        """Decode every picture of the split.
+
+        Raises:
+            UserError: naming the file and the row, for a truncated file, a corrupt picture, unequal sizes,
+                or a missing column.
+        """
+        files = _files_of_split(path, split) if path.is_dir() else [path]
+        tables = [_read_table(file) for file in files]
+        features = _features(tables[0].schema)
+        for file, table in zip(files, tables, strict=True):
+            if not table.schema.equals(tables[0].schema) or _features(table.schema) != features:
+                raise UserError(f"{file} has other columns or class names than {files[0].name}")
+        pictures = _picture_column(tables[0].schema, features, files[0])
+        label = _label_column(tables[0].schema, features, self.label, files[0])
+        x = stack(
+            (where, decode(content, where, self.size))
+            for file, table in zip(files, tables, strict=True)
+            for where, content in _contents(table.column(pictures), file)
+        )
+        columns = {
+            name: _column(tables, name, features, files[0])
+            for name in tables[0].schema.names
+            if name != pictures and pa.types.is_integer(tables[0].schema.field(name).type)
+        }
+        y = columns.pop(label)
+        coarse = columns.get(_COARSE) if label != _COARSE else None
+        parents = None if coarse is None else _parents(y, coarse)
+        return Images(
+            x,
+            y.ids,
+            class_names=y.names,
+            name=path.stem,
+            split=split if path.is_dir() else split_of_file(path),
+            superclasses=parents,
+            superclass_names=coarse.names if coarse is not None and parents is not None else None,
+            columns=columns,
+        )
+
+
+def _shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet")) or sorted((folder / "data").glob("*.parquet"))
+
+
+def _files_of_split(folder: Path, split: str) -> list[Path]:
+    """The files ``[prefix-]split[-00000-of-00002[-hash]].parquet``, which must have one prefix."""
+    files = _shards(folder)
+    pattern = re.compile(rf"(?:(.+)[-_.])?{re.escape(split)}(?:-\d+-of-\d+(?:-\w+)?)?")
+    prefixes = {file: match.group(1) for file in files if (match := pattern.fullmatch(file.stem))}
+    if len(set(prefixes.values())) != 1:
+        names = ", ".join(file.name for file in list(prefixes or files)[:4])
+        count = "several sets" if prefixes else "no file"
+        raise UserError(f"{folder} has {count} of the split {split!r} ({names}); give the path of the file")
+    return list(prefixes)
+
+
+def _read_table(file: Path) -> pa.Table:
+    try:
+        # Opened here: given a path, pyarrow would read partition columns out of the names of the folders.
+        with file.open("rb") as source:
+            table = pq.read_table(source)
+    except OSError as error:  # pyarrow's own errors of input and output are OSError too
+        raise UserError(f"{file} cannot be read as Parquet: {error}") from error
+    except pa.ArrowException as error:
+        raise UserError(f"{file} is not a whole Parquet file: {error}") from error
+    if table.num_rows == 0:
+        raise UserError(f"{file} has no rows")
+    return table
+
+
+def _features(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
+    """The features that the `datasets` library wrote into the metadata; empty where it did not."""
+    try:
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return (
+        {str(key): value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
+    )
+
+
+def _picture_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], file: Path) -> str:
+    for name in schema.names:
+        kind = schema.field(name).type
+        holds_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if holds_bytes or (pa.types.is_binary(kind) and features.get(name, {}).get("_type") == "Image"):
+            return str(name)
+    raise UserError(f"{file} has no column of pictures (struct with 'bytes'); its columns: {', '.join(schema.names)}")
+
+
+def _label_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], asked: str | None, file: Path) -> str:
+    whole = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
+    if asked is not None:
+        if asked not in whole:
+            raise UserError(f"{file} has no column {asked!r} of whole numbers; it has: {', '.join(whole) or 'none'}")
+        return asked
+    named = [name for name in whole if features.get(name, {}).get("_type") == "ClassLabel"]
+    for candidates in ([name for name in _LABELS if name in whole], named, whole):
+        if len(candidates) == 1 or (candidates and candidates[0] in _LABELS):
+            return str(candidates[0])
+    raise UserError(
+        f"{file}: which column is the label? Give label=, one of: {', '.join(whole) or 'none is of whole numbers'}"
+    )
+
+
+def _contents(column: pa.ChunkedArray, file: Path) -> Sequence[tuple[str, bytes]]:
+    contents: list[tuple[str, bytes]] = []
+    for row, cell in enumerate(column.to_pylist()):
+        content = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not content:
+            raise UserError(
+                f"{file}, row {row}: the picture is not in the file (a link to another file is not followed)"
+            )
+        contents.append((f"{file}, row {row}", content))
+    return contents
+
+
+def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mapping[str, Any]], file: Path) -> Column:
+    if any(table.column(name).null_count for table in tables):
+        raise UserError(f"{file}: column {name!r} has empty cells")
+    values = np.concatenate([table.column(name).to_numpy() for table in tables]).astype(np.int64)
+    names = features.get(name, {}).get("names")
+    if names:
+        return Column(torch.from_numpy(values), tuple(str(text) for text in names))
+    return Column(torch.from_numpy(values), tuple(str(number) for number in range(int(values.max()) + 1)))
+
+
+def _parents(y: Column, coarse: Column) -> list[int] | None:
+    """The superclass of each class, or None where a class has two or no image shows it."""
+    parents: Tensor = torch.full((len(y.names),), -1)
+    parents[y.ids] = coarse.ids
+    return parents.tolist() if bool((parents[y.ids] == coarse.ids).all() and (parents >= 0).all()) else None

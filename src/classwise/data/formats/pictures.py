@@ -1,0 +1,98 @@
+"""Encoded pictures (JPEG, PNG, WebP, ...) to pixels."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from classwise.errors import UserError
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_GREY = ("1", "L", "LA", "La")
+_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+
+
+def decode(content: bytes | Path, where: str, size: int | None = None) -> Pixels:
+    """Decode one picture.
+
+    Args:
+        content: the encoded bytes, or the file that holds them.
+        where: names the picture in an error.
+        size: if given, the shorter side is scaled to it (bilinear) and the middle square is cut out.
+
+    Returns:
+        uint8, (H, W) for a grey picture, else (H, W, 3). Transparency is dropped.
+
+    Raises:
+        UserError: if the bytes are not a whole picture with 8 bits a channel.
+    """
+    try:
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
+            picture.load()
+            plain = _plain(picture, where)
+            return np.asarray(plain if size is None else _square(plain, size))
+    except _BROKEN as error:
+        reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UserError(f"{where} cannot be decoded: {reason}") from error
+
+
+def pixels_of(picture: Image.Image, where: str) -> Pixels:
+    """The pixels of an open picture, as `decode` gives them.
+
+    Raises:
+        UserError: if it has not 8 bits a channel.
+    """
+    return np.asarray(_plain(picture, where))
+
+
+def _plain(picture: Image.Image, where: str) -> Image.Image:
+    """The picture as grey or RGB."""
+    if picture.mode[0] in "IF":
+        raise UserError(f"{where}: pixels of mode {picture.mode} are not read; save the picture with 8 bits a channel")
+    wanted = "L" if picture.mode in _GREY else "RGB"
+    if picture.mode == "P" and "transparency" in picture.info:
+        picture = picture.convert("RGBA")  # Pillow warns if asked for RGB at once
+    return picture if picture.mode == wanted else picture.convert(wanted)
+
+
+def _square(picture: Image.Image, size: int) -> Image.Image:
+    width, height = picture.size
+    scale = size / min(width, height)
+    new = (max(size, round(width * scale)), max(size, round(height * scale)))
+    left, top = (new[0] - size) // 2, (new[1] - size) // 2
+    return picture.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+
+
+def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
+    """Put decoded pictures into one tensor.
+
+    Args:
+        pictures: pairs of a name for errors and the pixels. Grey ones among coloured ones become grey RGB.
+
+    Returns:
+        (N, C, H, W) uint8, C = 1 if every picture is grey, else 3.
+
+    Raises:
+        UserError: if two pictures differ in size.
+    """
+    arrays: list[Pixels] = []
+    for where, pixels in pictures:
+        if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
+            here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
+            raise UserError(f"{where} is {here} and the first image {first} (width x height); give size= to resize all")
+        arrays.append(pixels)
+    coloured = any(pixels.ndim == 3 for pixels in arrays)
+    height, width = arrays[0].shape[:2]
+    result = np.empty((len(arrays), 3 if coloured else 1, height, width), np.uint8)
+    for row, pixels in enumerate(arrays):
+        result[row] = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels
+    return torch.from_numpy(result)

@@ -1,0 +1,1 @@
+"""Data sets that have a name: one file a family."""

@@ -1,0 +1,93 @@
+"""CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from classwise.data.formats.cifar import Cifar
+from classwise.data.formats.parquet import Parquet
+from classwise.data.images import Images
+from classwise.data.sets.base import DataSet, Remote
+
+
+class _CifarSet(DataSet):
+    """A set of CIFAR's form.
+
+    Attributes:
+        official: the folder of the official python version.
+    """
+
+    official: ClassVar[str]
+    shape = (3, 32, 32)
+
+    def read(self, root: Path, split: str) -> Images | None:
+        """From the official pickles, else from Parquet."""
+        for folder in (root / self.official, root / self.name / self.official, root):
+            if folder.name == self.official and folder.is_dir():
+                return self.named(Cifar().read(folder, split), split)
+        file = root / f"{self.name}-{split}.parquet"
+        if file.is_file():
+            return self.named(Parquet().read(file, split), split)
+        folder = root / self.name
+        return self.named(Parquet().read(folder, split), split) if Parquet().accepts(folder) else None
+
+
+class Cifar10(_CifarSet):
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32.
+
+    Superclasses: transportation and animals (KDD 2021, Table 2).
+    """
+
+    name = "cifar10"
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    superclasses = (0, 0, 1, 1, 1, 1, 1, 1, 0, 0)
+    superclass_names = ("transportation", "animals")
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    threat = "Linf:8/255"
+    official = "cifar-10-batches-py"
+    remote = (
+        Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
+    )
+
+
+class Cifar100(_CifarSet):
+    """CIFAR-100 (Krizhevsky 2009): 50,000 and 10,000 colour images of 32x32, 100 classes in 20 superclasses of 5."""
+
+    name = "cifar100"
+    class_names = (
+        "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle",
+        "bicycle", "bottle", "bowl", "boy", "bridge", "bus", "butterfly", "camel",
+        "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee", "clock", "cloud",
+        "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant",
+        "flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard",
+        "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man", "maple_tree",
+        "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid", "otter",
+        "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine",
+        "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea",
+        "seal", "shark", "shrew", "skunk", "skyscraper", "snail", "snake", "spider",
+        "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank", "telephone", "television",
+        "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
+        "willow_tree", "wolf", "woman", "worm",
+    )  # fmt: skip
+    superclasses = (
+        4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11,
+        6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5,
+        5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17,
+        10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13,
+        16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13,
+    )  # fmt: skip
+    superclass_names = (
+        "aquatic_mammals", "fish", "flowers", "food_containers", "fruit_and_vegetables", "household_electrical_devices",
+        "household_furniture", "insects", "large_carnivores", "large_man-made_outdoor_things",
+        "large_natural_outdoor_scenes", "large_omnivores_and_herbivores", "medium_mammals",
+        "non-insect_invertebrates", "people", "reptiles", "small_mammals", "trees", "vehicles_1", "vehicles_2",
+    )  # fmt: skip
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+    threat = "Linf:8/255"
+    official = "cifar-100-python"
+    remote = (
+        Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
+    )

@@ -1,0 +1,96 @@
+"""MNIST and Fashion-MNIST, which share a file format and even the names of their files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import ClassVar
+
+from classwise.data.formats.idx import Idx, find_pair, read_idx
+from classwise.data.formats.parquet import Parquet
+from classwise.data.images import Images
+from classwise.data.sets.base import DataSet, Remote
+
+
+class _IdxSet(DataSet):
+    """A set of MNIST's form.
+
+    Attributes:
+        folders: the folders that may hold its files, inside a data directory.
+        labels: SHA-256 of the values of each official labels file, by split. Files that lie in a folder of no
+            telling name are only taken if the labels are these.
+    """
+
+    folders: ClassVar[tuple[str, ...]]
+    labels: ClassVar[dict[str, str]]
+    shape = (1, 28, 28)
+
+    def read(self, root: Path, split: str) -> Images | None:
+        """From idx files, else from Parquet."""
+        for folder in (root / name for name in self.folders):
+            if find_pair(folder, split):
+                return self.named(Idx().read(folder, split), split)
+        pair = find_pair(root, split)
+        if pair and (root.name in self.folders or self._is_official(pair[1], split)):
+            return self.named(Idx().read(root, split), split)
+        file = root / f"{self.name}-{split}.parquet"
+        return self.named(Parquet().read(file, split), split) if file.is_file() else None
+
+    def _is_official(self, labels: Path, split: str) -> bool:
+        return hashlib.sha256(read_idx(labels).tobytes()).hexdigest() == self.labels[split]
+
+
+def _remotes(base: str, digests: dict[str, str]) -> tuple[Remote, ...]:
+    return tuple(Remote(f"{base}/{name}-ubyte.gz", f"md5:{digest}") for name, digest in digests.items())
+
+
+class Mnist(_IdxSet):
+    """MNIST (LeCun, Bottou, Bengio and Haffner 1998): 60,000 and 10,000 grey images of 28x28."""
+
+    name = "mnist"
+    class_names = tuple("0123456789")
+    mean = (0.1307,)
+    std = (0.3081,)
+    threat = "Linf:0.3"
+    folder = "mnist"
+    folders = ("mnist", "MNIST/raw", "mnist/raw", "MNIST")
+    labels: ClassVar[dict[str, str]] = {
+        "train": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+        "test": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+    }
+    remote = _remotes(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        {
+            "train-images-idx3": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    )
+
+
+class FashionMnist(_IdxSet):
+    """Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): 60,000 and 10,000 grey images of 28x28."""
+
+    name = "fashion-mnist"
+    class_names = (
+        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    )  # fmt: skip
+    mean = (0.2860,)
+    std = (0.3530,)
+    threat = "Linf:0.1"
+    folder = "fashion-mnist"
+    folders = ("fashion-mnist", "FashionMNIST/raw", "fashion-mnist/raw", "fashion_mnist", "FashionMNIST")
+    labels: ClassVar[dict[str, str]] = {
+        "train": "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
+        "test": "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
+    }
+    remote = _remotes(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        {
+            "train-images-idx3": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    )

@@ -1,0 +1,215 @@
+"""Images that come one after the other: a Dataset, a DataLoader, or any iterable of (x, y)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from classwise.data.formats.pictures import pixels_of, stack
+from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
+from classwise.data.layout import channels_first
+from classwise.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Piece = tuple[Tensor, Tensor]
+"""(N, C, H, W) float32 in [0, 1] and (N,) int64."""
+
+
+class Stream:
+    """A source of (x, y), read again for each pass, in batches of whatever size is asked for.
+
+    Each item of the source is one image with its label, or a batch of both; further entries of an item are ignored.
+    A tensor is (C, H, W) or (N, C, H, W); a numpy array may also have its channels last or none; a Pillow image is
+    read as grey or RGB. Pixels are uint8, or float in [0, 1]. An image's `index` is its place in the source.
+
+    Attributes:
+        class_names: one name per class, or None while the number of classes is not known.
+        name: what the data are called in reports.
+        split: "train", "test", ... or empty.
+        superclasses: the superclass of each class, or None.
+        superclass_names: one name per superclass.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        class_names: Sequence[str] | None = None,
+        name: str = "stream",
+        split: str = "",
+        superclasses: Sequence[int] | None = None,
+        superclass_names: Sequence[str] = (),
+    ) -> None:
+        """Wrap a source; nothing is read yet.
+
+        Raises:
+            UserError: if it can be neither iterated nor indexed.
+        """
+        readable = hasattr(source, "__iter__") or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))
+        if not readable or isinstance(source, Mapping):
+            raise UserError(f"{name}: {type(source).__name__} is no Dataset, DataLoader or iterable of (x, y)")
+        self.class_names = tuple(class_names) if class_names else None
+        self.name = name
+        self.split = split
+        self.superclasses = tuple(superclasses) if superclasses is not None else None
+        self.superclass_names = tuple(superclass_names)
+        self._source: Any = source
+        self._device = torch.device("cpu")
+        self._spent = False
+        self._digest = ""
+        if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
+            logger.warning("%s is shuffled: its images get other numbers in each pass; use shuffle=False", name)
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are; None while their names are not given."""
+        return None if self.class_names is None else len(self.class_names)
+
+    @property
+    def expected(self) -> int | None:
+        """How many images a pass should give, if the source tells; only for showing progress."""
+        counted: Any = self._source.sampler if isinstance(self._source, DataLoader) else self._source
+        try:
+            return len(counted)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def to(self, device: torch.device | str) -> Stream:
+        """The same source, with batches on a device."""
+        moved = copy.copy(self)
+        moved._device = torch.device(device)
+        return moved
+
+    def named(self, class_names: Sequence[str]) -> Stream:
+        """The same source, with names for the classes."""
+        named = copy.copy(self)
+        named.class_names = tuple(class_names)
+        return named
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All images in the order of the source, ``size`` at a time; the last batch may be smaller.
+
+        Raises:
+            UserError: for an item that is not (x, y), pixels outside [0, 1], a label without a class, images of
+                different sizes, no image at all, or a second pass over an iterator.
+        """
+        if size < 1:
+            raise UserError(f"batch size {size} should be at least 1")
+        pixels, labels = hashlib.sha256(), hashlib.sha256()
+        start = 0
+        for x, y in _rebatch(self._pieces(), size):
+            pixels.update(x.contiguous().numpy().data)
+            labels.update(y.numpy().data)
+            index = torch.arange(start, start + len(y))
+            start += len(y)
+            yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
+        if start == 0:
+            raise UserError(f"{self.name} gave no image")
+        self._digest = hashlib.sha256(pixels.digest() + labels.digest()).hexdigest()
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hexadecimal) of the float32 pixels and the labels of the last whole pass; empty before it."""
+        return self._digest
+
+    def _items(self) -> Iterator[Any]:
+        source = self._source
+        indexed = hasattr(source, "__len__") and hasattr(source, "__getitem__")
+        if indexed and not isinstance(source, (DataLoader, IterableDataset)):
+            return (source[number] for number in range(len(source)))
+        items: Iterator[Any] = iter(source)
+        if items is source:
+            if self._spent:
+                raise UserError(f"{self.name} is an iterator and was read already; give a Dataset, DataLoader or list")
+            self._spent = True
+        return items
+
+    def _pieces(self) -> Iterator[Piece]:
+        shape: torch.Size | None = None
+        for place, item in enumerate(self._items()):
+            where = f"{self.name}, item {place}"
+            x, y = _as_piece(item, where)
+            if self.class_names is not None:
+                check_labels(y, self.class_names, where)
+            elif int(y.min()) < 0:
+                raise UserError(f"{where}: label {int(y.min())} is negative; labels count from 0")
+            if shape is not None and x.shape[1:] != shape:
+                raise UserError(
+                    f"{where}: an image of shape {tuple(x.shape[1:])} after those of {tuple(shape)}; resize them"
+                )
+            shape = x.shape[1:]
+            yield x, y
+
+
+def as_data(
+    source: Any, class_names: Sequence[str] | None = None, name: str = "data", split: str = ""
+) -> Images | Stream:
+    """Anything that holds images and labels in a form that can be audited.
+
+    Args:
+        source: `Images` or `Stream` (returned as they are), a pair (x, y) of whole tensors or arrays, a Dataset, a
+            DataLoader, or an iterable of (x, y).
+        class_names: one name per class.
+        name: what the data are called in reports.
+        split: "train", "test", ... or empty.
+
+    Raises:
+        UserError: if it is none of these, or the images or labels are not as they should be.
+    """
+    if isinstance(source, (Images, Stream)):
+        return source
+    if isinstance(source, str):
+        raise UserError(f"data {source!r} is text; load_data({source!r}) reads a data set of that name or path")
+    if isinstance(source, (tuple, list)) and len(source) == 2 and all(_is_array(part) for part in source):
+        x, y = source
+        return Images(channels_first(x, name) if isinstance(x, np.ndarray) else x, y, class_names, name, split)
+    return Stream(source, class_names, name, split)
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, (Tensor, np.ndarray))
+
+
+def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
+    """Cut pieces of any size into pieces of one size."""
+    held: list[Piece] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece[1])
+        if count >= size:
+            x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+            whole = count - count % size
+            yield from ((x[at : at + size], y[at : at + size]) for at in range(0, whole, size))
+            held, count = [(x[whole:], y[whole:])], count - whole
+    if count:
+        x, y = (torch.cat(parts) for parts in zip(*held, strict=True))
+        yield x, y
+
+
+def _as_piece(item: Any, where: str) -> Piece:
+    if not isinstance(item, (tuple, list)) or len(item) < 2:
+        raise UserError(f"{where}: {type(item).__name__} should be a pair (x, y) of images and labels")
+    y = as_tensor(item[1], where).cpu()
+    x = _as_tensor(item[0], single=y.ndim == 0, where=where).cpu()
+    x = as_pixels(x, where)
+    return (to_unit(x) if x.dtype == torch.uint8 else x), as_labels(y.reshape(-1) if y.ndim == 0 else y, len(x), where)
+
+
+def _as_tensor(x: Any, single: bool, where: str) -> Tensor:
+    """Images of an item as (N, C, H, W); ``single`` if it is one image."""
+    if isinstance(x, Image.Image):
+        return stack([(where, pixels_of(x, where))])
+    if isinstance(x, np.ndarray):
+        return as_tensor(channels_first(x[None] if single else x, where), where)
+    if isinstance(x, Tensor):
+        return x[None] if single else x
+    raise UserError(f"{where}: images of type {type(x).__name__} should be a tensor, an array or a Pillow image")

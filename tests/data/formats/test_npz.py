@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from classwise.data import load_data
+from classwise.data.layout import channels_first
+from classwise.errors import UserError
+
+X = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 8), dtype=np.uint8)
+Y = np.array([0, 1, 2, 1, 0])
+
+
+@pytest.mark.parametrize("keys", [("x", "y"), ("images", "labels"), ("data", "targets"), ("x_test", "y_test")])
+@pytest.mark.parametrize("last", [False, True])
+def test_keys_and_layouts(tmp_path: Path, keys: tuple[str, str], last: bool) -> None:
+    file = tmp_path / "set.npz"
+    arrays: dict[str, Any] = {keys[0]: X.transpose(0, 2, 3, 1) if last else X, keys[1]: Y}
+    np.savez(file, **arrays)
+    images = load_data(file)
+    assert torch.equal(images.x, torch.from_numpy(X))
+    assert images.y.tolist() == Y.tolist()
+    assert images.split == ("test" if keys[0] == "x_test" else "")
+
+
+def test_splits_grey_floats_and_names(tmp_path: Path) -> None:
+    file = tmp_path / "set.npz"
+    np.savez_compressed(
+        file,
+        x_train=X[:, 0] / 255,
+        y_train=Y,
+        x_test=X[:2, 0] / 255,
+        y_test=Y[:2],
+        class_names=np.array(["a", "b", "c"]),
+    )
+    train = load_data(file, split="train")
+    assert (len(train), train.shape, train.class_names) == (5, (1, 6, 8), ("a", "b", "c"))
+    assert train.x.dtype == torch.float32
+    assert len(load_data(file)) == 2
+    assert (train.split, load_data(file).split) == ("train", "test")
+
+
+def test_layout_rules() -> None:
+    def found(*shape: int) -> tuple[int, ...]:
+        return tuple(channels_first(np.zeros(shape, np.uint8), "here").shape)
+
+    assert found(2, 8, 8) == (2, 1, 8, 8)
+    assert found(2, 4, 4, 3) == (2, 3, 4, 4), "three channels are likelier than four"
+    assert found(2, 3, 8, 3) == (2, 3, 8, 3), "as likely: channels first"
+    assert found(2, 4, 9, 9) == (2, 4, 9, 9)
+    assert found(2, 9, 9, 2) == (2, 2, 9, 9)
+    for shape in ((2, 9, 9, 9), (2, 9), (1, 2, 3, 4, 5)):
+        with pytest.raises(UserError, match=r"here: images of shape"):
+            found(*shape)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "none of the keys y, labels, targets .*it has: x"),
+        ({"y": Y}, "none of the keys x, images, data"),
+        ({"x": X, "y": Y[:4]}, r"labels of shape \(4,\) should be \(5,\)"),
+        ({"x": X.astype(np.float32), "y": Y}, "divide by 255"),
+        ({"x": X, "y": np.array([{}] * 5)}, "not a whole .npz of plain arrays"),
+    ],
+)
+def test_bad_content(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    np.savez(tmp_path / "set.npz", **arrays)
+    with pytest.raises(UserError, match=message) as caught:
+        load_data(tmp_path / "set.npz")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 500, -30])
+def test_truncated(tmp_path: Path, keep: int) -> None:
+    file = tmp_path / "set.npz"
+    np.savez(file, x=X, y=Y)
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(UserError, match=r"set\.npz is not a whole \.npz"):
+        load_data(file)
+
+
+def test_corrupt_values(tmp_path: Path) -> None:
+    file = tmp_path / "set.npz"
+    np.savez(file, x=X, y=Y)
+    content = bytearray(file.read_bytes())
+    content[300] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="not a whole"):
+        load_data(file)
+
+
+def test_an_npy_under_the_wrong_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "set.npy", X)
+    (tmp_path / "set.npy").rename(tmp_path / "set.npz")
+    with pytest.raises(UserError, match=r"not a whole .npz"):
+        load_data(tmp_path / "set.npz")

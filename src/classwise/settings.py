@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -68,16 +68,17 @@ def relative_step(step_size: float | str) -> tuple[float, bool]:
     return step_size, False
 
 
-def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, Any]]:
     """Split a spec such as ``"pgd:steps=20,step_size=2/255"`` into a name and its options.
 
-    A path of a user's own (``"package.module:Class"``) may stand for the name, its options after one more colon.
+    A path of a user's own (``"package.module:Class"``) may stand for the name, its options after one more colon; what
+    is in ``known`` is a name and not a module.
 
     Raises:
         UserError: if an option is not of the form ``key=value``.
     """
     name, _, rest = text.partition(":")
-    if rest and "=" not in rest.partition(":")[0]:
+    if rest and name not in known and "=" not in rest.partition(":")[0]:
         attribute, _, rest = rest.partition(":")
         name = f"{name}:{attribute}"
     options: dict[str, Any] = {}
@@ -125,7 +126,7 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
         UserError: for an unknown name or field, or a bad value.
     """
     if isinstance(spec, str):
-        name, options = parse_spec(spec)
+        name, options = parse_spec(spec, registry)
     elif isinstance(spec, Mapping):
         options = dict(spec)
         name = options.pop("name", None)

@@ -1,0 +1,135 @@
+"""Gradient attacks against closed forms: on a linear model the best attack is known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
+from classwise.attacks.base import Attack, Case
+from classwise.attacks.losses import margin
+from classwise.compute import EXACT
+from classwise.draws import Draws
+from classwise.errors import UserError
+from classwise.threat import Norm, Threat
+
+from .models import Linear, Small, images
+
+GRADIENT_ATTACKS: list[Attack] = [
+    FGSM(),
+    PGD(steps=40),
+    PGD(steps=40, objective="margin"),
+    TemperaturePGD(steps=40),
+    TemperaturePGD(steps=40, inverse_temperature=1, arithmetic="paper"),
+]
+
+
+@pytest.mark.parametrize("attack", GRADIENT_ATTACKS, ids=str)
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: Norm) -> None:
+    """Lowest margin = margin - eps ‖w_y - w_k‖ in the dual norm, where the box does not bind."""
+    model = Linear(2)
+    x = 0.4 + 0.2 * images(16, side=3)
+    y = model(x).argmax(1)
+    epsilon = 0.05
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), stop="never")
+    normal = (model.weight[0] - model.weight[1]).detach()
+    dual = normal.abs().sum() if norm == "Linf" else normal.norm()
+    expected = margin(model(x), y) - epsilon * dual
+    assert torch.allclose(margin(model(result), y), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+@pytest.mark.parametrize("target", [0, 1, 2, 3])
+def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, target: int) -> None:
+    """With all other classes far below, the target's margin can rise by eps ‖w_t - w_y‖."""
+    model = Linear(4)
+    x = 0.4 + 0.2 * images(8, side=3)
+    y = torch.full((8,), (target + 1) % 4)
+    with torch.no_grad():  # lift the two classes above the others, so that only their difference counts
+        model.bias.fill_(-100.0)
+        model.bias[[target, (target + 1) % 4]] = torch.tensor([0.0, 3.0])
+    attack = PGD(steps=40, objective="margin")
+    result = attack.perturb(
+        model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), stop="never"
+    )
+    normal = (model.weight[y[0]] - model.weight[target]).detach()
+    dual = normal.abs().sum() if norm == "Linf" else normal.norm()
+    reached = margin(model(result), y)
+    assert torch.allclose(reached, margin(model(x), y) - 0.05 * dual, atol=2e-5)
+
+
+def test_an_image_is_broken_exactly_where_the_ball_crosses_the_boundary() -> None:
+    model = Linear(2)
+    x = 0.3 + 0.4 * images(200, side=3)
+    y = model(x).argmax(1)
+    reach = 0.2 * (model.weight[0] - model.weight[1]).abs().sum()
+    can_break = margin(model(x), y) < reach - 1e-4
+    cannot = margin(model(x), y) > reach + 1e-4
+    assert 20 < int(can_break.sum()) < 180
+    result = PGD(steps=20).perturb(model, x, y, "Linf:0.2")
+    broken = model(result).argmax(1) != y
+    assert bool(broken[can_break].all())
+    assert not bool(broken[cannot].any())
+
+
+def test_absolute_and_relative_steps() -> None:
+    model, x = Linear(2), 0.4 + 0.2 * images(4, side=3)
+    y = model(x).argmax(1)
+    radii = torch.tensor([0.01, 0.02, 0.04, 0.08])
+    threat = Threat("Linf", radii)
+    relative = PGD(steps=1, step_size="0.5eps", begin="none").perturb(model, x, y, threat, stop="never")
+    absolute = PGD(steps=1, step_size=0.005, begin="none").perturb(model, x, y, threat, stop="never")
+    assert torch.allclose((relative - x).abs().amax((1, 2, 3)), radii / 2, atol=1e-6)
+    assert torch.allclose((absolute - x).abs().amax((1, 2, 3)), torch.full((4,), 0.005), atol=1e-6)
+
+
+def test_a_step_size_for_each_image_overrides_both() -> None:
+    model, x = Linear(2), 0.4 + 0.2 * images(4, side=3)
+    steps = torch.tensor([0.001, 0.002, 0.003, 0.004])
+    case = Case(x, model(x).argmax(1), torch.arange(4), Threat("Linf", 0.1), Draws(0), step_size=steps)
+    moved = PGD(steps=1, begin="none").run(EXACT.forward(model), case)
+    assert torch.allclose((moved - x).abs().amax((1, 2, 3)), steps, atol=1e-6)
+
+
+def test_steep_temperatures_underflow_in_the_papers_arithmetic_and_not_in_ours() -> None:
+    """At 1/T = 300 on large logits most float32 cross-entropy gradients are exactly zero."""
+    model = Linear(3)
+    with torch.no_grad():
+        model.weight.mul_(3)
+    x = 0.3 + 0.4 * images(64, side=3)
+    y = model(x).argmax(1)
+    case = Case(x, y, torch.arange(64), Threat("Linf", 0.01), Draws(0))
+    forward = EXACT.forward(model)
+    shares = {}
+    for arithmetic in ("paper", "stable"):
+        attack = TemperaturePGD(steps=1, inverse_temperature=300, arithmetic=arithmetic)
+        state = attack.step(forward, case, attack.start(forward, case))
+        shares[arithmetic] = float(state["zero_gradients"].float().mean())
+    assert shares["paper"] > 0.5
+    assert shares["stable"] == 0
+
+
+def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
+    model, x = Small(10), images(64)
+    y = model.eval()(x).argmax(1)
+    standing = []
+    for restarts in (1, 2, 8):
+        attack = PGD(steps=1, step_size="0.1eps", restarts=restarts)
+        result = attack.perturb(model, x, y, "Linf:0.1")
+        standing.append(model(result).argmax(1) == y)
+    assert not bool((standing[1] & ~standing[0]).any())
+    assert not bool((standing[2] & ~standing[1]).any())
+    assert int(standing[2].sum()) < int(standing[0].sum())
+
+
+def test_an_attack_without_a_model_says_what_it_needs() -> None:
+    with pytest.raises(UserError, match=r"attack\.bind"):
+        PGD()(torch.rand(1, 1, 2, 2), torch.zeros(1, dtype=torch.int64))
+
+
+def test_a_bound_attack_is_called_as_other_libraries_are() -> None:
+    model, x = Small(), images()
+    y = model.eval()(x).argmax(1)
+    bound = PGD(steps=3).bind(model, "Linf:0.1", seed=4)
+    assert torch.equal(bound(x, y), PGD(steps=3).perturb(model, x, y, "Linf:0.1", seed=4))

@@ -1,0 +1,145 @@
+"""What every registered attack promises, for every norm: tested the moment it is registered."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
+from classwise.settings import make
+from classwise.threat import Norm, Threat
+
+from .models import Small, images
+
+NORMS: tuple[Norm, ...] = ("Linf", "L2")
+VARIANTS = (
+    "pgd:objective=margin,restarts=2",
+    "pgd:objective=kl,begin=normal",
+    "tpgd:arithmetic=paper",
+    "fgsm:begin=uniform",
+)
+
+
+@pytest.fixture(params=[*ATTACKS, *VARIANTS])
+def attack(request: pytest.FixtureRequest) -> Attack:
+    return make(ATTACKS, str(request.param))
+
+
+@pytest.fixture(params=NORMS)
+def threat(request: pytest.FixtureRequest) -> Threat:
+    return Threat(request.param, {"Linf": 0.1, "L2": 0.3}[str(request.param)])
+
+
+def correct(model: Small, x: Tensor) -> Tensor:
+    """Labels that the model gives, so that the attack has something to break."""
+    return model.eval()(x).argmax(1)
+
+
+def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, threat: Threat) -> None:
+    model, x = Small(), images()
+    result = attack.perturb(model, x, correct(model, x), threat)
+    assert result.shape == x.shape
+    assert bool(result.isfinite().all())
+    assert 0 <= float(result.min()) <= float(result.max()) <= 1
+    assert float(threat.distance(result, x).max()) <= float(threat.epsilon) + 1e-6
+    assert not torch.equal(result, x)
+
+
+def test_the_model_and_the_inputs_are_left_as_they_were(attack: Attack, threat: Threat) -> None:
+    model, x = Small(), images()
+    y = correct(model, x)
+    model.train()
+    model.norm.eval()  # a frozen layer must stay frozen
+    model.linear.bias.requires_grad_(False)
+    model.linear.weight.grad = torch.ones_like(model.linear.weight)
+    before = copy.deepcopy(model.state_dict())
+    x_before, y_before, random = x.clone(), y.clone(), torch.get_rng_state()
+    attack.perturb(model, x, y, threat)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in (model, model.convolution, model.norm, model.dropout)] == [1, 1, 0, 1]
+    assert not model.linear.bias.requires_grad
+    assert model.linear.weight.requires_grad
+    assert torch.equal(model.linear.weight.grad, torch.ones_like(model.linear.weight))
+    assert model.convolution.weight.grad is None
+    assert torch.equal(x, x_before)
+    assert torch.equal(y, y_before)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_mode_comes_back_after_an_exception(attack: Attack) -> None:
+    model = Small()
+    model.train()
+    with pytest.raises(RuntimeError):
+        attack.perturb(model, torch.rand(4, 5, 4, 4), torch.zeros(4, dtype=torch.int64), "Linf:0.1")
+    assert model.training
+    assert model.norm.training
+
+
+def test_radius_zero_returns_the_images(attack: Attack, threat: Threat) -> None:
+    model, x = Small(), images()
+    assert torch.equal(attack.perturb(model, x, correct(model, x), threat.with_epsilon(0.0)), x)
+
+
+def test_the_same_seed_gives_the_same_images(attack: Attack, threat: Threat) -> None:
+    model, x = Small(), images()
+    y = correct(model, x)
+    first, again = (attack.perturb(model, x, y, threat, seed=3) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_a_permutation_of_the_batch_permutes_the_result(attack: Attack, threat: Threat) -> None:
+    """Bit for bit at 32 images, the smallest batch for which that is promised."""
+    model, x = Small(), images(32)
+    y, index = correct(model, x), torch.arange(100, 132)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
+    plain = attack.perturb(model, x, y, threat, index=index)
+    permuted = attack.perturb(model, x[order], y[order], threat, index=index[order])
+    assert torch.equal(permuted, plain[order])
+
+
+def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) -> None:
+    model, x = Small(), images(32)
+    y = correct(model, x)
+    radii = torch.linspace(0, float(threat.epsilon), 32)
+    mixed = attack.perturb(model, x, y, threat.with_epsilon(radii))
+    assert bool((threat.distance(mixed, x) <= radii + 1e-6).all())
+    alone = attack.perturb(model, x, y, threat)
+    assert torch.equal(mixed[-1], alone[-1])
+    assert torch.equal(mixed[0], x[0])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 100])
+def test_any_number_of_classes(attack: Attack, classes: int) -> None:
+    model, x = Small(classes), images()
+    y = correct(model, x)
+    result = attack.perturb(model, x, y, "Linf:0.3")
+    assert float((model.eval()(result).argmax(1) == y).float().mean()) < 1
+
+
+def test_a_target_is_approached(attack: Attack, threat: Threat) -> None:
+    if "kl" in str(attack):
+        pytest.skip("the divergence has no target")
+    model, x = Small(4), images()
+    y = correct(model, x)
+    target = (y + 1) % 4
+    result = attack.perturb(model, x, y, threat, target=target, stop="never")
+    with torch.no_grad():
+        rows = torch.arange(len(x))
+        before = model.eval()(x).log_softmax(1)[rows, target]
+        after = model(result).log_softmax(1)[rows, target]
+    assert float((after > before).float().mean()) > 0.9
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10**6), epsilon=st.floats(0, 1), norm=st.sampled_from(NORMS), name=st.sampled_from([*ATTACKS]))
+def test_any_radius_any_seed(seed: int, epsilon: float, norm: Norm, name: str) -> None:
+    model, x, threat = Small(), images(seed=seed), Threat(norm, epsilon)
+    result = make(ATTACKS, name).perturb(model, x, correct(model, x), threat, seed=seed)
+    assert float(threat.distance(result, x).max()) <= epsilon + 1e-6
+    assert 0 <= float(result.min()) <= float(result.max()) <= 1

@@ -1,0 +1,208 @@
+"""The engine: the queue changes nothing but the time it takes, and only float32 decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.ascent import FGSM, PGD
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Finished, Job, Stop
+from classwise.attacks.losses import margin
+from classwise.compute import Compute
+from classwise.errors import UserError
+from classwise.threat import Threat
+
+from .models import Linear, Small, images
+
+THREAT = Threat("Linf", 0.05)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[Small, Tensor, Tensor]:
+    model, x = Small(10), images(150)
+    y = model.eval()(x).argmax(1)
+    y[:12] = (y[:12] + 1) % 10  # some are wrong before any attack
+    return model, x, y
+
+
+def evaluated(
+    case: tuple[nn.Module, Tensor, Tensor],
+    attack: Attack,
+    *,
+    order: Tensor | None = None,
+    batch: int = 32,
+    stop: Stop = "broken",
+    poll: int = 1,
+    compute: Compute | None = None,
+    pieces: int = 50,
+) -> Finished:
+    """All rows of the run, put back in the order of their index."""
+    model, x, y = case
+    order = torch.arange(len(x)) if order is None else order
+    engine = Engine(model, batch=batch, stop=stop, poll=poll, compute=compute or Compute())
+    jobs = [Job(rows, x[rows], y[rows]) for rows in order.split(pieces)]
+    blocks = list(engine.attack(attack, THREAT, jobs))
+    joined = [torch.cat([getattr(block, name) for block in blocks]) for name in Finished._fields[:-1]]
+    back = joined[1].argsort()
+    records = {name: torch.cat([block.records[name] for block in blocks])[back] for name in blocks[0].records}
+    assert torch.equal(joined[1][back], torch.arange(len(x)))  # every image once
+    return Finished(*(column[back] for column in joined), records=records)
+
+
+def assert_same(first: Finished, second: Finished) -> None:
+    for name in Finished._fields[1:-1]:  # rows are numbered by the order of arrival
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
+    for name, value in first.records.items():
+        assert torch.equal(value, second.records[name]), name
+
+
+@pytest.mark.parametrize("stop", ["broken", "never"])
+@pytest.mark.parametrize(
+    "attack", [PGD(steps=6), PGD(steps=3, objective="margin", restarts=3), FGSM()], ids=["pgd", "restarts", "fgsm"]
+)
+def test_order_blocks_and_poll_change_no_bit(
+    case: tuple[Small, Tensor, Tensor], attack: Attack, stop: Stop
+) -> None:
+    plain = evaluated(case, attack, stop=stop)
+    order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
+    assert_same(plain, evaluated(case, attack, stop=stop, order=order))
+    assert_same(plain, evaluated(case, attack, stop=stop, pieces=7))
+    for poll in (2, 5):
+        assert_same(plain, evaluated(case, attack, stop=stop, poll=poll))
+
+
+def test_an_images_row_does_not_depend_on_which_others_are_evaluated(case: tuple[Small, Tensor, Tensor]) -> None:
+    model, x, y = case
+    whole = evaluated(case, PGD(steps=6))
+    engine = Engine(model, batch=32)
+    some = torch.tensor([3, 77, 149])
+    (alone,) = list(engine.attack(PGD(steps=6), THREAT, [Job(some, x[some], y[some])]))
+    back = alone.index.argsort()
+    assert torch.equal(alone.x[back], whole.x[some])
+    assert torch.equal(alone.logits[back], whole.logits[some])
+
+
+def test_what_is_reported_is_what_float32_says_of_the_kept_image(case: tuple[Small, Tensor, Tensor]) -> None:
+    model, _, y = case
+    for stop in ("broken", "never"):
+        result = evaluated(case, PGD(steps=6), stop=stop)
+        with torch.no_grad():
+            logits = model.eval()(result.x)
+        assert torch.allclose(result.logits, logits, atol=1e-5)
+        assert torch.equal(result.broken, logits.argmax(1) != y)
+        assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
+
+
+def test_images_that_are_wrong_when_clean_are_broken_with_no_step(case: tuple[Small, Tensor, Tensor]) -> None:
+    result = evaluated(case, PGD(steps=6, begin="none"))
+    assert bool(result.broken[:12].all())
+    assert result.iterations[:12].tolist() == [0] * 12
+    assert torch.equal(result.x[:12], result.x0[:12])
+
+
+def test_stopping_at_the_first_hit_breaks_all_that_the_last_iterate_does(case: tuple[Small, Tensor, Tensor]) -> None:
+    any_iterate, last = evaluated(case, PGD(steps=6)), evaluated(case, PGD(steps=6), stop="never")
+    assert not bool((last.broken & ~any_iterate.broken).any())
+    assert int(any_iterate.forwards.sum()) < int(last.forwards.sum())
+    assert bool((last.iterations == 6).all())
+    assert 0 < int(last.broken.sum()) < 150
+
+
+def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
+    """With an absurd step the loss goes up and down, so the last iterate is not the best."""
+    model, x = Small(3), images(64)
+    y = model.eval()(x).argmax(1)
+    attack = PGD(steps=7, step_size=0.09, begin="none")
+    kept = evaluated((model, x, y), attack)
+    last = evaluated((model, x, y), attack, stop="never")
+    stands = ~kept.broken
+    assert int(stands.sum()) > 0
+    kept_margin, last_margin = margin(kept.logits, y)[stands], margin(last.logits, y)[stands]
+    assert bool((kept_margin <= last_margin + 1e-6).all())
+    assert bool((kept_margin < last_margin - 1e-4).any())
+    assert bool((kept.iterations[stands] < 7).any())
+
+
+class Liar(nn.Module):
+    """A linear model that, whenever gradients are asked for, claims to be wrong about everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.honest = Linear(3, side=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.honest(x)
+        return logits.flip(1) * 1e-3 - logits if x.requires_grad else logits
+
+
+def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
+    model, x = Liar(), images(40)
+    y = model(x).argmax(1)
+    result = evaluated((model, x, y), PGD(steps=4, step_size="0.01eps", begin="none"))
+    assert not bool(result.broken.any())
+    assert bool((result.forwards >= 8).all())  # every one of the four steps was suspicious and was verified
+    assert torch.equal(result.logits.argmax(1), y)
+
+
+def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, Tensor]) -> None:
+    model, _, y = case
+    exact = evaluated(case, PGD(steps=6))
+    fast = evaluated(case, PGD(steps=6), compute=Compute(dtype="bfloat16", channels_last=True))
+    with torch.no_grad():
+        assert torch.equal(fast.broken, model.eval()(fast.x).argmax(1) != y)
+    assert float((fast.broken == exact.broken).float().mean()) > 0.95
+
+
+class Broken(nn.Module):
+    """Not a number for bright images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = Linear(3, side=4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(x)
+        return torch.where((x.mean((1, 2, 3)) > 0.5)[:, None], torch.nan, logits)
+
+
+def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None:
+    model, x = Broken(), images(40)
+    y = torch.zeros(40, dtype=torch.int64)
+    result = evaluated((model, x, y), PGD(steps=4))
+    assert bool(result.x.isfinite().all())
+    assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
+    assert bool(result.broken[~result.logits.isfinite().all(1)].all())
+
+
+def test_passes_are_counted_image_by_image(case: tuple[Small, Tensor, Tensor]) -> None:
+    """Six steps, one float32 pass over the last iterate: 7 forwards and 6 backwards for each image."""
+    result = evaluated(case, PGD(steps=6), stop="never")
+    assert set(result.forwards.tolist()) == {7}
+    assert set(result.backwards.tolist()) == {6}
+
+
+def test_a_stream_is_read_as_the_queue_needs_it(case: tuple[Small, Tensor, Tensor]) -> None:
+    model, x, y = case
+    read = []
+
+    def jobs() -> Iterator[Job]:
+        for rows in torch.arange(150).split(10):
+            read.append(int(rows[0]))
+            yield Job(rows, x[rows], y[rows])
+
+    run = Engine(model, batch=32).attack(PGD(steps=6), THREAT, jobs())
+    next(run)
+    assert len(read) < 15
+
+
+def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
+    assert list(Engine(case[0]).attack(PGD(), THREAT, [])) == []
+
+
+def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
+    with pytest.raises(UserError, match="batch = 0"):
+        Engine(case[0], batch=0)

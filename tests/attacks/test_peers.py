@@ -1,0 +1,69 @@
+"""Peers on the same model from the same start: the same images, wherever both compute the same thing."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.attacks.ascent import FGSM, PGD
+from classwise.attacks.base import Attack
+
+from .models import Small, images
+
+
+def peer(name: str) -> Any:
+    """Import a peer; what it warns of while importing is not ours to mend."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[Small, Tensor, Tensor]:
+    """Images away from 0 and 1: there, peers clip after shrinking an L2 step, which is not the nearest point."""
+    model = Small(5).eval()
+    x = 0.25 + 0.5 * images(24)
+    return model, x, model(x).argmax(1)
+
+
+STEPS, EPSILON, STEP = 8, 0.03, 0.007
+
+
+def ours(case: tuple[Small, Tensor, Tensor], attack: Attack, threat: str) -> Tensor:
+    model, x, y = case
+    return attack.perturb(model, x, y, threat, stop="never")
+
+
+def test_torchattacks_linf(case: tuple[Small, Tensor, Tensor]) -> None:
+    torchattacks = peer("torchattacks")
+    model, x, y = case
+    theirs = torchattacks.PGD(model, eps=EPSILON, alpha=STEP, steps=STEPS, random_start=False)(x, y)
+    mine = ours(case, PGD(steps=STEPS, step_size=STEP, begin="none"), f"Linf:{EPSILON}")
+    assert float((theirs - mine).abs().max()) < 1e-5
+    theirs = torchattacks.FGSM(model, eps=EPSILON)(x, y)
+    assert float((theirs - ours(case, FGSM(), f"Linf:{EPSILON}")).abs().max()) < 1e-5
+
+
+def test_torchattacks_l2(case: tuple[Small, Tensor, Tensor]) -> None:
+    torchattacks = peer("torchattacks")
+    model, x, y = case
+    theirs = torchattacks.PGDL2(model, eps=0.2, alpha=0.05, steps=STEPS, random_start=False)(x, y)
+    mine = ours(case, PGD(steps=STEPS, step_size=0.05, begin="none"), "L2:0.2")
+    assert float((theirs - mine).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "radius", "step"), [("LinfPGD", "Linf", EPSILON, STEP), ("L2PGD", "L2", 0.2, 0.05)]
+)
+def test_foolbox(case: tuple[Small, Tensor, Tensor], name: str, norm: str, radius: float, step: float) -> None:
+    foolbox = peer("foolbox")
+    model, x, y = case
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    attack = getattr(foolbox.attacks, name)(abs_stepsize=step, steps=STEPS, random_start=False)
+    _, theirs, _ = attack(wrapped, x, y, epsilons=radius)
+    mine = ours(case, PGD(steps=STEPS, step_size=step, begin="none"), f"{norm}:{radius}")
+    assert float((theirs - mine).abs().max()) < 1e-5

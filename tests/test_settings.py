@@ -1,0 +1,104 @@
+"""Settings, registries and files: mistakes become one line with the nearest known name."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.ascent import PGD
+from classwise.errors import UserError
+from classwise.registry import Registry
+from classwise.settings import describe, make, parse_spec
+from classwise.storage import replacing, write_text
+
+
+def line_of(work: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("pgd", "pgd", {}),
+        ("pgd:steps=20,step_size=2/255", "pgd", {"steps": "20", "step_size": "2/255"}),
+        ("mine.attacks:Swap", "mine.attacks:Swap", {}),
+        ("mine.attacks:Swap:times=3", "mine.attacks:Swap", {"times": "3"}),
+    ],
+)
+def test_specs_are_split(text: str, name: str, options: dict[str, str]) -> None:
+    assert parse_spec(text) == (name, options)
+
+
+def test_a_spec_becomes_the_part_with_its_numbers() -> None:
+    assert make(ATTACKS, "pgd:steps=20,step_size=2/255") == PGD(steps=20, step_size=2 / 255)
+    assert make(ATTACKS, {"name": "pgd", "step_size": "0.1eps"}) == PGD(step_size="0.1eps")
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_a_described_part_is_made_again(name: str) -> None:
+    part = make(ATTACKS, name)
+    assert make(ATTACKS, describe(ATTACKS, part)) == part
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("pgdd", "unknown attack 'pgdd'; did you mean 'pgd'?"),
+        ("pgd:step=3", "unknown attack 'pgd' field 'step'; did you mean 'steps'?"),
+        ("pgd:steps=0", "steps = '0': Input should be greater than or equal to 1"),
+        ("pgd:step_size=0", "step_size = '0'"),
+        ("pgd:step_size=-1eps", "positive multiple of the radius"),
+        ("pgd:steps", "'steps' should be key=value"),
+        ("no.such.module:Thing", "there is no module 'no'"),
+        ("classwise.attacks.ascent:PDG", "did you mean 'PGD'?"),
+        ({"steps": 3}, "has no 'name'"),
+    ],
+)
+def test_mistakes_become_one_line(spec: str | dict[str, object], says: str) -> None:
+    assert says in line_of(lambda: make(ATTACKS, spec))
+
+
+def test_a_part_built_in_python_is_checked_too() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        PGD(steps=0)
+
+
+def test_a_registry_lists_without_importing() -> None:
+    registry: Registry[object] = Registry("thing", {"far": "no.such.module:Thing"})
+    assert list(registry) == ["far"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "file.txt"
+    write_text(target, "old")
+
+    def interrupted() -> None:
+        with replacing(target) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert target.read_text() == "old"
+    assert [file.name for file in target.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "file.txt"
+    write_text(target, "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "no space left" in line_of(lambda: write_text(target, "new"))
+    assert target.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.threat import PRESETS, Norm, Threat
 
+minimize: Any = scipy.optimize.minimize  # its stubs want more than a sketch of a function
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 
 
@@ -37,14 +39,14 @@ def test_projection_is_the_nearest_point_that_a_general_solver_finds(norm: Norm,
         best = np.clip(np.clip(goal, start - epsilon, start + epsilon), 0, 1)
     elif norm == "L2":
         rule = {"type": "ineq", "fun": lambda p: epsilon**2 - ((p - start) ** 2).sum()}
-        best = scipy.optimize.minimize(
+        best = minimize(
             lambda p: ((p - goal) ** 2).sum(), start, method="SLSQP", bounds=[(0, 1)] * size, constraints=[rule],
             options={"ftol": 1e-14, "maxiter": 500},
         ).x  # fmt: skip
     else:  # p = start + up - down, with up, down >= 0 and their sum at most epsilon
         rule = {"type": "ineq", "fun": lambda v: epsilon - v.sum()}
         bounds = [*((0, 1 - s) for s in start), *((0, s) for s in start)]
-        found = scipy.optimize.minimize(
+        found = minimize(
             lambda v: ((start + v[:size] - v[size:] - goal) ** 2).sum(), np.zeros(2 * size), method="SLSQP",
             bounds=bounds, constraints=[rule], options={"ftol": 1e-14, "maxiter": 500},
         ).x  # fmt: skip

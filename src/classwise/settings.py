@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -20,7 +20,8 @@ T = TypeVar("T")
 def settings(cls: type[T]) -> type[T]:
     """Make the class a frozen, keyword-only dataclass that checks its values and refuses unknown keys."""
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
-    decorated: type[T] = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    decorate: Callable[[type[T]], Any] = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)
+    decorated: type[T] = decorate(cls)
     return decorated
 
 
@@ -138,7 +139,7 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
 
 
 def describe(registry: Registry[T], part: T) -> dict[str, Any]:
-    """The complete spec of a part, defaults included: ``make(registry, describe(registry, part)) == part``."""
+    """Write a part as its complete spec, defaults included, from which `make` builds an equal part."""
     assert dataclasses.is_dataclass(part)
     assert not isinstance(part, type)
     return {"name": registry.name_of(type(part)), **dataclasses.asdict(part)}

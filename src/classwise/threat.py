@@ -68,7 +68,7 @@ class Threat:
         known = {name.lower(): name for name in get_args(Norm)}
         if norm.lower() not in known:
             raise unknown("norm", norm, get_args(Norm))
-        return Threat(known[norm.lower()], epsilon)  # type: ignore[arg-type]  # a key of known is a Norm
+        return Threat(known[norm.lower()], epsilon)
 
     def __str__(self) -> str:
         """The threat as `parse` reads it, with a fraction of 255 where it is one."""
@@ -136,7 +136,8 @@ class Threat:
 def _norm(flat: Tensor, norm: Norm) -> Tensor:
     if norm == "Linf":
         return flat.abs().amax(1)
-    return flat.norm(dim=1) if norm == "L2" else flat.abs().sum(1)
+    size: Tensor = torch.linalg.vector_norm(flat, ord=2 if norm == "L2" else 1, dim=1)
+    return size
 
 
 def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 12) -> Tensor:
@@ -146,7 +147,7 @@ def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds
     a closed form; as s grows the clipped set only grows, so each round comes nearer from inside and the sequence ends.
     """
     squared = radius.square()
-    factor = (radius / shift.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    factor = (radius / torch.linalg.vector_norm(shift, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
     for _ in range(rounds):
         scaled = shift * factor
         free = (scaled >= low) & (scaled <= high)
@@ -154,7 +155,7 @@ def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds
         left = torch.where(free, shift, 0).square().sum(1, keepdim=True).clamp_min(1e-30)
         factor = torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
     clipped = (shift * factor).clamp(low, high)
-    return clipped * (radius / clipped.norm(dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    return clipped * (radius / torch.linalg.vector_norm(clipped, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
 
 
 def _project_l1(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 40) -> Tensor:

@@ -33,7 +33,7 @@ class Small(nn.Module):
             for _ in range(3):
                 self.norm(self.convolution(torch.rand(16, channels, 4, 4)))
             with torch.no_grad():
-                self.linear.bias -= self.eval()(images(200, channels)).mean(0)
+                self.linear.bias.sub_(self.eval()(images(200, channels)).mean(0))
             self.train()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -50,9 +50,7 @@ def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, targe
         model.bias.fill_(-100.0)
         model.bias[[target, (target + 1) % 4]] = torch.tensor([0.0, 3.0])
     attack = PGD(steps=40, objective="margin")
-    result = attack.perturb(
-        model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), stop="never"
-    )
+    result = attack.perturb(model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), stop="never")
     normal = (model.weight[y[0]] - model.weight[target]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     reached = margin(model(result), y)

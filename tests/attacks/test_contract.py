@@ -38,7 +38,8 @@ def threat(request: pytest.FixtureRequest) -> Threat:
 
 def correct(model: Small, x: Tensor) -> Tensor:
     """Labels that the model gives, so that the attack has something to break."""
-    return model.eval()(x).argmax(1)
+    labels: Tensor = model.eval()(x).argmax(1)
+    return labels
 
 
 def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, threat: Threat) -> None:
@@ -137,7 +138,9 @@ def test_a_target_is_approached(attack: Attack, threat: Threat) -> None:
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10**6), epsilon=st.floats(0, 1), norm=st.sampled_from(NORMS), name=st.sampled_from([*ATTACKS]))
+@given(
+    seed=st.integers(0, 10**6), epsilon=st.floats(0, 1), norm=st.sampled_from(NORMS), name=st.sampled_from([*ATTACKS])
+)
 def test_any_radius_any_seed(seed: int, epsilon: float, norm: Norm, name: str) -> None:
     model, x, threat = Small(), images(seed=seed), Threat(norm, epsilon)
     result = make(ATTACKS, name).perturb(model, x, correct(model, x), threat, seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ from classwise.threat import Threat
 from .models import Linear, Small, images
 
 THREAT = Threat("Linf", 0.05)
+COLUMNS = [field.name for field in dataclasses.fields(Finished) if field.name != "records"]
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +46,18 @@ def evaluated(
     model, x, y = case
     order = torch.arange(len(x)) if order is None else order
     engine = Engine(model, batch=batch, stop=stop, poll=poll, compute=compute or Compute())
-    jobs = [Job(rows, x[rows], y[rows]) for rows in order.split(pieces)]
+    jobs = [Job(rows, x[rows], y[rows]) for rows in torch.split(order, pieces)]
     blocks = list(engine.attack(attack, THREAT, jobs))
-    joined = [torch.cat([getattr(block, name) for block in blocks]) for name in Finished._fields[:-1]]
-    back = joined[1].argsort()
+    index = torch.cat([block.index for block in blocks])
+    back = index.argsort()
+    assert torch.equal(index[back], torch.arange(len(x)))  # every image once
+    joined = {name: torch.cat([getattr(block, name) for block in blocks])[back] for name in COLUMNS}
     records = {name: torch.cat([block.records[name] for block in blocks])[back] for name in blocks[0].records}
-    assert torch.equal(joined[1][back], torch.arange(len(x)))  # every image once
-    return Finished(*(column[back] for column in joined), records=records)
+    return Finished(**joined, records=records)
 
 
 def assert_same(first: Finished, second: Finished) -> None:
-    for name in Finished._fields[1:-1]:  # rows are numbered by the order of arrival
+    for name in COLUMNS[1:]:  # rows are numbered by the order of arrival
         assert torch.equal(getattr(first, name), getattr(second, name)), name
     for name, value in first.records.items():
         assert torch.equal(value, second.records[name]), name
@@ -64,9 +67,7 @@ def assert_same(first: Finished, second: Finished) -> None:
 @pytest.mark.parametrize(
     "attack", [PGD(steps=6), PGD(steps=3, objective="margin", restarts=3), FGSM()], ids=["pgd", "restarts", "fgsm"]
 )
-def test_order_blocks_and_poll_change_no_bit(
-    case: tuple[Small, Tensor, Tensor], attack: Attack, stop: Stop
-) -> None:
+def test_order_blocks_and_poll_change_no_bit(case: tuple[Small, Tensor, Tensor], attack: Attack, stop: Stop) -> None:
     plain = evaluated(case, attack, stop=stop)
     order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
     assert_same(plain, evaluated(case, attack, stop=stop, order=order))
@@ -190,7 +191,7 @@ def test_a_stream_is_read_as_the_queue_needs_it(case: tuple[Small, Tensor, Tenso
     read = []
 
     def jobs() -> Iterator[Job]:
-        for rows in torch.arange(150).split(10):
+        for rows in torch.split(torch.arange(150), 10):
             read.append(int(rows[0]))
             yield Job(rows, x[rows], y[rows])
 

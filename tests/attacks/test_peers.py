@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from classwise.attacks.ascent import FGSM, PGD

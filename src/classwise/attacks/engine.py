@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,8 @@ SMALLEST_BATCH = 32
 """Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
 
 
-class Job(NamedTuple):
+@dataclass(frozen=True)
+class Job:
     """Images to attack: the clean rows and what is known of them.
 
     ``columns`` may hold ``epsilon``, ``target``, ``step_size`` (each (N,)) and ``reference`` (N, classes).
@@ -42,10 +44,11 @@ class Job(NamedTuple):
     index: Tensor
     x: Tensor
     y: Tensor
-    columns: Mapping[str, Tensor] = {}
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Finished(NamedTuple):
+@dataclass(frozen=True)
+class Finished:
     """Attacked images, a row each, in the order in which they finished.
 
     Args:
@@ -156,7 +159,7 @@ class Engine:
         """Float32 logits in passes of exactly the engine's batch size, the tail padded with copies."""
         with torch.no_grad():
             passes = []
-            for block in x.split(self.batch):
+            for block in torch.split(x, self.batch):
                 padded = block[torch.arange(self.batch, device=x.device) % len(block)]
                 passes.append(self._exact(padded)[: len(block)])
         return torch.cat(passes)
@@ -174,7 +177,7 @@ class _Counted:
         self.forwards += 1
         logits = self._forward(x)
         if logits.requires_grad:
-            logits.register_hook(self._saw_backward)
+            logits.register_hook(self._saw_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
 
     def _saw_backward(self, _: Tensor) -> None:

@@ -156,11 +156,11 @@ class Trainer:
         saved = time.monotonic()
         while self.epoch < self.recipe.epochs:
             started = time.monotonic()
-            settings = self._settings()
+            settings = self.class_settings()
             order = self.draws.child("order").at(self.epoch).permutation(len(self.train), self.device)
             while self.step < steps:
                 first = self.step * self.recipe.batch_size
-                self._train_step(order[first : first + self.recipe.batch_size], settings)
+                self.train_step(order[first : first + self.recipe.batch_size], settings)
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
@@ -221,7 +221,7 @@ class Trainer:
         }
         return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
 
-    def _settings(self) -> ClassSettings:
+    def class_settings(self) -> ClassSettings:
         """The class settings of this epoch: the constants, then each schedule's changes in order."""
         assert self.parts.threat is not None
         ones = torch.ones(len(self.classes), device=self.device)
@@ -232,7 +232,8 @@ class Trainer:
             settings = schedule.settings(state, settings, self.epoch)
         return settings
 
-    def _train_step(self, rows: Tensor, settings: ClassSettings) -> None:
+    def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
+        """One step on the images of those rows: craft, update, count, average."""
         parts, model = self.parts, self.model
         total = self.recipe.epochs * self.steps_per_epoch
         done = self.epoch * self.steps_per_epoch + self.step

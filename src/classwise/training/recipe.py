@@ -22,7 +22,7 @@ from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.errors import UserError, unknown
 from classwise.registry import Registry, load_object
-from classwise.settings import Count, Share, build, describe, make, settings
+from classwise.settings import Count, Share, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
 from classwise.training import AVERAGERS, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, SELECTIONS, UPDATES
 from classwise.training.averaging import Averager
@@ -155,7 +155,7 @@ class Recipe:
     def completed(self, threat: Threat) -> Recipe:
         """The recipe with every default of every part written out, and the threat that holds."""
         parts = self.parts()
-        return dataclasses.replace(
+        complete = dataclasses.replace(
             self,
             threat=str(threat),
             objective=describe(OBJECTIVES, parts.objective),
@@ -168,12 +168,17 @@ class Recipe:
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
         )
+        return _build(complete._plain())
 
     def yaml(self) -> str:
         """The recipe as YAML that `Recipe.read` takes."""
-        plain = json.loads(json.dumps(dataclasses.asdict(self)))
-        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+        text: str = yaml.safe_dump(self._plain(), sort_keys=False, allow_unicode=True, width=120)
         return text
+
+    def _plain(self) -> dict[str, Any]:
+        """The recipe as JSON knows it: lists for tuples."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return plain
 
     def digest(self) -> str:
         """SHA-256 of what decides the numbers; the name, the description and the source do not."""
@@ -269,46 +274,40 @@ def _read_yaml(source: str) -> dict[str, Any]:
 
 
 def _change(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set a dotted field; a part written as a spec string is opened first."""
+    """Set a dotted field of a recipe's plain values."""
     if isinstance(value, str):
         try:
             value = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"--set {path}={value}: not a YAML value") from error
-    known = [item.name for item in dataclasses.fields(Recipe)]
+    defaults = {item.name: item.default for item in dataclasses.fields(Recipe)}
     head, *rest = path.split(".")
-    if head not in known:
-        near = difflib.get_close_matches(head, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    if head not in defaults:
+        near = difflib.get_close_matches(head, defaults, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(defaults)}"
         raise UserError(f"unknown recipe field {path!r}; {hint}")
-    place: Any = values
-    for key, after in zip([head, *rest][:-1], rest, strict=True):
-        inner = place.get(key) if isinstance(place, dict) else place[int(key)]
-        place_key: Any = key if isinstance(place, dict) else int(key)
-        place[place_key] = _opened(inner, path, key, head)
-        place = place[place_key]
-        if isinstance(place, list) and not after.isdigit():
-            raise UserError(f"recipe field {path!r}: {key!r} is a list; write {key}.0 for its first item")
-    place[rest[-1] if isinstance(place, dict) and rest else (head if not rest else int(rest[-1]))] = value
+    default = defaults[head]
+    plain = dataclasses.asdict(default) if dataclasses.is_dataclass(default) else default  # type: ignore[arg-type]
+    values[head] = _put(values.get(head, plain), rest, value, path)
 
 
-def _opened(inner: Any, path: str, key: str, head: str) -> Any:
-    """A value into which a dotted path may go: a mapping or a list."""
-    from classwise.settings import parse_spec
-
-    if inner is None and head in ("data", "model", "compute"):
-        return {}
-    if inner is None:
-        default = {item.name: item.default for item in dataclasses.fields(Recipe)}[head]
-        inner = default
-    if isinstance(inner, str):
-        name, options = parse_spec(inner)
-        return {"name": name, **options}
-    if isinstance(inner, Mapping):
-        return dict(inner)
-    if isinstance(inner, Sequence):
-        return list(inner)
-    raise UserError(f"recipe field {path!r}: {key!r} has no fields of its own")
+def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
+    """A copy of the node with one place inside it changed; a part written as a spec is opened."""
+    if not keys:
+        return value
+    key, *rest = keys
+    if isinstance(node, str):
+        name, options = parse_spec(node)
+        node = {"name": name, **options}
+    if isinstance(node, Mapping):
+        return {**node, key: _put(node.get(key), rest, value, path)}
+    if isinstance(node, Sequence):
+        if not key.isdigit() or int(key) >= len(node):
+            raise UserError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
+        items = list(node)
+        items[int(key)] = _put(items[int(key)], rest, value, path)
+        return items
+    raise UserError(f"recipe field {path!r}: there is nothing inside {node!r}")
 
 
 def _function(registry: Registry[Any], name: str) -> Any:

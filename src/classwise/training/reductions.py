@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from classwise.training.classes import ClassSettings
@@ -14,12 +15,11 @@ Reduction = Callable[[Step, TrainingBatch, ClassSettings], Tensor]
 
 def per_image(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
     """The weighed sum of the terms, (N,)."""
-    total = 0
+    weighed = []
     for name, term in step.terms.items():
         weight = settings.of(f"{name}_weight", batch.y) if name in ("clean", "robust") else None
-        total = total + (term if weight is None else term * weight)
-    assert isinstance(total, Tensor)
-    return total
+        weighed.append(term if weight is None else term * weight)
+    return torch.stack(weighed).sum(0)
 
 
 def mean(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:

@@ -45,7 +45,7 @@ def load_state(trainer: Trainer) -> None:
     path = trainer.folder.state_file
     try:
         state = torch.load(path, map_location=trainer.device, weights_only=True)
-    except Exception as error:  # noqa: BLE001  # torch raises many kinds for a damaged file
+    except Exception as error:  # torch raises many kinds for a damaged file
         raise UserError(f"{path} is damaged ({type(error).__name__}); begin the run anew in another folder") from error
     if state["schema_version"] > SCHEMA_VERSION:
         raise UserError(f"{path} is of format {state['schema_version']}, newer than this classwise knows; update it")

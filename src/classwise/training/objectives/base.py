@@ -93,11 +93,10 @@ def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
     """
     from classwise.errors import UserError
 
-    assert dataclasses.is_dataclass(attack)
-    missing = fields.keys() - {field.name for field in dataclasses.fields(attack)}
+    missing = fields.keys() - {field.name for field in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise UserError(
             f"objective {asker!r} sets {', '.join(sorted(missing))} of the inner attack, "
             f"which {type(attack).__name__} does not have; use pgd"
         )
-    return dataclasses.replace(attack, **fields)
+    return dataclasses.replace(attack, **fields)  # type: ignore[type-var]  # every attack is a dataclass

@@ -1,0 +1,1 @@
+"""Speed, shown: paired runs in one process against a peer or a baseline; medians and ratios."""

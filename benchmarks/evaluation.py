@@ -1,0 +1,121 @@
+"""PGD-20 robust accuracy of a really trained model: ours against torchattacks, foolbox and ART, in one process."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.pairing import paired, table
+from classwise.attacks.ascent import PGD
+from classwise.attacks.engine import Engine, Job
+from classwise.compute import FAST
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.models import load_model
+from classwise.threat import Threat
+
+CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
+BATCH = 128
+
+
+def ours(model: nn.Module, data: Images, threat: Threat, step: float) -> float:
+    engine = Engine(model, compute=FAST, batch=BATCH)
+    clean = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
+    right = data.take(clean)
+    attack = PGD(steps=20, step_size=step)
+    jobs = (Job(batch.index, batch.x, batch.y) for batch in right.batches(BATCH))
+    broken = sum(int(done.broken.sum()) for done in engine.attack(attack, threat, jobs))
+    return (len(right) - broken) / len(data)
+
+
+def with_attack(attack: Callable[[Tensor, Tensor], Tensor], model: nn.Module, data: Images) -> float:
+    right = 0
+    for batch in data.batches(BATCH):
+        attacked = attack(batch.x, batch.y)
+        with torch.no_grad():
+            right += int((model(attacked).argmax(1) == batch.y).sum())
+    return right / len(data)
+
+
+def torchattacks_pgd(model: nn.Module, epsilon: float, step: float, _: Images) -> Callable[[Tensor, Tensor], Tensor]:
+    import torchattacks
+
+    attack: Callable[[Tensor, Tensor], Tensor] = torchattacks.PGD(model, eps=epsilon, alpha=step, steps=20)
+    return attack
+
+
+def foolbox_pgd(model: nn.Module, epsilon: float, step: float, _: Images) -> Callable[[Tensor, Tensor], Tensor]:
+    import foolbox
+
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=step, steps=20)
+    return lambda x, y: attack(wrapped, x, y, epsilons=epsilon)[1]  # type: ignore[no-any-return]
+
+
+def art_pgd(model: nn.Module, epsilon: float, step: float, data: Images) -> Callable[[Tensor, Tensor], Tensor]:
+    from art.attacks.evasion import ProjectedGradientDescentPyTorch
+    from art.estimators.classification import PyTorchClassifier
+
+    estimator = PyTorchClassifier(
+        model, torch.nn.CrossEntropyLoss(), data.shape, data.num_classes, clip_values=(0, 1), device_type="cpu"
+    )
+    attack = ProjectedGradientDescentPyTorch(
+        estimator, eps=epsilon, eps_step=step, max_iter=20, num_random_init=1, batch_size=BATCH, verbose=False
+    )
+    return lambda x, y: torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
+
+
+PEERS: dict[str, Callable[[nn.Module, float, float, Images], Callable[[Tensor, Tensor], Tensor]]] = {
+    "torchattacks": torchattacks_pgd,
+    "foolbox": foolbox_pgd,
+    "ART": art_pgd,
+}
+
+
+def compare(checkpoint: str, data: Images, threat: Threat, rounds: int) -> str:
+    model = load_model(CHECKPOINTS / checkpoint)
+    assert isinstance(threat.epsilon, float)
+    epsilon, step = threat.epsilon, threat.epsilon / 10
+    found: dict[str, float] = {}
+    contenders: dict[str, Callable[[], Any]] = {}
+
+    def timed(name: str, work: Callable[[], float]) -> None:
+        contenders[name] = lambda: found.__setitem__(name, work())
+
+    timed("classwise", lambda: ours(model, data, threat, step))
+    for name, make in PEERS.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                attack = make(model, epsilon, step, data)
+        except ImportError as error:
+            print(f"{name} is left out: {error}")
+            continue
+        timed(name, lambda attack=attack: with_attack(attack, model, data))  # type: ignore[misc]
+    timing = paired(contenders, rounds)
+    rows = []
+    for name in contenders:
+        low, high = timing.spread(name, "classwise")
+        ratio = f"{timing.ratio(name, 'classwise'):.2f} ({low:.2f} to {high:.2f})"
+        rows.append([name, f"{timing.median(name):.2f}", ratio, f"{found[name]:.1%}"])
+    title = f"PGD-20 at {threat}, {checkpoint}, {len(data)} test images, batch {BATCH}"
+    return table(title, ["library", "seconds (median)", "times as long as classwise", "robust accuracy"], rows)
+
+
+def run(*, quick: bool) -> str:
+    count = 256 if quick else 1000
+    try:
+        data = load_data("cifar10", split="test", subset=count, download=False)
+    except UserError as error:
+        return f"PGD-20 evaluation is left out: {error}\n"
+    return compare("cifar10-at.safetensors", data, Threat.parse("cifar10"), 1 if quick else 5)
+
+
+def threads() -> str:
+    return f"{torch.get_num_threads()} threads of {os.cpu_count()} cores, torch {torch.__version__}"

@@ -1,0 +1,156 @@
+"""One training step of AT + CFA: ours against the same step written the usual way; and what the bookkeeping costs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from benchmarks.pairing import paired, table
+from classwise.data import Images
+from classwise.models import build_model
+from classwise.progress import Silent
+from classwise.training.folder import Run
+from classwise.training.loop import Trainer
+from classwise.training.recipe import Recipe
+
+BATCH = 128
+FAST = {"dtype": "bfloat16", "channels_last": True}
+
+
+def images(count: int) -> Images:
+    """Random images of CIFAR's shape; speed does not depend on what they show."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    return Images(x, torch.arange(count) % len(names), names, "random", "train")
+
+
+def trainer(recipe: str, width: float, data: Images, **changes: Any) -> Trainer:
+    """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
+    fields = {"model.width": width, "compute": FAST, "data.validation": 0.1, **changes}
+    plan = Recipe.read(recipe, fields)
+    made = Trainer(plan, plan.parts(), data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
+    signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
+    made.schedule_states = [
+        schedule.after_epoch(state, signals, 0)
+        for schedule, state in zip(made.parts.schedules, made.schedule_states, strict=True)
+    ]
+    return made
+
+
+class UsualStep:
+    """AT + CCM as most code writes it: float32, NCHW, ``loss.backward()`` in the attack, loops over images."""
+
+    def __init__(self, width: float, data: Images) -> None:
+        torch.manual_seed(0)
+        self.model: nn.Module = build_model(
+            "preactresnet18",
+            num_classes=data.num_classes,
+            in_channels=3,
+            width=width,
+            mean=(0.4914, 0.4822, 0.4465),
+            std=(0.2471, 0.2435, 0.2616),
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+        self.radius = (0.5 + torch.linspace(0.1, 0.9, data.num_classes)) * 8 / 255
+        self.correct = torch.zeros(data.num_classes)
+        self.count = torch.zeros(data.num_classes)
+        self.criterion = nn.CrossEntropyLoss()
+
+    def crop_and_flip(self, x: Tensor) -> Tensor:
+        padded = F.pad(x, (4, 4, 4, 4), mode="reflect")
+        result = torch.empty_like(x)
+        for i in range(len(x)):
+            top, left = (int(value) for value in torch.randint(0, 9, (2,)))
+            window = padded[i, :, top : top + 32, left : left + 32]
+            result[i] = window.flip(2) if torch.rand(()) < 0.5 else window
+        return result
+
+    def __call__(self, pixels: Tensor, y: Tensor) -> None:
+        x = self.crop_and_flip(pixels.float() / 255)
+        epsilon = torch.zeros(len(x), 1, 1, 1)
+        for i in range(len(x)):
+            epsilon[i] = self.radius[y[i]]
+        self.model.eval()
+        attacked = (x + (2 * torch.rand_like(x) - 1) * epsilon).clamp(0, 1)
+        for _ in range(10):
+            attacked.requires_grad_(True)
+            self.model.zero_grad()
+            self.criterion(self.model(attacked), y).backward()
+            assert attacked.grad is not None
+            moved = attacked.detach() + 2 / 255 * attacked.grad.sign()
+            attacked = torch.min(torch.max(moved, x - epsilon), x + epsilon).clamp(0, 1)
+        self.model.train()
+        self.optimizer.zero_grad()
+        logits = self.model(attacked)
+        self.criterion(logits, y).backward()
+        self.optimizer.step()
+        prediction = logits.argmax(1)
+        for i, label in enumerate(y):
+            self.count[label] += 1
+            self.correct[label] += float(prediction[i] == label)
+
+
+def step_against_the_usual(width: float, rounds: int) -> str:
+    data = images(2 * BATCH)
+    ours = trainer("cfa-at", width, data)
+    usual = UsualStep(width, data)
+    rows, settings = torch.arange(BATCH), ours.class_settings()
+    x, y = ours.train.x[rows], ours.train.y[rows]
+    timing = paired({"usual": lambda: usual(x, y), "ours": lambda: ours.train_step(rows, settings)}, rounds)
+    low, high = timing.spread("usual", "ours")
+    return table(
+        f"One step of AT + CFA, PreActResNet-18 at width {width:g}, batch {BATCH}",
+        ["step", "seconds (median)", "ratio (lowest to highest)"],
+        [
+            ["the usual way", f"{timing.median('usual'):.3f}", "1"],
+            [
+                "classwise",
+                f"{timing.median('ours'):.3f}",
+                f"{timing.ratio('usual', 'ours'):.2f} ({low:.2f} to {high:.2f})",
+            ],
+        ],
+    )
+
+
+def bookkeeping(width: float, rounds: int) -> str:
+    """Plain AT and TRADES against the same with per-class radii and weights; averaging shown per epoch."""
+    data = images(2 * BATCH)
+    rows = torch.arange(BATCH)
+    lines = []
+    for plain, fair in (("at", "cfa-at"), ("trades", "cfa-trades")):
+        first, second = trainer(plain, width, data), trainer(fair, width, data)
+        before, after = first.class_settings(), second.class_settings()
+        timing = paired(
+            {
+                plain: lambda t=first, s=before: t.train_step(rows, s),
+                fair: lambda t=second, s=after: t.train_step(rows, s),
+            },  # type: ignore[misc]
+            rounds,
+        )
+        low, high = timing.spread(fair, plain)
+        cost = timing.ratio(fair, plain) - 1
+        lines.append(
+            [
+                f"{fair} over {plain}",
+                f"{timing.median(plain):.3f}",
+                f"{timing.median(fair):.3f}",
+                f"{cost:+.2%} ({low - 1:+.1%} to {high - 1:+.1%})",
+            ]
+        )
+    return table(
+        f"Class-wise bookkeeping, one step, width {width:g}, batch {BATCH}",
+        ["pair", "plain (s)", "class-wise (s)", "extra (lowest to highest)"],
+        lines,
+    )
+
+
+def run(*, quick: bool) -> str:
+    width = 0.25 if quick else 1.0
+    parts = [step_against_the_usual(width, 3 if quick else 5), bookkeeping(0.25, 5 if quick else 15)]
+    return "\n".join(parts)

@@ -1,0 +1,191 @@
+"""CFA by hand: eq. 6 to 8 and the gate of FAWA over three epochs, for C = 3 and C = 10."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training.averaging import EMA, FAWA, Average, NoAverage
+from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.reductions import mean
+from classwise.training.schedules.base import Classes
+from classwise.training.schedules.cfa import CCM, CCR
+from classwise.training.schedules.vector_beta import VectorBeta
+
+EPSILON = 8 / 255
+ACCURACIES = {
+    3: [[0.5, 0.1, 0.9], [0.6, 0.2, 0.8], [0.7, 0.0, 1.0]],
+    10: [
+        [0.00, 0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.35, 0.40, 0.45],
+        [0.50, 0.45, 0.40, 0.35, 0.30, 0.25, 0.20, 0.15, 0.10, 0.05],
+        [1.00, 0.00, 0.90, 0.10, 0.80, 0.20, 0.70, 0.30, 0.60, 0.40],
+    ],
+}
+
+
+def classes(count: int) -> Classes:
+    return Classes(tuple(f"class {label}" for label in range(count)), torch.full((count,), 5))
+
+
+def constants(count: int) -> ClassSettings:
+    return ClassSettings(epsilon=torch.full((count,), EPSILON), beta=torch.full((count,), 6.0))
+
+
+def close(values: Tensor | None, expected: list[float]) -> bool:
+    assert values is not None
+    return torch.allclose(values, torch.tensor(expected), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_radii_and_betas_follow_equations_6_to_8_over_three_epochs(count: int) -> None:
+    margin, regularisation = CCM(lambda1=0.3), CCR(lambda2=0.5)
+    first, second = margin.start(classes(count)), regularisation.start(classes(count))
+    settings = regularisation.settings(second, margin.settings(first, constants(count), 0), 0)
+    assert close(settings.epsilon, [EPSILON] * count)  # nothing is known before the first epoch
+    assert close(settings.beta, [6.0] * count)
+    assert close(settings.clean_weight, [1 / 7] * count)
+    for epoch, accuracy in enumerate(ACCURACIES[count]):
+        signals = {"train.robust": torch.tensor(accuracy)}
+        first = margin.after_epoch(first, signals, epoch)
+        second = regularisation.after_epoch(second, signals, epoch)
+        settings = regularisation.settings(second, margin.settings(first, constants(count), epoch + 1), epoch + 1)
+        assert close(settings.epsilon, [(0.3 + t) * 8 / 255 for t in accuracy])
+        assert close(settings.beta, [(0.5 + t) * 6 for t in accuracy])
+        assert close(settings.clean_weight, [1 / (1 + (0.5 + t) * 6) for t in accuracy])
+        assert close(settings.robust_weight, [1 / (1 + (0.5 + t) * 6) for t in accuracy])
+
+
+def test_a_class_that_no_batch_held_keeps_what_it_had() -> None:
+    schedule = CCM(lambda1=0.5)
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.2, math.nan, 0.4])}, 0)
+    assert close(schedule.settings(state, constants(3), 1).epsilon, [0.7 * EPSILON, EPSILON, 0.9 * EPSILON])
+    state = schedule.after_epoch(state, {"train.robust": torch.tensor([math.nan, 0.3, math.nan])}, 1)
+    assert close(schedule.settings(state, constants(3), 2).epsilon, [0.7 * EPSILON, 0.8 * EPSILON, 0.9 * EPSILON])
+
+
+def test_calibration_may_begin_late() -> None:
+    schedule = CCM(lambda1=0.5, begin=10)
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.2, 0.3, 0.4])}, 0)
+    assert close(schedule.settings(state, constants(3), 9).epsilon, [EPSILON] * 3)
+    assert close(schedule.settings(state, constants(3), 10).epsilon, [0.7 * EPSILON, 0.8 * EPSILON, 0.9 * EPSILON])
+
+
+def test_the_weighted_loss_is_equation_8_image_by_image() -> None:
+    y = torch.tensor([0, 2, 1, 2])
+    clean, robust = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.5, 0.25, 1.0, 2.0])
+    beta = torch.tensor([1.0, 3.0, 7.0])
+    settings = ClassSettings(beta=beta, clean_weight=1 / (1 + beta), robust_weight=1 / (1 + beta))
+    batch = TrainingBatch(torch.zeros(4, 1, 1, 1), y, torch.arange(4), Threat("Linf", 0.1))
+    step = Step({"clean": clean, "robust": robust * beta[y]})
+    by_hand = ((1 + 0.5) / 2 + (2 + 7 * 0.25) / 8 + (3 + 3 * 1.0) / 4 + (4 + 7 * 2.0) / 8) / 4
+    assert float(mean(step, batch, settings)) == pytest.approx(by_hand)
+
+
+def test_train_accuracy_is_counted_class_by_class_over_batches() -> None:
+    sums = ClassSums(3, frozenset({"train.confusion", "train.loss"}), torch.device("cpu"))
+    logits = torch.eye(3)[torch.tensor([0, 1, 1, 2, 0])]
+    sums.add(torch.tensor([0, 1, 0]), None, logits[:3], torch.tensor([1.0, 2.0, 3.0]))
+    sums.add(torch.tensor([0, 0]), None, logits[3:], torch.tensor([5.0, 7.0]))
+    signals = sums.signals()
+    assert signals["train.robust"].nan_to_num(nan=-1).tolist() == [0.5, 1.0, -1]
+    assert signals["train.count"].tolist() == [4, 1, 0]
+    assert signals["train.clean"].isnan().all()
+    assert signals["train.confusion"].tolist() == [[2, 1, 1], [0, 1, 0], [0, 0, 0]]
+    assert signals["train.loss"].nan_to_num(nan=-1).tolist() == [4.0, 2.0, -1]
+
+
+def weights(value: float) -> dict[str, Tensor]:
+    return {
+        "w": torch.tensor([value]),
+        "bn.running_mean": torch.tensor([10 * value]),
+        "steps": torch.tensor(int(value)),
+    }
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
+    """Threshold 0.2, decay 0.85: epochs 1 and 3 pass, epoch 2 (worst class 0.19) does not."""
+    averager, state = FAWA(decay=0.85, begin=0.0, threshold=0.2), Average()
+    worst = [0.25, 0.19, 0.20]
+    for epoch, lowest in enumerate(worst):
+        robust = torch.linspace(lowest, 0.9, count)
+        state = averager.after_epoch(state, weights(epoch + 1.0), {"valid.robust": robust}, epoch / 3)
+        assert state.news is not None
+        assert state.news["admitted"] == (lowest >= 0.2)
+    assert state.facts["admitted"] == 2
+    assert float(state.weights["w"]) == pytest.approx(0.85 * 1 + 0.15 * 3)
+    assert float(state.weights["bn.running_mean"]) == pytest.approx(0.85 * 10 + 0.15 * 30)
+    assert int(state.weights["steps"]) == 3
+
+
+def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
+    averager, state = FAWA(begin=0.0, threshold=None, relative=0.8), Average()
+    admitted = []
+    for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
+        state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
+        assert state.news is not None
+        admitted.append(state.news["admitted"])
+    assert admitted == [True, True, False, True, True, False]
+
+
+def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
+    fawa, ema = FAWA(decay=0.5, begin=0.0, threshold=0.2), EMA(decay=0.5, begin=0.0)
+    gated, plain = Average(), Average()
+    for epoch in range(3):
+        signals = {"valid.robust": torch.tensor([0.1, 0.9])}
+        gated = fawa.after_epoch(gated, weights(epoch), signals, 0.0)
+        plain = ema.after_epoch(plain, weights(epoch), signals, 0.0)
+        assert gated.news is not None
+        assert gated.news["plain_average_kept"]
+    assert torch.equal(gated.weights["w"], plain.weights["w"])
+    gated = fawa.after_epoch(gated, weights(8), {"valid.robust": torch.tensor([0.3, 0.9])}, 0.0)
+    assert float(gated.weights["w"]) == 8.0  # the first admitted epoch is the start of the real average
+    assert gated.news is not None
+    assert not gated.news["plain_average_kept"]
+
+
+def test_averages_begin_at_their_share_of_training() -> None:
+    signals = {"valid.robust": torch.tensor([0.5, 0.9])}
+    for averager in (EMA(begin=0.25), FAWA(begin=0.25)):
+        assert not averager.after_epoch(Average(), weights(1), signals, 0.24).weights
+        assert averager.after_epoch(Average(), weights(1), signals, 0.25).weights
+    assert not NoAverage().after_epoch(Average(), weights(1), signals, 0.9).weights
+
+
+def test_the_average_is_the_closed_form_and_shares_no_memory_with_the_model() -> None:
+    averager, state = EMA(decay=0.8, begin=0.0), Average()
+    values = [1.0, 2.0, 4.0, 8.0]
+    live = weights(0.0)
+    for value in values:
+        live["w"].fill_(value)
+        state = averager.after_epoch(state, live, {}, 0.5)
+    expected = 0.8**3 * 1 + 0.2 * (0.8**2 * 2 + 0.8 * 4 + 8)
+    live["w"].fill_(100.0)
+    assert float(state.weights["w"]) == pytest.approx(expected)
+
+
+def test_a_step_average_folds_steps_and_not_epochs() -> None:
+    averager = EMA(decay=0.5, begin=0.0, every="step")
+    state = averager.after_step(Average(), weights(2.0), 0.1)
+    state = averager.after_step(state, weights(4.0), 0.2)
+    assert float(averager.after_epoch(state, weights(100.0), {}, 0.2).weights["w"]) == 3.0
+
+
+def test_fawa_without_any_threshold_is_refused() -> None:
+    with pytest.raises(UserError, match="needs a threshold"):
+        FAWA(threshold=None)
+
+
+def test_vector_beta_sets_the_named_classes_alone() -> None:
+    schedule = VectorBeta(beta={"class 1": 0.5, "2": 2.0})
+    settings = schedule.settings(schedule.start(classes(3)), constants(3), 0)
+    assert close(settings.beta, [6.0, 0.5, 2.0])
+    assert settings.clean_weight is None
+    with pytest.raises(UserError, match="unknown class 'class 9'"):
+        VectorBeta(beta={"class 9": 1.0}).start(classes(3))

@@ -1,0 +1,234 @@
+"""The loop: what a run leaves behind, and the promise of the same bits however often it is killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.progress import Silent
+from classwise.training import loop
+from classwise.training.folder import Run
+from classwise.training.loop import train
+
+SMALL = {
+    "model": {"name": "preactresnet18", "width": 0.0625},
+    "data.subset": 200,
+    "data.validation": 0.2,
+    "data.augment": "crop:padding=1",
+    "attack.steps": 2,
+    "attack.step_size": "0.5eps",
+    "validation_attack": "pgd:steps=2,step_size=0.5eps",
+    "threat": "Linf:0.1",
+    "batch_size": 48,
+    "epochs": 3,
+}
+
+
+def trained(out: Path, recipe: str = "cfa-trades-short", **more: Any) -> Run:
+    return train(recipe, out=out, data="digits", changes=SMALL, **more)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nothing disturbed."""
+    return trained(tmp_path_factory.mktemp("reference") / "run")
+
+
+def contents(run: Run) -> dict[str, bytes]:
+    """Every file whose bits are promised."""
+    files = [
+        run.epochs_file,
+        run.events_file,
+        run.recipe_file,
+        *sorted((run.path / "checkpoints").glob("*.safetensors")),
+    ]
+    return {str(file.relative_to(run.path)): file.read_bytes() for file in files}
+
+
+class Killed(BaseException):
+    """Ends a run at once, as a signal would."""
+
+
+class KillAt(Silent):
+    """Kills the run after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left <= 0:
+            raise Killed
+
+
+def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
+    assert reference.complete
+    assert set(reference.kept()) == {"last", "best", "average", "best-average"}
+    epochs = reference.epochs
+    assert set(epochs["split"]) == {"train", "valid", "valid-average"}
+    assert set(epochs["class"]) == set("0123456789")
+    train_rows = epochs[epochs["split"] == "train"]
+    assert len(train_rows) == 3 * 10
+    assert int(train_rows.query("epoch == 0")["count"].sum()) == 160
+    assert train_rows[["clean", "robust", "epsilon", "beta", "clean_weight"]].notna().all(axis=None)
+    assert epochs[epochs["split"] == "valid"]["epsilon"].isna().all()
+    environment = reference.environment
+    assert environment["packages"]["torch"] == torch.__version__
+    assert sum(environment["data"]["counts"]["valid"]) == 40
+    held = json.loads((reference.path / "validation.json").read_text())["index"]
+    assert len(held) == 40
+
+
+def test_the_radii_of_an_epoch_follow_the_accuracy_of_the_one_before(reference: Run) -> None:
+    rows = reference.epochs.query("split == 'train'").set_index(["epoch", "label"]).sort_index()
+    for epoch in (1, 2):
+        before, now = rows.loc[epoch - 1], rows.loc[epoch]
+        assert (now["epsilon"] - (0.3 + before["robust"]) * 0.1).abs().max() < 1e-6
+        assert (now["beta"] - (0.5 + before["robust"]) * 6).abs().max() < 1e-5
+
+
+def test_the_kept_models_are_read_back_and_are_as_good_as_was_measured(reference: Run) -> None:
+    assert reference.default_weights() == "best-average"
+    images = load_data("digits", split="train", subset=200, seed=0)
+    held = json.loads((reference.path / "validation.json").read_text())["index"]
+    valid = images.take(torch.isin(images.index, torch.tensor(held)))
+    with torch.no_grad():
+        right = reference.model("last")(valid.pixels()).argmax(1) == valid.y
+    rows = reference.epochs.query("split == 'valid' and epoch == 2")
+    assert int(right.sum()) == round((rows["clean"] * rows["count"]).sum())
+
+
+@pytest.mark.parametrize("step", [1, 3, 4, 6, 11])
+def test_killed_at_any_step_and_resumed_gives_the_same_bits(
+    reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Steps 1, 3, 6, 11 are inside an epoch of 4; 4 is at its end, before the epoch is closed."""
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", progress=KillAt(step))
+    assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
+
+
+def test_killed_without_a_checkpoint_inside_the_epoch(reference: Run, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", progress=KillAt(7))
+    assert Run.open(tmp_path / "run").epochs_done == 1
+    assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
+
+
+def test_killed_in_the_middle_of_any_write(reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies before a rename; the temporary file stays behind, as after a real kill."""
+    rename: Callable[[Path, Path], Path] = Path.replace
+    for death in range(1, 20, 3):
+        writes = 0
+        out = tmp_path / f"run-{death}"
+
+        def dies(self: Path, target: Path, death: int = death) -> Path:
+            nonlocal writes
+            writes += 1
+            if writes == death:
+                shutil.copy(self, self.with_name(f"{self.name}.left"))
+                raise Killed
+            return rename(self, target)
+
+        monkeypatch.setattr(Path, "replace", dies)
+        with pytest.raises(Killed):
+            trained(out)
+        monkeypatch.setattr(Path, "replace", rename)
+        if not Run(out).recipe_file.is_file():
+            shutil.rmtree(out)  # it died before it was a run
+        assert contents(trained(out, resume=True)) == contents(reference)
+
+
+def test_resuming_a_finished_run_changes_nothing(reference: Run, tmp_path: Path) -> None:
+    shutil.copytree(reference.path, tmp_path / "run")
+    assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
+
+
+def test_another_seed_gives_another_run(reference: Run, tmp_path: Path) -> None:
+    other = trained(tmp_path / "run", seed=1)
+    assert contents(other)["checkpoints/last.safetensors"] != contents(reference)["checkpoints/last.safetensors"]
+
+
+def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trained(tmp_path / "run", recipe="standard-short", epochs=1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("recipe", ["standard-short", "at-short", "at-ema-short", "cfa-code-short"])
+def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> None:
+    changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
+    run = train(recipe, out=tmp_path / "run", data="digits", changes=changes)
+    clean = run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean()
+    assert clean.iloc[-1] > 0.5
+    assert isinstance(run.epochs, pd.DataFrame)
+
+
+def says(work: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_is_never_overwritten(reference: Run, tmp_path: Path) -> None:
+    before = contents(reference)
+    assert "holds another run" in says(lambda: trained(reference.path))
+    assert contents(reference) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty and holds no run" in says(lambda: trained(tmp_path))
+    assert "is a file" in says(lambda: trained(tmp_path / "notes.txt"))
+
+
+def test_resuming_another_recipe_is_refused_and_names_the_field(reference: Run) -> None:
+    message = says(lambda: trained(reference.path, resume=True, batch_size=32))
+    assert "batch_size was 48, now 32" in message
+
+
+def test_resuming_on_other_images_is_refused(reference: Run) -> None:
+    images = load_data("digits", split="train", subset=200, seed=0)
+    other = Images(images.x.clone().fill_(3), images.y, images.class_names, "digits", "train")
+    message = says(lambda: train("cfa-trades-short", out=reference.path, data=other, changes=SMALL, resume=True))
+    assert "other images" in message
+
+
+def test_a_damaged_state_is_one_line(reference: Run, tmp_path: Path) -> None:
+    shutil.copytree(reference.path, tmp_path / "run")
+    state = tmp_path / "run" / "checkpoints" / "state.pt"
+    state.write_bytes(state.read_bytes()[:1000])
+    assert "is damaged" in says(lambda: trained(tmp_path / "run", resume=True))
+
+
+def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(loop, "load_data", read)
+    assert "unknown objective" in says(lambda: trained(tmp_path / "run", objective="nonsense"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_validation_split_needs_a_rule_that_does_not_look_at_it(tmp_path: Path) -> None:
+    changes = SMALL | {"data.validation": 0}
+    assert "data.validation = 0" in says(lambda: train("at-short", out=tmp_path / "a", data="digits", changes=changes))
+    run = train("at-short", out=tmp_path / "b", data="digits", changes=changes, selection="last", epochs=1)
+    assert set(run.epochs["split"]) == {"train"}
+
+
+def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
+    shutil.copytree(reference.path, tmp_path / "run")
+    file = tmp_path / "run" / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
+    assert "format 99" in says(lambda: Run.open(tmp_path / "run"))
+    assert "holds no run" in says(lambda: Run.open(tmp_path / "nothing"))

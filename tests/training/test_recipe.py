@@ -1,0 +1,135 @@
+"""Recipes: complete, found wrong before anything is read, changed by dotted fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training.rates import Constant, Cosine, OneCycle, Rate, Step
+from classwise.training.recipe import Recipe, recipe_names
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_of_the_package_is_whole(name: str) -> None:
+    recipe = Recipe.read(name)
+    assert recipe.name == name
+    assert recipe.description.endswith(".")
+    assert recipe.source
+    complete = recipe.completed(recipe.parts().threat or Threat("Linf", 0.1))
+    again = Recipe.read(yaml.safe_load(complete.yaml()))
+    assert again == complete
+    assert again.digest() == complete.digest()
+
+
+def test_the_papers_settings_stand_in_the_recipe() -> None:
+    recipe = Recipe.read("cfa-trades")
+    parts = recipe.parts()
+    assert (recipe.epochs, recipe.batch_size, recipe.data.validation) == (200, 128, 0.02)
+    assert parts.threat == Threat("Linf", 8 / 255)
+    assert {type(part).__name__: dataclasses.asdict(part) for part in parts.schedules} == {  # type: ignore[call-overload]
+        "CCM": {"begin": 0, "lambda1": 0.3},
+        "CCR": {"begin": 0, "lambda2": 0.5},
+    }
+    assert dataclasses.asdict(parts.averaging) == {  # type: ignore[call-overload]
+        "decay": 0.85,
+        "begin": 0.25,
+        "threshold": 0.2,
+        "relative": None,
+    }
+    assert dataclasses.asdict(parts.attack) == {  # type: ignore[call-overload]
+        "steps": 10,
+        "step_size": 2 / 255,
+        "begin": "normal",
+        "restarts": 1,
+        "objective": "kl",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"epochs": 3}, lambda r: r.epochs, 3),
+        ({"optimizer.lr": "0.05"}, lambda r: r.parts().optimizer.lr, 0.05),
+        ({"attack.steps": 7}, lambda r: r.parts().attack.steps, 7),
+        ({"attack": "fgsm"}, lambda r: type(r.parts().attack).__name__, "FGSM"),
+        ({"data.subset": 100}, lambda r: r.data.subset, 100),
+        ({"compute.dtype": "bfloat16"}, lambda r: r.compute.dtype, "bfloat16"),
+        ({"schedules.0.lambda1": 0.9}, lambda r: r.parts().schedules[0].lambda1, 0.9),
+        ({"averaging.threshold": "null", "averaging.relative": 0.5}, lambda r: r.parts().averaging.relative, 0.5),
+        ({"threat": "Linf:4/255"}, lambda r: r.parts().threat.epsilon, 4 / 255),
+    ],
+)
+def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, value: object) -> None:
+    assert field(Recipe.read("cfa-at", changes)) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says"),
+    [
+        ("cfa-tradess", {}, "unknown recipe 'cfa-tradess'; did you mean 'cfa-trades'?"),
+        ("no/such.yaml", {}, "there is no recipe file"),
+        ("at", {"epoch": 3}, "unknown recipe field 'epoch'; did you mean 'epochs'?"),
+        ("at", {"epochs": 0}, "epochs = 0"),
+        ("at", {"threat": "Linf:-1"}, "epsilon = -1.0"),
+        ("at", {"attack.step_size": 0}, "step_size = 0"),
+        ("at", {"optimizer.momentun": 0.5}, "unknown optimizer 'sgd' field 'momentun'; did you mean 'momentum'?"),
+        ("at", {"data.nam": "x"}, "unknown recipe field 'data' field 'nam'; did you mean 'name'?"),
+        ("at", {"objective": "tradse"}, "unknown objective 'tradse'; did you mean 'trades'?"),
+        ("at", {"schedules": ["ccr"]}, "schedule 'ccr' sets beta, which this objective does not have"),
+        ("at", {"selection": "wurst"}, "unknown selection 'wurst'; did you mean 'worst'?"),
+        ("trades", {"attack": "tpgd"}, "objective 'trades' sets objective of the inner attack"),
+        ("at", {"compute.dtype": "float16"}, "dtype = 'float16'"),
+        ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0"),
+        ("cfa-at", {"schedules.3.lambda1": 1}, "the list has no item 3"),
+    ],
+)
+def test_a_mistake_is_one_line(name: str, changes: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Recipe.read(name, changes)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_extend_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: cfa-at\nname: mine\ndata: {subset: 500}\nepochs: 4\n")
+    recipe = Recipe.read(file)
+    assert (recipe.name, recipe.epochs, recipe.data.subset, recipe.data.augment) == ("mine", 4, 500, "crop-flip")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: b: c", "just words"])
+def test_a_file_that_is_no_recipe_is_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        Recipe.read(file)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
+    recipe = Recipe.read("at")
+    assert recipe.digest() == Recipe.read("at", {"name": "other", "data.root": "/elsewhere"}).digest()
+    assert recipe.digest() != Recipe.read("at", {"seed": 1}).digest()
+    assert recipe.digest() != Recipe.read("at", {"optimizer.lr": 0.2}).digest()
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        (Constant(), {0.0: 1.0, 1.0: 1.0}),
+        (Step(), {0.0: 1.0, 0.499: 1.0, 0.5: 0.1, 0.75: 0.01, 1.0: 0.01}),
+        (OneCycle(), {0.0: 0.0, 0.2: 0.5, 0.4: 1.0, 0.7: 0.5, 1.0: 0.0}),
+        (Cosine(), {0.0: 1.0, 0.5: 0.5, 1.0: 0.0}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_rates_by_hand(rate: Rate, expected: dict[float, float]) -> None:
+    for progress, factor in expected.items():
+        assert rate.factor(progress) == pytest.approx(factor, abs=1e-12)

@@ -1,4 +1,4 @@
-"""A model's modes, borrowed and given back exactly as they were."""
+"""Borrow a model: evaluation mode or frozen parameters for a while, and every flag back as it was."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """Put every submodule in evaluation mode; restore each one's own flag, also after an exception."""
-    flags = [(module, module.training) for module in model.modules()]
+def evaluating(model: nn.Module) -> Iterator[bool]:
+    """Put every submodule in evaluation mode; afterwards each has its own flag again, also after an exception.
+
+    Yields:
+        Whether any submodule was in training mode.
+    """
+    before = [(module, module.training) for module in model.modules()]
     try:
-        model.eval()
-        yield model
+        # The flag itself, not .eval(): a model may override it (frozen layers do) and must not be told twice.
+        for module, _ in before:
+            module.training = False
+        yield any(training for _, training in before)
     finally:
-        for module, flag in flags:
-            module.training = flag
+        for module, training in before:
+            module.training = training
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[nn.Module]:
-    """Ask for no gradient of any parameter; restore each one's own flag, also after an exception."""
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Let no parameter collect gradients; afterwards each has its own ``requires_grad`` again."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
-        for parameter, _ in flags:
+        for parameter, _ in before:
             parameter.requires_grad_(False)
-        yield model
+        yield
     finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+        for parameter, required in before:
+            parameter.requires_grad_(required)

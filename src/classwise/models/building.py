@@ -1,0 +1,72 @@
+"""How a named model is built: its own options checked, its normalisation put in front, its spec left on it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from classwise.errors import UserError, unknown
+from classwise.models import MODELS
+from classwise.models.base import Classifier, Wrapper
+from classwise.models.logits import LogitsModel
+from classwise.models.normalise import Normalized
+
+
+def build(
+    name: str,
+    *,
+    num_classes: int | None,
+    in_channels: int | None,
+    width: float,
+    mean: Sequence[float] | None,
+    std: Sequence[float] | None,
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """The work of `classwise.models.build_model`, which describes it.
+
+    A number of classes or channels that is None is left to the callable.
+    """
+    for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
+        if count is not None and count < 1:
+            raise UserError(f"model {name!r}: {what} = {count} should be 1 or more")
+    if (mean is None) != (std is None):
+        raise UserError(f"model {name!r}: mean and std go together; give both or neither")
+    shape = {"num_classes": num_classes, "in_channels": in_channels, "width": width}
+    shape = {key: value for key, value in shape.items() if value is not None}
+    model = _called(name, shape, options)
+    if not isinstance(model, Classifier | Wrapper):
+        model = LogitsModel(model)
+    spec: dict[str, Any] = {"name": name, **shape, **options}
+    if mean is not None and std is not None:
+        for what, values in (("mean", mean), ("std", std)):
+            if in_channels is not None and len(values) not in (1, in_channels):
+                raise UserError(f"model {name!r}: {what} has {len(values)} channels and the images {in_channels}")
+        model = Normalized(model, mean, std)
+        spec |= {"mean": [float(value) for value in mean], "std": [float(value) for value in std]}
+    model.spec = spec  # type: ignore[assignment]
+    return model
+
+
+def _called(name: str, shape: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
+    """The callable's module; a user's own need not know of width and the like, but it must know every option."""
+    make: Callable[..., object] = MODELS.load(name)
+    signature = inspect.signature(make)
+    known = signature.parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        for option in options:
+            if option not in known:
+                raise unknown(f"model {name!r} option", option, [key for key in known if key not in shape])
+        if shape["width"] != 1.0 and "width" not in known:
+            raise UserError(f"model {name!r} has no width factor; leave width = {shape['width']} out")
+        shape = {key: value for key, value in shape.items() if key in known}
+    try:
+        signature.bind(**shape, **options)
+    except TypeError as error:
+        raise UserError(f"model {name!r} cannot be built: {error}; give it as an option") from error
+    model = make(**shape, **options)
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model {name!r} gives a {type(model).__name__}, not a torch.nn.Module")
+    return model

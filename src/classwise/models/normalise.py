@@ -1,0 +1,54 @@
+"""Normalisation as the first layer of the model, so that every image outside it is in [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classwise.errors import UserError
+from classwise.models.base import Wrapper
+
+
+class Normalized(Wrapper):
+    """``model((x - mean) / std)``, channel by channel.
+
+    The buffers ``mean`` and ``std`` have shape (1, C, 1, 1) and are saved with the weights. Whatever else the inner
+    model has (``features``, ``classifier``, ...) can be asked of this one; ``features`` normalises first.
+
+    Raises:
+        UserError: if mean and std differ in length, or a deviation is not positive.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+        super().__init__(model)
+        self.register_buffer("mean", _per_channel(mean))
+        self.register_buffer("std", _per_channel(std))
+        if self.mean.shape != self.std.shape:
+            raise UserError(
+                f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one of each a channel"
+            )
+        if not bool((self.std > 0).all()) or not bool(torch.isfinite(self.mean).all()):
+            raise UserError(f"std = {self.std.flatten().tolist()} should be positive and mean finite")
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) in [0, 1] to what the inner model reads."""
+        return (x - self.mean) / self.std
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The inner model's output for images in [0, 1]."""
+        out: Tensor = self.model(self.normalize(x))
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        return (lambda x: found(self.normalize(x))) if name == "features" else found
+
+
+def _per_channel(values: Sequence[float] | Tensor) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float32).detach().clone().reshape(1, -1, 1, 1)

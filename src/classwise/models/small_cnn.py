@@ -1,0 +1,71 @@
+"""The four-layer CNN that TRADES uses for MNIST: Zhang et al., Theoretically Principled Trade-off (2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from classwise.models.base import Classifier, channels
+
+GRID = 4
+"""The last feature map is pooled to 4x4, its own size for 28x28 images."""
+SMALL = 16
+"""Below this size the convolutions keep the resolution: without a border nothing would be left."""
+
+
+class SmallCNN(Classifier):
+    """Two pairs of 3x3 convolutions, each with a 2x2 maximum behind it, and three linear layers.
+
+    312,202 parameters at width 1, 10 classes and 1 channel. Images of 28x28 pixels go through as in the public code;
+    other sizes are pooled to the same 4x4 grid. Two choices differ from the public code: the last layer does not start
+    at zero, and dropout is off unless asked for, because its masks would come from torch's global generator.
+    """
+
+    last_layer: ClassVar[str] = "fc3"
+    renamed: ClassVar[Mapping[str, str]] = {r"^(feature_extractor|classifier)\.": ""}
+
+    def __init__(
+        self,
+        *,
+        num_classes: int = 10,
+        in_channels: int = 1,
+        width: float = 1.0,
+        hidden: int = 200,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        first, second, units = channels(32, width), channels(64, width), channels(hidden, width)
+        self.conv1 = nn.Conv2d(in_channels, first, 3)
+        self.conv2 = nn.Conv2d(first, first, 3)
+        self.conv3 = nn.Conv2d(first, second, 3)
+        self.conv4 = nn.Conv2d(second, second, 3)
+        self.fc1 = nn.Linear(second * GRID * GRID, units)
+        self.drop = nn.Dropout(dropout) if dropout else None
+        self.fc2 = nn.Linear(units, units)
+        self.fc3 = nn.Linear(units, num_classes)
+        for layer in (self.conv1, self.conv2, self.conv3, self.conv4):
+            nn.init.kaiming_normal_(layer.weight)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The last hidden layer: (N, 200 * width)."""
+        border = 2 if min(x.shape[-2:]) < SMALL else 0
+        x = _pair(self.conv1, self.conv2, x, border)
+        x = _pair(self.conv3, self.conv4, x, border)
+        if x.shape[-2:] != (GRID, GRID):
+            x = F.adaptive_avg_pool2d(x, GRID)
+        x = F.relu(self.fc1(x.flatten(1)), inplace=True)
+        if self.drop is not None:
+            x = self.drop(x)
+        return F.relu(self.fc2(x), inplace=True)
+
+
+def _pair(first: nn.Conv2d, second: nn.Conv2d, x: Tensor, border: int) -> Tensor:
+    if border:
+        x = F.pad(x, (border,) * 4)
+    x = F.relu(second(F.relu(first(x), inplace=True)), inplace=True)
+    return F.max_pool2d(x, 2)

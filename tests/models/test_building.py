@@ -1,0 +1,61 @@
+"""Models by name: the spec that builds them again, and every mistake in one line."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from classwise.errors import UserError
+from classwise.models import MODELS, build_model, fingerprint
+from classwise.models.logits import LogitsModel
+from classwise.models.normalise import Normalized
+
+OWN = "tests.models.samples:Own"
+
+
+def test_listing_the_models_imports_no_torch() -> None:
+    code = "import sys, classwise.models as m; print(len(m.MODELS), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(MODELS)), "False"]
+
+
+def test_the_spec_builds_the_model_again() -> None:
+    torch.manual_seed(3)
+    model = build_model("small-cnn", num_classes=3, in_channels=1, width=0.1, mean=[0.3], std=[0.2], hidden=50)
+    torch.manual_seed(3)
+    again = build_model(**model.spec)  # type: ignore[arg-type]
+    assert again.spec == model.spec
+    assert fingerprint(again) == fingerprint(model)
+    assert isinstance(again, Normalized)
+    assert copy.deepcopy(model).spec == model.spec
+
+
+def test_a_user_s_own_model_is_told_only_what_it_asks_for() -> None:
+    model = build_model(OWN, num_classes=7, in_channels=3, hidden=4)
+    assert isinstance(model, LogitsModel)
+    assert model(torch.rand(2, 3, 2, 2)).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet81", {}, "unknown model 'resnet81'; did you mean 'resnet18'"),
+        ("resnet18", {"block": [1]}, "unknown model 'resnet18' option 'block'; did you mean 'blocks'"),
+        ("resnet18", {"num_classes": 0}, "num_classes = 0"),
+        ("resnet18", {"in_channels": -1}, "in_channels = -1"),
+        ("resnet18", {"mean": [0.5]}, "mean and std go together"),
+        ("resnet18", {"mean": [0.5, 0.5], "std": [0.2, 0.2]}, "mean has 2 channels and the images 3"),
+        ("resnet18", {"mean": [0.5], "std": [0.0]}, "std = .* should be positive"),
+        (OWN, {"width": 0.5}, "has no width factor"),
+        ("tests.models.samples:Owm", {}, "'Owm'; did you mean 'Own'"),
+        ("tests.models.samples:not_a_module", {}, "not a torch.nn.Module"),
+    ],
+)
+def test_mistakes(name: str, options: dict[str, object], message: str) -> None:
+    settings: dict[str, object] = {"num_classes": 10, "in_channels": 3, **options}
+    with pytest.raises(UserError, match=message):
+        build_model(name, **settings)  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""Normalisation inside the model, and logits out of any output."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.errors import UserError
+from classwise.models import LogitsModel, Normalized, pick_logits
+from classwise.models.base import bare
+from tests.models.samples import Own, tiny
+
+LOGITS = torch.tensor([[1.0, 2.0]])
+
+
+def test_normalisation_by_hand() -> None:
+    model = Normalized(nn.Identity(), mean=[0.5, 0.25], std=[0.5, 0.125])
+    x = torch.tensor([1.0, 0.5]).reshape(1, 2, 1, 1)
+    assert torch.equal(model(x).flatten(), torch.tensor([1.0, 2.0]))
+    assert model.mean.shape == model.std.shape == (1, 2, 1, 1)
+    assert set(model.state_dict()) == {"mean", "std"}
+
+
+def test_the_inner_model_s_parts_can_be_asked_for() -> None:
+    inner = tiny()
+    model = Normalized(LogitsModel(inner), [0.5] * 3, [0.25] * 3)
+    x = torch.rand(2, 3, 8, 8)
+    assert bare(model) is inner
+    assert isinstance(model.classifier, nn.Linear)
+    assert model.classifier is inner.classifier
+    torch.testing.assert_close(model.classifier(model.features(x)), model(x))
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = model.nothing_like_this
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_wrapped_model_can_be_copied(again: object) -> None:
+    assert callable(again)
+    model = Normalized(tiny(), [0.5] * 3, [0.25] * 3)
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(again(model)(x), model(x))
+
+
+def test_mean_and_std_of_different_lengths() -> None:
+    with pytest.raises(UserError, match="mean has 1 channels and std 3"):
+        Normalized(nn.Identity(), [0.5], [0.25] * 3)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [LOGITS, (LOGITS, None), [LOGITS], {"logits": LOGITS, "loss": 3}, SimpleNamespace(logits=LOGITS)],
+    ids=["tensor", "tuple", "list", "dict", "object"],
+)
+def test_logits_are_found(output: object) -> None:
+    assert pick_logits(output) is LOGITS
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (None, "returns a NoneType"),
+        ({"scores": LOGITS}, "returns a dict in which there are no logits"),
+        ((), "returns a tuple"),
+        (LOGITS[0], r"shape \(2,\)"),
+        (LOGITS.long(), "returns int64"),
+    ],
+)
+def test_logits_that_are_not_there(output: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        pick_logits(output)
+
+
+def test_a_model_of_two_outputs_becomes_one_of_logits() -> None:
+    own = Own(3)
+    x = torch.rand(4, 3, 2, 2)
+    logits: Tensor = LogitsModel(own)(x)
+    assert torch.equal(logits, own(x)[0])

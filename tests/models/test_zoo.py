@@ -1,0 +1,137 @@
+"""Every network of the zoo: its size against the literature, its contract at any image size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from classwise.errors import UserError
+from classwise.models import MODELS, build_model
+from classwise.models.base import Classifier
+from classwise.models.preactresnet import PreActResNet
+from classwise.models.small_cnn import SmallCNN
+from classwise.models.wideresnet import WideResNet
+
+NARROW = {"wrn-28-10": 1 / 40, "wrn-34-10": 1 / 40, "wideresnet": 1 / 40}
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def narrow(name: str, num_classes: int = 4, in_channels: int = 2) -> Classifier:
+    torch.manual_seed(0)
+    width = NARROW.get(name, 1 / 8)
+    model = build_model(name, num_classes=num_classes, in_channels=in_channels, width=width)
+    assert isinstance(model, Classifier)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "in_channels", "count"),
+    [
+        ("lenet", 1, 61_706),  # LeCun et al. 1998 with full connections between the maps
+        ("lenet", 3, 62_006),  # kuangliu/pytorch-cifar
+        ("small-cnn", 1, 312_202),  # TRADES, MNIST
+        ("resnet18", 3, 11_173_962),  # kuangliu/pytorch-cifar
+        ("preactresnet18", 3, 11_172_170),  # CFA, robust_overfitting, fast_adversarial
+        ("wrn-28-10", 3, 36_479_194),  # Zagoruyko and Komodakis: 36.5 M
+        ("wrn-34-10", 3, 46_160_474),  # TRADES, less the block that is never run: 46.2 M
+    ],
+)
+def test_parameters_are_those_of_the_literature(name: str, in_channels: int, count: int) -> None:
+    with torch.device("meta"):
+        assert parameters(build_model(name, num_classes=10, in_channels=in_channels)) == count
+
+
+def test_preactresnet_without_its_last_norm_is_kuangliu_s() -> None:
+    with torch.device("meta"):
+        assert parameters(PreActResNet(final_norm=False)) == 11_171_146
+
+
+def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> None:
+    with torch.device("meta"):
+        assert parameters(build_model("preactresnet18", num_classes=10, in_channels=3, width=0.25)) == 701_018
+
+
+@pytest.mark.parametrize(("depth", "widen", "count"), [(40, 4, 8_949_210), (16, 8, 10_961_370), (28, 1, 369_498)])
+def test_wide_resnets_of_any_depth_and_width(depth: int, widen: int, count: int) -> None:
+    """The paper's table of sizes: 8.9 M, 11.0 M and, in the table of small ones, 0.37 M."""
+    with torch.device("meta"):
+        assert parameters(WideResNet(depth=depth, widen=widen)) == count
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("size", [(8, 8), (28, 28), (32, 24), (40, 40)])
+def test_logits_are_the_last_layer_of_the_features_at_any_size(name: str, size: tuple[int, int]) -> None:
+    model = narrow(name).eval()
+    x = torch.rand(3, 2, *size)
+    with torch.no_grad():
+        features = model.features(x)
+        logits = model(x)
+    assert features.shape == (3, model.classifier.in_features)
+    assert logits.shape == (3, 4)
+    torch.testing.assert_close(logits, features @ model.classifier.weight.T + model.classifier.bias)
+    assert logits.std(dim=0).min() > 0, "the logits do not depend on the image"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_learns_and_the_image_is_left_alone(name: str) -> None:
+    """An in-place operation in the wrong spot breaks the backward pass or writes over the image."""
+    model = narrow(name).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.rand(4, 2, 16, 16).to(memory_format=torch.channels_last)
+    before = x.clone()
+    x.requires_grad_()
+    nn.functional.cross_entropy(model(x), torch.arange(4)).backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(x.detach(), before)
+    assert x.grad is not None
+    assert float(x.grad.abs().sum()) > 0
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bfloat16_and_channels_last_give_nearly_the_same_logits(name: str) -> None:
+    model = narrow(name).eval()
+    x = torch.rand(4, 2, 16, 16)
+    with torch.no_grad():
+        exact = model(x)
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = model(x.to(memory_format=torch.channels_last))
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, atol=0.05 * float(exact.abs().max()) + 0.02, rtol=0)
+
+
+def test_the_four_layer_cnn_runs_28_pixels_without_padding() -> None:
+    """The same layers put together by hand, as the paper lists them."""
+    torch.manual_seed(0)
+    model = SmallCNN()
+    by_hand = nn.Sequential(
+        *(model.conv1, nn.ReLU(), model.conv2, nn.ReLU(), nn.MaxPool2d(2)),
+        *(model.conv3, nn.ReLU(), model.conv4, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(model.fc1, nn.ReLU(), model.fc2, nn.ReLU(), model.fc3),
+    )
+    x = torch.rand(2, 1, 28, 28)
+    assert torch.equal(model(x), by_hand(x))
+
+
+def test_dropout_is_off_unless_asked_for() -> None:
+    x = torch.rand(2, 1, 28, 28)
+    model = SmallCNN(width=0.25)
+    assert torch.equal(model(x), model(x))
+    model = SmallCNN(width=0.25, dropout=0.5)
+    assert not torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize(("width", "message"), [(0.0, "width = 0.0"), (-1.0, "width = -1.0")])
+def test_a_width_must_be_positive(width: float, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_model("resnet18", num_classes=10, in_channels=3, width=width)
+
+
+def test_a_depth_that_no_wide_resnet_has() -> None:
+    with pytest.raises(UserError, match=r"depth = 30 .* 6n \+ 4"):
+        build_model("wideresnet", num_classes=10, in_channels=3, depth=30)

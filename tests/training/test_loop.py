@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -15,9 +16,13 @@ import torch
 from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.progress import Silent
+from classwise.settings import settings
 from classwise.training import loop
+from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.loop import train
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 SMALL = {
     "model": {"name": "preactresnet18", "width": 0.0625},
@@ -232,3 +237,35 @@ def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
     assert "format 99" in says(lambda: Run.open(tmp_path / "run"))
     assert "holds no run" in says(lambda: Run.open(tmp_path / "nothing"))
+
+
+@settings
+class TwiceAsOftenTowardTheNext(ClassSchedule):
+    """Draws class 0 alone from the second step of an epoch on, and aims every attack at the next class."""
+
+    def start(self, classes: Classes) -> State:
+        return {"steps": torch.zeros((), dtype=torch.int64), "seen": torch.zeros(2, len(classes))}
+
+    def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
+        assert batch.target is not None
+        assert torch.equal(batch.target, torch.where(batch.y == 0, -1, (batch.y + 1) % 10))
+        seen = state["seen"].clone()
+        seen[int(state["steps"] > 0)] += torch.bincount(batch.y, minlength=10)
+        return {"steps": state["steps"] + 1, "seen": seen}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        assert int((state["seen"][0] > 0).sum()) > 5  # the first step held what the data hold
+        assert int((state["seen"][1] > 0).sum()) == 1  # the others class 0 alone
+        return state
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        law = torch.eye(10).roll(1, 1)
+        law[0] = 0
+        only_first = torch.eye(10)[0] if int(state["steps"]) > 0 else None
+        return dataclasses.replace(before, target=law, sampling=only_first)
+
+
+def test_a_schedule_may_sample_and_aim_from_step_to_step(tmp_path: Path) -> None:
+    part = f"{__name__}:TwiceAsOftenTowardTheNext"
+    run = trained(tmp_path / "run", recipe="at-short", epochs=1, schedules=[part])
+    assert run.recipe.schedules == ({"name": part},)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine, Job
-from classwise.data import DATA, Images, load_data, stratified_split
+from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
@@ -30,7 +30,7 @@ from classwise.training.folder import SCHEMA_VERSION, Run, Which
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
-from classwise.training.schedules.base import Classes
+from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.state import load_state, save_state
 
 CHECKPOINT_SECONDS = 300.0
@@ -98,8 +98,9 @@ def train(
 
 
 def _usual_threat(images: Images) -> Threat:
-    if images.name in DATA:
-        return Threat.parse(DATA.load(images.name)().threat)
+    known = named_set(images)
+    if known is not None:
+        return Threat.parse(known.threat)
     raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
 
 
@@ -159,8 +160,9 @@ class Trainer:
             settings = self.class_settings()
             order = self.draws.child("order").at(self.epoch).permutation(len(self.train), self.device)
             while self.step < steps:
-                first = self.step * self.recipe.batch_size
-                self.train_step(order[first : first + self.recipe.batch_size], settings)
+                if self.reacts:
+                    settings = self.class_settings()
+                self.train_step(self._rows(order, settings), settings)
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
@@ -178,6 +180,22 @@ class Trainer:
         """Steps of an epoch; a last batch of a single image is left out, since it has no batch statistics."""
         full, rest = divmod(len(self.train), self.recipe.batch_size)
         return full + (rest > 1)
+
+    @property
+    def reacts(self) -> bool:
+        """Whether a schedule changes its settings within an epoch."""
+        return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
+
+    def _rows(self, order: Tensor, settings: ClassSettings) -> Tensor:
+        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often."""
+        first = self.step * self.recipe.batch_size
+        rows = order[first : first + self.recipe.batch_size]
+        if settings.sampling is None:
+            return rows
+        odds = settings.sampling[self.train.y].double().cumsum(0)
+        places = torch.arange(len(rows), device=self.device)
+        draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
+        return torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
 
     def _split(self, images: Images) -> tuple[Images, Images | None]:
         """The training and the validation split, on the device; the same for the same data, share and seed."""
@@ -272,7 +290,18 @@ class Trainer:
         x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
-        return TrainingBatch(x, y, index, self.parts.threat.with_epsilon(epsilon), settings.of("step_size", y))
+        threat = self.parts.threat.with_epsilon(epsilon)
+        return TrainingBatch(x, y, index, threat, settings.of("step_size", y), self._targets(index, y, settings))
+
+    def _targets(self, index: Tensor, y: Tensor, settings: ClassSettings) -> Tensor | None:
+        """A target for each image, drawn from its class's law; -1 where the law is a zero row."""
+        law = settings.of("target", y)
+        if law is None:
+            return None
+        odds = law.double().cumsum(1)
+        draws = self.draws.child("target").at(self.epoch).uniform(index, (1,))
+        chosen = torch.searchsorted(odds, draws * odds[:, -1:], right=True).squeeze(1).clamp_max(law.shape[1] - 1)
+        return torch.where(odds[:, -1] > 0, chosen, -1)
 
     def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
         """Measure, let schedules and averager act, select, and write the epoch down."""
@@ -401,8 +430,8 @@ def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
 
 def _normalisation(images: Images) -> tuple[list[float], list[float]]:
     """The named set's usual constants; for other data, what these images have, measured on up to 10,000 of them."""
-    if images.name in DATA:
-        known = DATA.load(images.name)()
+    known = named_set(images)
+    if known is not None:
         return list(known.mean), list(known.std)
     part = images.pixels(slice(0, 10_000)).cpu()
     std = part.std((0, 2, 3)).clamp_min(1e-3)

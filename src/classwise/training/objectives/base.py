@@ -26,6 +26,7 @@ class TrainingBatch:
         index: each image's number in the training split, int64 (N,).
         threat: the norm and the radius of each image.
         step_size: the inner attack's step for each image, or None for the attack's own.
+        target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
     """
 
     x: Tensor
@@ -33,8 +34,9 @@ class TrainingBatch:
     index: Tensor
     threat: Threat
     step_size: Tensor | None = None
+    target: Tensor | None = None
 
-    def case(self, draws: Draws, reference: Tensor | None = None, target: Tensor | None = None) -> Case:
+    def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""
         return Case(
             self.x,
@@ -42,7 +44,7 @@ class TrainingBatch:
             self.index,
             self.threat,
             draws,
-            target=target,
+            target=self.target,
             step_size=self.step_size,
             reference=reference,
         )

@@ -1,0 +1,177 @@
+"""`audit`: attack a model on every image, and say class by class what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from classwise.attacks.engine import Stop
+from classwise.auditing import parts
+from classwise.auditing.estimating import estimate
+from classwise.auditing.guards import SAMPLE, Evidence, Probe, run_guards
+from classwise.auditing.keeping import checked_kinds
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.preparing import Group, Model, Plan, group_name, prepare, training_attack_of
+from classwise.auditing.recording import Recorder
+from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
+from classwise.auditing.running import Runner
+from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.compute import FAST, Compute
+from classwise.data.stream import Stream
+from classwise.environment import environment
+from classwise.errors import UserError
+from classwise.progress import Progress, Silent
+from classwise.threat import Threat
+
+__all__ = ["Audit", "audit", "estimate"]
+
+
+def audit(
+    model: Model,
+    data: Any,
+    threat: Threat | str | None = None,
+    attacks: Attacks | None = None,
+    *,
+    cascade: bool = False,
+    stop: Stop = "broken",
+    group: Group | None = None,
+    compute: Compute = FAST,
+    batch: int = 128,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    keep: str | Sequence[str] = (),
+    trace: Sequence[int] = (),
+    max_time: float | None = None,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    name: str = "audit",
+) -> Audit:
+    """Attack a model on every image, and say class by class what is left.
+
+    Args:
+        model: a module that maps images in [0, 1] to logits (N, C), a run folder, or whatever else `load_model` reads.
+            It is evaluated in evaluation mode and left as it was.
+        data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y), which is streamed.
+        threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor, one for each image in memory. None: the
+            usual one of a data set that is known by name.
+        attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`.
+        cascade: an attack sees only what those before it left standing; cheaper, and tells nothing of each alone.
+        stop: ``"broken"``: an image is done when it is misclassified. ``"never"``: every attack takes all its steps on
+            every image and the last iterate counts, as confusion and confidence figures need.
+        group: judge by groups in place of classes: ``"superclass"``, a column of the data, or a value for each image.
+        compute: how gradients are computed; success is decided in float32.
+        batch: images on the device at once, at least 32; results repeat bit for bit at one batch size.
+        seed: of the attacks' draws.
+        out: a folder for the audit, written in blocks as rows come; of a run folder, its ``audits/<name>``.
+        resume: go on with the audit in ``out``, which must have the same settings.
+        keep: ``"logits"``, ``"features"``, ``"images"``: tensors to keep of every image that is attacked.
+        trace: numbers of images whose confidences are followed step by step.
+        max_time: seconds after which no further image is begun; what is missing is said and recorded.
+        device: where to run; None: where the model is. A module is moved there.
+        progress: who is told how it goes.
+        name: what the audit is called.
+
+    Returns:
+        The audit, its guards run.
+
+    Raises:
+        UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
+            holds something else; all before any attack.
+    """
+    started = time.monotonic()
+    listener = progress or Silent()
+    suite, kinds = parse_attacks(attacks), checked_kinds(keep)
+    if max_time is not None and not max_time > 0:
+        raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
+    settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
+    settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
+    ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
+    folder = None if out is None else folder_for(Path(out), name)
+    decided = _decided(ready.plan, ready.meta)
+    if folder is not None:
+        _claim(folder, decided, Audit(_nothing(ready.meta), name=name), resume=resume)
+    recorder = Recorder(folder, ready.meta)
+    deadline = float("inf") if max_time is None else started + max_time
+    runner = Runner(ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE)
+    runner.run(ready.pieces)
+
+    outcomes = recorder.outcomes()
+    if isinstance(ready.source, Stream):
+        outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, data_hash=ready.source.fingerprint()))
+    for label, count in outcomes.missing.items():
+        listener.say(f"{label}: {count} images are not judged, the time was up")
+    evidence = Evidence(outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner))
+    seconds = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
+    result = Audit(
+        outcomes=outcomes,
+        warnings=run_guards(evidence),
+        group=group_name(group),
+        name=name,
+        path=folder,
+        environment=environment(runner.engine.device) | seconds,
+        kept=recorder.kept,
+        trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
+    )
+    if folder is not None:
+        result.write_trace(folder)
+        write_about(folder, result, settings=decided)
+    return result
+
+
+def _probe(runner: Runner) -> Probe | None:
+    """The model and a sample for the guards; None when the time is up."""
+    if runner.sample is None or runner.late:
+        return None
+    threat = runner.plan.threat
+    if runner.sample_radius is not None:
+        threat = threat.with_epsilon(runner.sample_radius)
+    sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
+    return Probe(runner.engine, sample, threat, runner.plan.compute)
+
+
+def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:
+    """Every setting that decides rows, as JSON has it."""
+    epsilon = plan.threat.epsilon
+    radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
+    about = json.loads(meta.to_json())
+    for volatile in ("images", "notes", "model"):
+        del about[volatile]
+    return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
+
+
+def _nothing(meta: Meta) -> Outcomes:
+    columns = [*parts.COLUMNS, *meta.groups]
+    return Outcomes(pd.DataFrame(columns=columns), meta)
+
+
+def _claim(folder: Path, settings: Mapping[str, Any], empty: Audit, *, resume: bool) -> None:
+    """Make the folder this audit's, or see that it is.
+
+    Raises:
+        UserError: if it holds something else, or this audit while ``resume`` is not asked for.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the audit")
+    if not (folder / ABOUT).is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no audit; give a new folder")
+        write_about(folder, empty, settings=settings)
+        return
+    before = read_about(folder).get("settings", {})
+    for key, value in settings.items():
+        if before.get(key) != value:
+            was, now = json.dumps(before.get(key)), json.dumps(value)
+            raise UserError(f"{folder} holds an audit with other settings: {key} was {was[:80]}, now {now[:80]}")
+    if not resume:
+        raise UserError(f"{folder} holds this audit already; resume it, or give another folder")

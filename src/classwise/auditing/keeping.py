@@ -1,0 +1,140 @@
+"""Tensors kept beside the outcomes: logits, features, adversarial images, and a few examples of every class.
+
+A part of kept tensors belongs to the part of outcomes of the same number and is written before it, so that a part of
+outcomes is there only if what belongs to it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from classwise.auditing import parts
+from classwise.auditing.outcomes import CLEAN
+from classwise.errors import UserError, unknown
+from classwise.storage import replacing
+
+Kind = Literal["logits", "features", "images"]
+"""What a user may ask to keep; each is a tensor with one row for each image and attack."""
+EXAMPLES = "examples"
+FOLDER = "kept"
+
+Array = NDArray[Any]
+
+
+def checked_kinds(keep: Any) -> tuple[Kind, ...]:
+    """The kinds that a user asked for.
+
+    Raises:
+        UserError: for a kind that does not exist.
+    """
+    kinds = (keep,) if isinstance(keep, str) else tuple(keep)
+    for kind in kinds:
+        if kind not in get_args(Kind):
+            raise unknown("tensor to keep:", str(kind), get_args(Kind))
+    return kinds
+
+
+@dataclass
+class Kept:
+    """Kept tensors by kind and attack: the images' numbers (N,), and the rows (N, ...).
+
+    Attributes:
+        folder: the folder of an audit, from which tensors are read when they are asked for; None: they are in memory.
+    """
+
+    folder: Path | None = None
+    _memory: dict[tuple[str, str], list[tuple[Array, Array]]] = field(default_factory=dict)
+
+    def add(self, kind: str, attack: str, index: Array, rows: Array) -> None:
+        """Keep some rows in memory."""
+        self._memory.setdefault((kind, attack), []).append((index, rows))
+
+    def kinds(self) -> tuple[str, ...]:
+        """What was kept."""
+        if self.folder is None:
+            return tuple(sorted({kind for kind, _ in self._memory}))
+        return tuple(sorted({path.parent.name for path in (self.folder / FOLDER).glob("*/*.safetensors")}))
+
+    def get(self, kind: str, attack: str) -> tuple[Array, Array]:
+        """The images' numbers (N,) ascending, and their rows (N, ...).
+
+        ``examples`` are a few images of each class that are right when clean, float16: under ``clean`` as they are,
+        under an attack their adversarial twins.
+
+        Raises:
+            UserError: if nothing of that kind was kept for the attack.
+        """
+        blocks = self._blocks_of(kind, attack)
+        if not blocks:
+            raise UserError(f"no {kind} of {attack!r} were kept; run the audit with keep={kind!r}")
+        index, rows = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
+        numbers, first = np.unique(index, return_index=True)
+        rows = rows[first]
+        return numbers, rows if kind != EXAMPLES else rows[:, 0 if attack == CLEAN else 1]
+
+    def _blocks_of(self, kind: str, attack: str) -> list[tuple[Array, Array]]:
+        """What was kept, as it is stored: an example is an image and its twin together, with the attack's rows."""
+        if kind == EXAMPLES and attack == CLEAN:
+            attacks = [each for found, each in self._listed() if found == EXAMPLES]
+            return [block for each in attacks for block in self._blocks_of(kind, each)]
+        return self._memory.get((kind, attack), []) if self.folder is None else _blocks(self.folder, kind, attack)
+
+    def _listed(self) -> list[tuple[str, str]]:
+        """The kinds and attacks that there are, each once."""
+        return list(self._memory) if self.folder is None else _listed(self.folder)
+
+    def save(self, folder: Path) -> None:
+        """Write everything into an audit's folder."""
+        for number, (kind, attack) in enumerate(self._listed()):
+            index, rows = zip(*self._blocks_of(kind, attack), strict=True)
+            write(folder, kind, attack, number, np.concatenate(index), np.concatenate(rows))
+
+
+def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows: Array) -> None:
+    """Write one part of kept tensors, whole or not at all."""
+    path = folder / FOLDER / kind / parts.name(number).replace(".parquet", ".safetensors")
+    with replacing(path) as temporary:
+        save_file({"index": index, kind: np.ascontiguousarray(rows)}, temporary, {"attack": attack})
+
+
+def _listed(folder: Path) -> list[tuple[str, str]]:
+    """The kinds and attacks in a folder, each once."""
+    found: dict[tuple[str, str], None] = {}
+    for path in sorted((folder / FOLDER).glob("*/*.safetensors")):
+        found[path.parent.name, _attack_of(path)] = None
+    return list(found)
+
+
+def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
+    """The parts of one kind and attack."""
+    blocks = []
+    for path in sorted((folder / FOLDER / kind).glob("*.safetensors")):
+        if _attack_of(path) == attack:
+            with safe_open(path, framework="numpy") as file:
+                blocks.append((file.get_tensor("index"), file.get_tensor(kind)))
+    return blocks
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove kept parts whose part of outcomes was never written: what an audit that was killed leaves behind."""
+    whole = {path.stem for path in parts.listed(folder / "outcomes")}
+    for path in (folder / FOLDER).glob("*/*.safetensors"):
+        if path.stem not in whole:
+            path.unlink()
+
+
+def _attack_of(path: Path) -> str:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata: Mapping[str, str] = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is not a whole safetensors file; remove it and resume the audit") from error
+    return metadata.get("attack", "")

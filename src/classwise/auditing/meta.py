@@ -1,0 +1,104 @@
+"""How a table of outcomes came about: the metadata that its files carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from classwise.errors import UserError, unknown
+
+SCHEMA_VERSION = 1
+"""The layout of the table and of this metadata."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """Everything that decided the rows.
+
+    Attributes:
+        class_names: one for each class.
+        attacks: the attacks in the order of the audit, each with its complete spec; None where it is not known
+            (``clean``, or predictions made elsewhere).
+        families: attacks that belong together, by the family's name.
+        groups: groupings of the images that have a column: the column's name to the groups' names.
+        superclasses: the superclass of each class, or None.
+        superclass_names: one for each superclass.
+        data: what the data are called.
+        split: which split of them.
+        data_hash: SHA-256 of pixels and labels.
+        images: how many images the data have; 0 if it is not known.
+        model: what the model is called.
+        model_hash: SHA-256 of its parameters and buffers.
+        threat: such as ``"Linf:8/255"``.
+        norm: the norm of the column ``distance``.
+        stop: ``"broken"``: the rows show breaking images, and where none was found the iterate of lowest margin.
+            ``"never"``: they show the last iterate. None: not known, or mixed.
+        cascade: whether an attack saw only what those before it left standing.
+        seed: the seed of the attacks' draws.
+        precision: how gradients were computed (`classwise.compute.Compute`); success is decided in float32.
+        batch: images on the device at once.
+        notes: what voids the promise of the same bits, such as a batch that was halved for memory.
+    """
+
+    class_names: tuple[str, ...]
+    attacks: Mapping[str, Mapping[str, Any] | None]
+    families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    superclasses: tuple[int, ...] | None = None
+    superclass_names: tuple[str, ...] = ()
+    data: str = ""
+    split: str = ""
+    data_hash: str = ""
+    images: int = 0
+    model: str = ""
+    model_hash: str = ""
+    threat: str | None = None
+    norm: str | None = None
+    stop: Literal["broken", "never"] | None = None
+    cascade: bool = False
+    seed: int | None = None
+    precision: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.superclasses is not None and len(self.superclasses) != len(self.class_names):
+            raise UserError(f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; one for each")
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_names)
+
+    def to_json(self) -> str:
+        """The metadata as one line of JSON, the schema version in it."""
+        return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
+
+    @staticmethod
+    def from_json(text: str | bytes, where: str) -> Meta:
+        """Read what `to_json` wrote; ``where`` begins an error.
+
+        Raises:
+            UserError: if a newer version wrote it, or it is not whole.
+        """
+        try:
+            values: dict[str, Any] = json.loads(text)
+            version = int(values.pop("schema_version"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{where}: these are no outcomes that classwise wrote") from error
+        if version > SCHEMA_VERSION:
+            raise UserError(
+                f"{where}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
+            )
+        known = {each.name for each in dataclasses.fields(Meta)}
+        for key in values.keys() - known:
+            raise unknown(f"{where}: metadata field", key, known)
+        for key in ("class_names", "superclasses", "superclass_names", "notes"):
+            if values.get(key) is not None:
+                values[key] = tuple(values[key])
+        for key in ("families", "groups"):
+            values[key] = {name: tuple(members) for name, members in values.get(key, {}).items()}
+        return Meta(**values)

@@ -1,0 +1,384 @@
+"""Outcomes: a table with a row for each image and attack, from which everything that a report says is computed.
+
+The table may come from `classwise.auditing.audit.audit`, or from somebody else's predictions: no model is needed, and
+nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from classwise.auditing import parts
+from classwise.auditing.meta import Meta
+from classwise.auditing.parts import COLUMNS
+from classwise.errors import UserError, unknown
+from classwise.stats.confusion import confusion
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
+
+CLEAN, ALL = "clean", "all"
+"""The pass without an attack; and the AND over every attack, the clean pass included."""
+BEST, UNION = "best", "union"
+"""What a family of attacks is summed up by: its strongest member, and the AND over its members."""
+
+
+class Judgement(NamedTuple):
+    """Which images stand; the same rows in each array.
+
+    Attributes:
+        image: (N,) the images' numbers, ascending.
+        label: (N,) their labels.
+        correct: (N,) true where the image is still classified correctly.
+    """
+
+    image: IntArray
+    label: IntArray
+    correct: BoolArray
+
+
+class Grouping(NamedTuple):
+    """A partition of the images.
+
+    Attributes:
+        names: one for each group.
+        ids: (N,) the group of each image, in the order of `Outcomes.index`.
+    """
+
+    names: tuple[str, ...]
+    ids: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What became of every image under every attack; ``clean`` is an attack.
+
+    Args:
+        frame: the columns of `COLUMNS`, and an integer column for each grouping of ``meta.groups``. It is brought to
+            the types of `COLUMNS` and sorted by attack and image.
+        meta: how the rows came about.
+
+    Raises:
+        UserError: for missing columns, a row that is there twice, or a label without a class.
+    """
+
+    frame: pd.DataFrame
+    meta: Meta
+
+    def __post_init__(self) -> None:
+        typed = parts.typed(self.frame, self.meta)
+        order = {label: place for place, label in enumerate(self.meta.attacks)}
+        strangers = sorted(set(typed["attack"]) - set(order))
+        if strangers:
+            raise unknown("attack in the table:", strangers[0], order)
+        typed = typed.assign(_order=typed["attack"].map(order)).sort_values(["_order", "index"], kind="stable")
+        typed = typed.drop(columns="_order").reset_index(drop=True)
+        twice = typed.duplicated(["attack", "index"])
+        if twice.any():
+            row = typed[twice].iloc[0]
+            raise UserError(f"image {row['index']} is there twice under {row['attack']!r}; numbers name images")
+        class_labels(typed["label"].to_numpy(), self.meta.num_classes)
+        object.__setattr__(self, "frame", typed)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name for each class."""
+        return self.meta.class_names
+
+    @property
+    def num_classes(self) -> int:
+        """C, classes without an image included."""
+        return self.meta.num_classes
+
+    @cached_property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks that judged at least one image, in the order of the audit; ``clean`` among them."""
+        present = set(self.frame["attack"])
+        return tuple(label for label in self.meta.attacks if label in present)
+
+    @cached_property
+    def families(self) -> dict[str, tuple[str, ...]]:
+        """Attacks that belong together, such as one at several temperatures: those members that judged images."""
+        found = {
+            name: tuple(label for label in members if label in self.attacks)
+            for name, members in self.meta.families.items()
+        }
+        return {name: members for name, members in found.items() if len(members) > 1}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All that can be judged by: each attack, ``<family>-best`` and ``<family>-union`` after a family, ``all``.
+
+        After a cascade there is no best of a family, since its members did not see the same images.
+        """
+        listed: list[str] = []
+        for label in self.attacks:
+            listed.append(label)
+            for family, members in self.families.items():
+                if label == members[-1]:
+                    kinds = (UNION,) if self.meta.cascade else (BEST, UNION)
+                    listed += [f"{family}-{kind}" for kind in kinds]
+        return (*listed, ALL)
+
+    @cached_property
+    def index(self) -> IntArray:
+        """(N,) the number of every image, ascending."""
+        return np.asarray(self._images.index, dtype=np.int64)
+
+    @cached_property
+    def labels(self) -> IntArray:
+        """(N,) the label of every image, in the order of `index`."""
+        return self._images["label"].to_numpy(dtype=np.int64)
+
+    @cached_property
+    def missing(self) -> dict[str, int]:
+        """How many images each attack has not judged (an audit that was stopped); nothing where all is there."""
+        total = max(self.meta.images, len(self))
+        judged = self.frame["attack"].value_counts()
+        left = {label: total - int(judged.get(label, 0)) for label in self.meta.attacks}
+        return {label: count for label, count in left.items() if count}
+
+    def rows(self, attack: str) -> pd.DataFrame:
+        """The rows of one attack, by image; ``<family>-best`` stands for the family's strongest member."""
+        label = self.member(attack)
+        return self.frame[self.frame["attack"] == label].reset_index(drop=True)
+
+    def member(self, name: str) -> str:
+        """The attack that a name stands for.
+
+        Raises:
+            UserError: if the name is not known, or stands for several attacks together.
+        """
+        if name in self.attacks:
+            return name
+        family = name.removesuffix(f"-{BEST}")
+        if name in self.names and family in self.families and family != name:
+            return self.best(family)
+        if name in self.names:
+            raise UserError(f"{name!r} is several attacks together; name one of {', '.join(self.attacks)}")
+        raise unknown("attack", name, self.names)
+
+    def best(self, family: str) -> str:
+        """The member of a family with the lowest overall accuracy; the first one at a tie.
+
+        Raises:
+            UserError: if there is no such family.
+        """
+        if family not in self.families:
+            raise unknown("family of attacks", family, self.families)
+        return min(self.families[family], key=lambda label: float(self.judged(label).correct.mean()))
+
+    def judged(self, name: str) -> Judgement:
+        """Which images stand against an attack, the best or the union of a family, or ``all``.
+
+        Against several attacks an image counts that every one of them has judged; it stands if it stood against each.
+
+        Raises:
+            UserError: for a name that is not in `names`.
+        """
+        if name == ALL:
+            return self._together(self.attacks)
+        family = name.removesuffix(f"-{UNION}")
+        if name in self.names and family != name and family in self.families:
+            return self._together(self.families[family])
+        rows = self.rows(name)
+        return Judgement(*(rows[column].to_numpy() for column in ("index", "label", "correct")))
+
+    def correct(self, name: str) -> BoolArray:
+        """(N,) which images stand: `judged` without the images' numbers."""
+        return self.judged(name).correct
+
+    def counts(self, name: str, group: str | None = None) -> ClassCounts:
+        """Images and right answers of each class, or of each group of a grouping."""
+        return self.counts_of(self.judged(name), group)
+
+    def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
+        """The same of some images only."""
+        grouping = self.grouping(group)
+        ids = grouping.ids[np.searchsorted(self.index, judgement.image)]
+        return ClassCounts.from_labels(ids, judgement.correct, len(grouping.names))
+
+    def grouping(self, group: str | None = None) -> Grouping:
+        """The images by class (None), by ``"superclass"``, or by a grouping of the table.
+
+        Raises:
+            UserError: if the table has no such grouping.
+        """
+        if group is None or group == "class":
+            return Grouping(self.class_names, self.labels)
+        if group == "superclass" and self.meta.superclasses is not None:
+            return Grouping(self.meta.superclass_names, np.asarray(self.meta.superclasses)[self.labels])
+        if group not in self.meta.groups:
+            superclass = ["superclass"] if self.meta.superclasses is not None else []
+            raise unknown("grouping", group, ["class", *superclass, *self.meta.groups])
+        return Grouping(self.meta.groups[group], self._images[group].to_numpy(dtype=np.int64))
+
+    def confusion(self, name: str) -> IntArray:
+        """(C, C) images by truth (row) and prediction (column) under one attack.
+
+        Rows without a prediction (images that a cascade skipped, logits that are not finite) are left out.
+
+        Raises:
+            UserError: if the name stands for several attacks.
+        """
+        rows = self.rows(name)
+        rows = rows[rows["prediction"].notna()]
+        return confusion(rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64), self.num_classes)
+
+    def add_groups(self, name: str, ids: ArrayLike, names: Sequence[str]) -> Outcomes:
+        """The same table with one more grouping of the images.
+
+        Args:
+            name: the new column.
+            ids: (N,) the group of each image, whole numbers from 0, in the order of `index`.
+            names: one for each group.
+
+        Raises:
+            UserError: if the name is taken, the length differs, or an id has no name.
+        """
+        if name in (*self.frame.columns, "class", "superclass"):
+            raise UserError(f"grouping {name!r}: the name is taken; choose another")
+        groups = class_labels(ids, len(names), f"grouping {name!r}")
+        if len(groups) != len(self):
+            raise UserError(f"grouping {name!r}: {len(groups)} ids for {len(self)} images; give one for each")
+        column = groups[np.searchsorted(self.index, self.frame["index"].to_numpy())]
+        meta = dataclasses.replace(self.meta, groups={**self.meta.groups, name: tuple(names)})
+        return Outcomes(self.frame.assign(**{name: column}), meta)
+
+    def join(self, other: Outcomes) -> Outcomes:
+        """The attacks of both tables on the same images of one model; the clean rows are this table's.
+
+        Raises:
+            UserError: if the images, labels, class names or models differ, or an attack is in both.
+        """
+        for what in ("class_names", "model_hash", "data_hash"):
+            mine, theirs = getattr(self.meta, what), getattr(other.meta, what)
+            if mine and theirs and mine != theirs:
+                raise UserError(f"the two tables cannot be joined: they differ in {what.replace('_', ' ')}")
+        if not (np.array_equal(self.index, other.index) and np.array_equal(self.labels, other.labels)):
+            raise UserError("the two tables cannot be joined: they hold other images or labels")
+        twice = sorted(set(self.attacks) & set(other.attacks) - {CLEAN})
+        if twice:
+            raise UserError(f"attack {twice[0]!r} is in both tables; rename one of the two")
+        theirs = other.frame[~other.frame["attack"].isin(self.attacks)]
+        kept = [column for column in theirs.columns if column in self.frame.columns]
+        groups = {name: self._images[name] for name in self.meta.groups}
+        theirs = theirs[kept].assign(**{name: theirs["index"].map(ids) for name, ids in groups.items()})
+        meta = dataclasses.replace(
+            self.meta,
+            attacks={**self.meta.attacks, **{k: v for k, v in other.meta.attacks.items() if k not in self.attacks}},
+            families={**other.meta.families, **self.meta.families},
+            stop=self.meta.stop if self.meta.stop == other.meta.stop else None,
+            cascade=self.meta.cascade or other.meta.cascade,
+        )
+        return Outcomes(pd.concat([self.frame, theirs], ignore_index=True), meta)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the table as one part into a folder (``part-00000.parquet``), whole or not at all.
+
+        Raises:
+            UserError: if the folder holds parts already, or cannot be written.
+        """
+        if parts.listed(Path(folder)):
+            raise UserError(f"{folder} holds outcomes already; give another folder")
+        parts.write(Path(folder) / parts.name(0), self.frame, self.meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Outcomes:
+        """Read a part, a folder of parts, or the folder of an audit.
+
+        Raises:
+            UserError: if there are no outcomes, a file is damaged, or a newer version wrote it.
+        """
+        frame, meta = parts.read_all(Path(path))
+        return cls(frame, meta)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: ArrayLike,
+        clean: ArrayLike | None = None,
+        attacks: Mapping[str, ArrayLike] | None = None,
+        class_names: Sequence[str] | None = None,
+        confidences: Mapping[str, ArrayLike] | None = None,
+        **meta: Any,
+    ) -> Outcomes:
+        """A table from predictions that were made elsewhere.
+
+        Args:
+            labels: (N,) whole numbers in 0 .. C-1.
+            clean: (N,) the predicted classes on the images themselves.
+            attacks: the predicted classes (N,) on each attack's adversarial images.
+            class_names: one for each class; the numbers where none are given.
+            confidences: softmax outputs (N, C) for ``clean`` and any attack.
+            **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
+
+        Raises:
+            UserError: if a length differs, a label or prediction has no class, or there is no prediction at all.
+        """
+        given = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
+        if not given:
+            raise UserError("no predictions: give clean=, or attacks={'name': predictions}")
+        if class_names is None:
+            top = max(int(np.max(np.asarray(values), initial=0)) for values in (labels, *given.values()))
+            class_names = [str(label) for label in range(top + 1)]
+        classes = len(class_names)
+        truth = class_labels(labels, classes)
+        blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
+        for label, values in given.items():
+            predicted = class_labels(values, classes, f"predictions of {label!r}")
+            if len(predicted) != len(truth):
+                raise UserError(f"{len(predicted)} predictions of {label!r} for {len(truth)} labels; give one for each")
+            block = pd.DataFrame({"index": np.arange(len(truth)), "label": truth, "prediction": predicted})
+            block = block.assign(attack=label, correct=predicted == truth, status="ok")
+            breaker = np.where(wrong, CLEAN, label)
+            block["broken_by"] = pd.Series(breaker, dtype="string").where(predicted != truth)
+            if confidences and label in confidences:
+                block = block.assign(**_of_confidences(confidences[label], truth, predicted, classes, label))
+            blocks.append(block.reindex(columns=list(COLUMNS)).astype(COLUMNS))
+            wrong |= (predicted != truth) & (label == CLEAN)
+        about = Meta(class_names=tuple(class_names), attacks=dict.fromkeys(given), images=len(truth), **meta)
+        return cls(pd.concat(blocks, ignore_index=True), about)
+
+    @cached_property
+    def _images(self) -> pd.DataFrame:
+        """A row for each image: its label and its groups, by number."""
+        return self.frame.drop_duplicates("index").set_index("index").sort_index()
+
+    def _together(self, attacks: Sequence[str]) -> Judgement:
+        chosen = self.frame[self.frame["attack"].isin(attacks)]
+        table = chosen.groupby("index").agg(label=("label", "first"), correct=("correct", "all"), n=("attack", "size"))
+        table = table[table["n"] == len(attacks)]
+        return Judgement(
+            table.index.to_numpy(dtype=np.int64), table["label"].to_numpy(np.int64), table["correct"].to_numpy(np.bool_)
+        )
+
+
+def _of_confidences(
+    values: ArrayLike, truth: IntArray, predicted: IntArray, classes: int, label: str
+) -> dict[str, np.ndarray[Any, Any]]:
+    """What the columns hold of (N, C) softmax outputs."""
+    from classwise.stats.metrics import confidence_variance
+
+    probabilities = np.asarray(values, dtype=np.float64)
+    if probabilities.shape != (len(truth), classes):
+        raise UserError(f"confidences of {label!r}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
+    rows = np.arange(len(truth))
+    columns: dict[str, np.ndarray[Any, Any]] = {
+        "p_label": probabilities[rows, truth],
+        "p_predicted": probabilities[rows, predicted],
+        "confidence_variance": confidence_variance(probabilities),
+    }
+    if classes > 1:
+        columns["runner_up"] = np.argsort(-probabilities, axis=1, kind="stable")[:, 1]
+    return columns

@@ -1,0 +1,313 @@
+"""Everything that is read and checked before an audit makes its first attack."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
+from classwise.auditing.keeping import Kind
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.suite import Suite
+from classwise.compute import Compute
+from classwise.data.images import Batch, Column, Images
+from classwise.data.loading import named_set
+from classwise.data.stream import Stream, as_data
+from classwise.errors import UserError, unknown
+from classwise.models.base import Classifier, Wrapper, bare
+from classwise.models.loading import load_model
+from classwise.models.logits import LogitsModel
+from classwise.models.weights import fingerprint
+from classwise.threat import Threat
+
+Model = nn.Module | str | Path
+Group = str | Column | Sequence[Any] | Tensor
+"""The name of a grouping of the data, or a value for each image."""
+
+OWN_GROUP = "group"
+"""The column of a grouping that the caller gave as values."""
+PIECE_BYTES = 256 << 20
+"""A stream is audited in pieces of about this size, so that each piece meets every attack while it is in memory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an audit does to each image.
+
+    Args:
+        suite: the attacks.
+        threat: the ball; its radius one number, or one for each image of the data.
+        stop: see `classwise.attacks.engine.Stop`.
+        cascade: an attack sees only what those before it left standing.
+        compute: how gradients are computed.
+        batch: images on the device at once.
+        seed: the seed of the attacks' draws.
+        keep: tensors to keep.
+        trace: the numbers of the images whose confidences are followed step by step.
+
+    Raises:
+        UserError: for settings that do not go together.
+    """
+
+    suite: Suite
+    threat: Threat
+    stop: Stop
+    cascade: bool
+    compute: Compute
+    batch: int
+    seed: int
+    keep: tuple[Kind, ...] = ()
+    trace: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.batch < SMALLEST_BATCH:
+            raise UserError(f"batch = {self.batch}: below {SMALLEST_BATCH} results do not repeat; give more")
+        if self.stop not in ("broken", "never"):
+            raise unknown("stop", self.stop, ("broken", "never"))
+        if self.cascade and self.stop == "never":
+            raise UserError("a cascade attacks what is not broken yet, so it needs stop = 'broken'")
+
+    def engine(self, model: nn.Module, batch: int | None = None) -> Engine:
+        """An engine with these settings."""
+        return Engine(model, compute=self.compute, batch=batch or self.batch, stop=self.stop, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An audit that can begin.
+
+    Attributes:
+        model: returns logits, one for each class of the data.
+        plan: what to do.
+        meta: what the outcomes will say of themselves.
+        pieces: the images, to be read once.
+        source: where they come from.
+        was_training: whether a part of the model was in training mode.
+    """
+
+    model: nn.Module
+    plan: Plan
+    meta: Meta
+    pieces: Iterator[Images]
+    source: Images | Stream
+    was_training: bool
+
+
+def prepare(
+    model: Model,
+    data: Any,
+    suite: Suite,
+    threat: Threat | str | None,
+    *,
+    group: Group | None = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
+) -> Prepared:
+    """Read the data and the model, and see that they fit each other; ``settings`` are those of `Plan`.
+
+    Raises:
+        UserError: if they do not fit, or one of them cannot be read.
+    """
+    source = grouped(as_data(data), group)
+    plan = Plan(suite=suite, threat=threat_for(source, threat), **settings)
+    classifier = as_classifier(model, source, device)
+    was_training = any(module.training for module in classifier.modules())
+    pieces = pieces_of(source, plan.batch)
+    first = next(pieces)
+    if "features" in plan.keep and not hasattr(classifier, "features"):
+        raise UserError(f"{name_of(model)} has no method features(x), so its features cannot be kept")
+    numbers, times = torch.unique(first.index, return_counts=True)
+    if bool((times > 1).any()):
+        raise UserError(f"image {int(numbers[times.argmax()])} is there {int(times.max())} times; numbers name images")
+    names = class_names_for(source, first, logits_on(plan.engine(classifier, SMALLEST_BATCH), first.batch(slice(0, 1))))
+    meta = Meta(
+        class_names=names,
+        attacks={CLEAN: None, **suite.specs()},
+        families=suite.families,
+        groups={key: column.names for key, column in first.columns.items()},
+        superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
+        superclass_names=source.superclass_names,
+        data=source.name,
+        split=source.split,
+        data_hash=source.fingerprint(),
+        images=len(source) if isinstance(source, Images) else source.expected or 0,
+        model=name_of(model),
+        # Its own parameters: the wrapper that picks the logits would put a prefix before their names.
+        model_hash=fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier),
+        threat=str(plan.threat),
+        norm=plan.threat.norm,
+        stop=plan.stop,
+        cascade=plan.cascade,
+        seed=plan.seed,
+        precision=dataclasses.asdict(plan.compute),
+        batch=plan.batch,
+    )
+    renamed = (named(piece, names) for piece in itertools.chain([first], pieces))
+    return Prepared(classifier, plan, meta, renamed, source, was_training)
+
+
+def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:
+    """The model as a module that returns logits, on the device."""
+    if not isinstance(model, nn.Module):
+        return load_model(model, data=source, device=device or "cpu")
+    wrapped = model if isinstance(model, Classifier | Wrapper) else LogitsModel(model)
+    wrapped.training = model.training  # the wrapper's own flag; those inside stay as they are
+    return wrapped if device is None else wrapped.to(device)
+
+
+def name_of(model: Model) -> str:
+    """What a report calls the model: the path it was read from, its name in the zoo, or its class."""
+    if not isinstance(model, nn.Module):
+        return str(model)
+    spec = getattr(model, "spec", None)
+    return str(spec["name"]) if isinstance(spec, dict) and "name" in spec else type(bare(model)).__name__
+
+
+def training_attack_of(model: Model) -> Attack | None:
+    """The attack of the run that a path belongs to; None for modules and for weights that belong to no run."""
+    if isinstance(model, nn.Module):
+        return None
+    from classwise.training.folder import Run
+
+    folders = (Path(model), *Path(model).parents[:2])
+    run = next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    # With what its objective sets of the attack, such as the divergence of TRADES.
+    return None if run is None else run.recipe.parts().attack
+
+
+def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
+    """The ball that was asked for, or the usual one of the data.
+
+    Raises:
+        UserError: if none is usual, or there is not one radius for each image.
+    """
+    if threat is None:
+        known = named_set(source) if isinstance(source, Images) else None
+        if known is None:
+            raise UserError(f"no radius is usual for {source.name!r}; give one, such as threat='Linf:8/255'")
+        return Threat.parse(known.threat)
+    ball = Threat.parse(threat)
+    if isinstance(ball.epsilon, Tensor):
+        count = len(source) if isinstance(source, Images) else None
+        if ball.epsilon.shape != (count,):
+            raise UserError(f"radii of shape {tuple(ball.epsilon.shape)} for {count} images; give one number, or (N,)")
+    return ball
+
+
+def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
+    """The data with the grouping among its columns.
+
+    Raises:
+        UserError: if the data have no grouping of that name, or there is not one value for each image.
+    """
+    if group is None:
+        return source
+    columns = source.columns if isinstance(source, Images) else {}
+    if isinstance(group, str):
+        known = [*columns, "class", *(["superclass"] if source.superclasses is not None else [])]
+        if group not in known:
+            raise unknown("grouping of the data:", group, known)
+        return source
+    if not isinstance(source, Images):
+        raise UserError("a stream can be grouped by superclass only; load the images to group them otherwise")
+    return _rebuilt(source, source.class_names, {**columns, OWN_GROUP: _column(group)})
+
+
+def group_name(group: Group | None) -> str | None:
+    """The grouping's name in the outcomes; None for the class."""
+    if group is None or isinstance(group, str):
+        return None if group == "class" else group
+    return OWN_GROUP
+
+
+def _column(group: Column | Sequence[Any] | Tensor) -> Column:
+    if isinstance(group, Column):
+        return group
+    values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
+    if values.ndim != 1:
+        raise UserError(f"grouping: values of shape {values.shape} should be (N,), one for each image")
+    kinds, ids = np.unique(values, return_inverse=True)
+    return Column(torch.from_numpy(ids.astype(np.int64)), tuple(str(kind) for kind in kinds))
+
+
+def logits_on(engine: Engine, batch: Batch) -> int:
+    """How many logits the model returns, tried on a batch.
+
+    Raises:
+        UserError: if it cannot read the images.
+    """
+    try:
+        (logits,) = engine.predict([batch.x])
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"the device has no memory for {engine.batch} images; use a smaller batch") from error
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        shape, reason = tuple(batch.x.shape[1:]), str(error).strip().partition("\n")[0]
+        raise UserError(f"the model cannot read images of shape {shape} (channels, height, width): {reason}") from error
+    return int(logits.shape[1])
+
+
+def class_names_for(source: Images | Stream, first: Images, logits: int) -> tuple[str, ...]:
+    """The names of the classes, as many as the model has logits.
+
+    Names that are only numbers say how many classes there are at least; the model may have more.
+
+    Raises:
+        UserError: if the data have other classes than the model.
+    """
+    names = first.class_names
+    unnamed = names == tuple(str(number) for number in range(len(names)))
+    if unnamed and len(names) < logits:
+        return tuple(str(number) for number in range(logits))
+    if len(names) != logits:
+        raise UserError(f"the model has {logits} classes and {source.name} {len(names)}; they should be the same")
+    return names
+
+
+def named(piece: Images, names: tuple[str, ...]) -> Images:
+    """The images under these class names."""
+    return piece if piece.class_names == names else _rebuilt(piece, names, dict(piece.columns))
+
+
+def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column]) -> Images:
+    whole = images.superclasses is not None and len(names) == len(images.superclasses)
+    return Images(
+        images.x,
+        images.y,
+        names,
+        images.name,
+        images.split,
+        images.superclasses if whole else None,
+        images.superclass_names if whole else None,
+        images.index,
+        columns,
+    )
+
+
+def pieces_of(data: Images | Stream, batch: int) -> Iterator[Images]:
+    """Images as they are; a stream in pieces that fit into memory."""
+    if isinstance(data, Images):
+        yield data
+        return
+    held: list[Batch] = []
+    for block in data.batches(batch):
+        held.append(block)
+        if sum(part.x.nbytes for part in held) >= PIECE_BYTES:
+            yield _piece(data, held)
+            held = []
+    if held:
+        yield _piece(data, held)
+
+
+def _piece(data: Stream, held: Sequence[Batch]) -> Images:
+    index, x, y = (torch.cat(columns) for columns in zip(*held, strict=True))
+    return Images(x, y, data.class_names, data.name, data.split, index=index)

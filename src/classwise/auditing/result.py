@@ -1,0 +1,342 @@
+"""An audit: outcomes, and everything that they say about the weakest class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing import parts
+from classwise.auditing.keeping import Kept
+from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
+from classwise.errors import UserError
+from classwise.stats import metrics
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import Interval, class_intervals, wilson
+from classwise.stats.worst import Minimum, minimum, possibly_worst
+from classwise.storage import replacing, write_text
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run
+
+SCHEMA_VERSION = 1
+ABOUT = "audit.json"
+"""The file that makes a folder an audit's."""
+TRACE = "trace.parquet"
+WORST_SHARE = 0.2
+
+
+class Caution(NamedTuple):
+    """Something that a reader of the numbers should know.
+
+    Attributes:
+        name: of the guard that raised it.
+        sentence: what is wrong, in one sentence.
+        value: the number behind it; NaN where there is none.
+    """
+
+    name: str
+    sentence: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The class (or group) of lowest accuracy under one attack.
+
+    Attributes:
+        attack: the attack, or ``all``.
+        label: the class's number.
+        name: its name.
+        count: its images.
+        accuracy: the share of them that stand: too low on average, since the class was chosen for being low.
+        low: lower end of the 95 % interval of this class's accuracy.
+        high: upper end.
+        possibly: the names of the classes that may be the true worst one.
+        minimum: the accuracy of the true worst class, whichever it is: plug-in, split estimate, simultaneous interval.
+    """
+
+    attack: str
+    label: int
+    name: str
+    count: int
+    accuracy: float
+    low: float
+    high: float
+    possibly: tuple[str, ...]
+    minimum: Minimum
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """The result of an audit.
+
+    Attributes:
+        outcomes: a row for each image and attack.
+        warnings: what the guards found.
+        group: the grouping that tables use in place of the class; None for the class.
+        name: what the audit is called.
+        path: the folder that holds it, if it was saved or written.
+        environment: what it was made with, and how long it took.
+        kept: tensors that were asked for (``logits``, ``features``, ``images``) and a few ``examples`` of each class.
+        trace: how the confidences of traced images moved, a row for each image, attack, iteration and class; or None.
+        alpha: 1 minus the coverage of the intervals.
+    """
+
+    outcomes: Outcomes
+    warnings: tuple[Caution, ...] = ()
+    group: str | None = None
+    name: str = "audit"
+    path: Path | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+    trace: pd.DataFrame | None = None
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.outcomes.grouping(self.group)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be asked about: ``clean``, each attack, ``<family>-best``, ``<family>-union``, ``all``."""
+        return self.outcomes.names
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks themselves, ``clean`` among them."""
+        return self.outcomes.attacks
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the classes, or of the groups in their place."""
+        return self.outcomes.grouping(self.group).names
+
+    @cached_property
+    def _counts(self) -> dict[str, ClassCounts]:
+        return {name: self.outcomes.counts(name, self.group) for name in self.names}
+
+    def counts(self, name: str = ALL) -> ClassCounts:
+        """Images and right answers of each class under an attack.
+
+        Raises:
+            UserError: for an attack that is not in `names`.
+        """
+        return self._counts[name] if name in self._counts else self.outcomes.counts(name, self.group)
+
+    def intervals(self, name: str = ALL, *, simultaneous: bool = False) -> Interval:
+        """95 % intervals of the class accuracies (C,) under an attack, for new images of the same classes."""
+        return class_intervals(self.counts(name), self.alpha, simultaneous=simultaneous)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each class (or group) that has images.
+
+        Columns: ``n``, the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 % interval of
+        the last one, ``all``.
+        """
+        low, high = self.intervals(ALL)
+        columns = {name: counts.accuracy for name, counts in self._counts.items()}
+        index = pd.Index(self.group_names, name=self.group or "class")
+        count = np.max([counts.count for counts in self._counts.values()], axis=0)
+        frame = pd.DataFrame({"n": count, **columns, "low": low, "high": high}, index=index)
+        return frame[frame["n"] > 0]
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """A row for each of `names`.
+
+        Columns: ``n``; ``overall`` over images with ``low`` and ``high`` (Wilson), ``macro`` over classes; ``worst``
+        (accuracy) and ``worst_class`` (name); ``worst20`` (mean of the lowest fifth of the classes); ``cv`` (variance
+        over classes, fraction squared); ``mcd``; ``nrr`` (with the clean accuracy; NaN if that is not known); ``hmw``.
+        """
+        clean = self._counts.get(CLEAN)
+        rows = [self._summary_row(counts, clean) for counts in self._counts.values()]
+        return pd.DataFrame(rows, index=pd.Index(list(self._counts), name="attack"))
+
+    def _summary_row(self, counts: ClassCounts, clean: ClassCounts | None) -> dict[str, Any]:
+        total, correct = int(counts.count.sum()), int(counts.correct.sum())
+        accuracy, overall = counts.accuracy, metrics.overall_micro(counts)
+        low, high = wilson(correct, total, self.alpha)
+        label, worst = metrics.worst_class(accuracy)
+        return {
+            "n": total,
+            "overall": overall,
+            "low": float(low),
+            "high": float(high),
+            "macro": metrics.overall_macro(accuracy),
+            "worst_class": self.group_names[label],
+            "worst": worst,
+            "worst20": metrics.worst_share(accuracy, WORST_SHARE),
+            "cv": metrics.class_variance(accuracy),
+            "mcd": metrics.max_class_discrepancy(accuracy),
+            "nrr": metrics.nrr(metrics.overall_micro(clean), overall) if clean is not None else float("nan"),
+            "hmw": metrics.hmw(overall, worst),
+        }
+
+    def worst(self, name: str = ALL) -> Worst:
+        """The weakest class under an attack, and how sure that is.
+
+        Raises:
+            UserError: for an attack that is not in `names`.
+        """
+        counts = self.counts(name)
+        low, high = self.intervals(name)
+        least = minimum(counts, self.alpha)
+        suspects = np.flatnonzero(possibly_worst(counts, self.alpha))
+        return Worst(
+            attack=name,
+            label=least.label,
+            name=self.group_names[least.label],
+            count=int(counts.count[least.label]),
+            accuracy=least.plug_in,
+            low=float(low[least.label]),
+            high=float(high[least.label]),
+            possibly=tuple(self.group_names[label] for label in suspects),
+            minimum=least,
+        )
+
+    def confusion(self, name: str) -> pd.DataFrame:
+        """Counts of images by truth (row) and prediction (column) under one attack.
+
+        With ``stop="broken"`` the predictions are those on breaking images, the first that were found; the frame's
+        ``attrs["shows"]`` says in words which images it shows.
+
+        Raises:
+            UserError: for a name that stands for several attacks.
+        """
+        names = list(self.outcomes.class_names)
+        frame = pd.DataFrame(
+            self.outcomes.confusion(name),
+            index=pd.Index(names, name="truth"),
+            columns=pd.Index(names, name="prediction"),
+        )
+        frame.attrs["shows"] = self._shows(name)
+        return frame
+
+    def _shows(self, name: str) -> str:
+        if name == CLEAN:
+            return "predictions on the images themselves"
+        known = {
+            "never": "predictions on the attack's last iterate",
+            "broken": "predictions on breaking images, and where none was found on the iterate of lowest margin",
+            None: "predictions as they were given",
+        }
+        return known[self.outcomes.meta.stop]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every attack has judged every image."""
+        return not self.outcomes.missing
+
+    def save(self, path: str | Path) -> Path:
+        """Write the audit into a folder; into ``audits/<name>`` of it if it is a run's.
+
+        Returns:
+            The folder that now holds the audit.
+
+        Raises:
+            UserError: if the folder holds another audit, or cannot be written.
+        """
+        folder = folder_for(Path(path), self.name)
+        if self.path is not None and folder.resolve() == self.path.resolve():
+            return folder
+        if (folder / ABOUT).exists() or parts.listed(folder / "outcomes"):
+            raise UserError(f"{folder} holds an audit already; give another folder")
+        self.outcomes.save(folder / "outcomes")
+        self.kept.save(folder)
+        self.write_trace(folder)
+        write_about(folder, self)
+        return folder
+
+    def write_trace(self, folder: Path) -> None:
+        """Write the trace, if there is one, into the audit's folder."""
+        if self.trace is not None:
+            with replacing(folder / TRACE) as temporary:
+                self.trace.to_parquet(temporary, index=False)
+
+    def html(self, path: str | Path, run: Run | None = None) -> Path:
+        """Write the audit as one self-contained page; ``run`` adds the curves of a training run."""
+        from classwise.report import page
+
+        page(self, path, run)
+        return Path(path)
+
+    @staticmethod
+    def load(path: str | Path) -> Audit:
+        """Read an audit from its folder, or from a run folder that holds exactly one; also a bare table of outcomes.
+
+        Raises:
+            UserError: if there is no audit, there are several, or a newer version wrote it.
+        """
+        folder = _found(Path(path))
+        outcomes = Outcomes.load(folder)
+        about = read_about(folder) if (folder / ABOUT).is_file() else {}
+        return Audit(
+            outcomes=outcomes,
+            warnings=tuple(Caution(*warning) for warning in about.get("warnings", ())),
+            group=about.get("group"),
+            name=about.get("name", folder.stem),
+            path=folder,
+            environment=about.get("environment", {}),
+            kept=Kept(folder) if folder.is_dir() else Kept(),
+            trace=pd.read_parquet(folder / TRACE) if (folder / TRACE).is_file() else None,
+            alpha=about.get("alpha", 0.05),
+        )
+
+
+def folder_for(path: Path, name: str) -> Path:
+    """Where an audit goes that a user wants in ``path``: a run folder keeps its audits under ``audits``."""
+    return path / "audits" / name if (path / "recipe.yaml").is_file() else path
+
+
+def write_about(folder: Path, audit: Audit, **more: Any) -> None:
+    """Write the file that makes a folder an audit's; it is the last file written."""
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "name": audit.name,
+        "group": audit.group,
+        "alpha": audit.alpha,
+        "complete": audit.complete,
+        "missing": audit.outcomes.missing,
+        "warnings": [[*warning] for warning in audit.warnings],
+        "environment": dict(audit.environment),
+        **more,
+    }
+    write_text(folder / ABOUT, json.dumps(about, indent=2) + "\n")
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What `write_about` wrote.
+
+    Raises:
+        UserError: if it is damaged, or a newer version wrote it.
+    """
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        version = int(about["schema_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / ABOUT} is damaged; run the audit again in another folder") from error
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{folder}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
+        )
+    return about
+
+
+def _found(path: Path) -> Path:
+    """The audit's own folder."""
+    if not (path / "recipe.yaml").is_file():
+        return path
+    audits = sorted(folder.parent for folder in path.glob(f"audits/*/{ABOUT}"))
+    if not audits:
+        raise UserError(f"{path} is a run without an audit; make one with: classwise audit {path}")
+    if len(audits) > 1:
+        names = ", ".join(str(folder) for folder in audits)
+        raise UserError(f"{path} holds several audits; name one of {names}")
+    return audits[0]

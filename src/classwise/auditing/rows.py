@@ -1,0 +1,95 @@
+"""Rows of the outcomes table from logits and finished attacks; `classwise.auditing.parts.filled` completes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special
+from torch import Tensor
+
+from classwise.attacks.engine import Finished
+from classwise.auditing.outcomes import CLEAN
+from classwise.stats.metrics import confidence_variance
+from classwise.threat import Threat
+
+OK, NAN, SKIPPED = "ok", "nan", "skipped"
+
+
+def clean_rows(index: Tensor, y: Tensor, logits: Tensor) -> pd.DataFrame:
+    """Rows of the pass without an attack, for images (N,), labels (N,) and float32 logits (N, C)."""
+    columns = _of_logits(logits, y) | {
+        "index": _numpy(index),
+        "epsilon": 0.0,
+        "distance": 0.0,
+        "iterations": 0,
+        "forwards": 1,
+        "backwards": 0,
+    }
+    return _frame(columns, CLEAN)
+
+
+def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
+    """Rows of images that an attack has finished with; ``threat`` holds their radius, one number or (N,)."""
+    epsilon = threat.epsilon
+    columns = _of_logits(done.logits, done.y) | {
+        "index": _numpy(done.index),
+        "epsilon": _numpy(epsilon) if isinstance(epsilon, Tensor) else epsilon,
+        "distance": _numpy(threat.distance(done.x, done.x0)),
+        "iterations": _numpy(done.iterations),
+        "forwards": _numpy(done.forwards),
+        "backwards": _numpy(done.backwards),
+    }
+    if "zero_gradients" in done.records:
+        columns["zero_gradients"] = _numpy(done.records["zero_gradients"])
+    return _frame(columns, attack)
+
+
+def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
+    """Rows of images that need no attack, since they are wrong as they are: the image itself, no steps, no passes."""
+    nothing = dict.fromkeys(("iterations", "forwards", "backwards", "zero_gradients"), 0)
+    return clean.assign(attack=attack, epsilon=epsilon, **nothing)
+
+
+def skipped_rows(attack: str, broken: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
+    """Rows of images that a cascade does not hand on, from the rows of the attacks that broke them."""
+    nothing = dict.fromkeys(("forwards", "backwards"), 0)
+    frame = broken[["index", "label", "broken_by"]]
+    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **nothing)
+
+
+def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
+    breaker = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
+    return pd.DataFrame(columns | {"attack": attack, "broken_by": breaker})
+
+
+def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:
+    """What the columns hold of float32 logits (N, C): every row from its own logits alone."""
+    values, label = _numpy(logits).astype(np.float64), _numpy(y)
+    rows = np.arange(len(label))
+    finite = np.isfinite(values).all(axis=1)
+    values = np.where(finite[:, None], values, 0.0)
+    confidence = special.softmax(values, axis=1)
+    # The order that torch's argmax has: the first of equal logits.
+    ranked = np.argsort(-values, axis=1, kind="stable")
+    predicted = ranked[:, 0]
+    others = values.copy()
+    others[rows, label] = -np.inf
+    columns = {
+        "prediction": predicted,
+        "p_label": confidence[rows, label],
+        "p_predicted": confidence[rows, predicted],
+        "margin": values[rows, label] - others.max(axis=1),
+        "confidence_variance": confidence_variance(confidence),
+    }
+    if values.shape[1] > 1:
+        columns["runner_up"] = ranked[:, 1]
+    known = {name: np.where(finite, column, np.nan) for name, column in columns.items()}
+    correct = finite & (predicted == label)
+    return known | {"label": label, "correct": correct, "status": np.where(finite, OK, NAN)}
+
+
+def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return array

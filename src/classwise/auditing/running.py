@@ -1,0 +1,272 @@
+"""The run of an audit: a clean pass, then every attack, over images in memory or a stream cut into pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
+from classwise.auditing.keeping import EXAMPLES
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.preparing import Plan
+from classwise.auditing.recording import Recorder
+from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.tracing import trace_rows
+from classwise.data.images import Batch, Images
+from classwise.errors import UserError
+from classwise.progress import Progress
+from classwise.stats.counts import IntArray
+
+EXAMPLES_A_CLASS = 8
+EXAMPLES_BYTES = 16 << 20
+"""How many examples of each class are kept for a report, and how much memory they may take in all."""
+
+
+class _Features(nn.Module):
+    """The pooled features of a model in place of its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) features of images (N, C, H, W)."""
+        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has seen that it exists
+        return features.flatten(1)
+
+
+class Runner:
+    """One audit in progress.
+
+    Args:
+        model: the classifier, returning logits.
+        plan: what to do.
+        recorder: where rows go, and which are done.
+        progress: who is told.
+        deadline: the time (`time.monotonic`) after which no further image is begun; infinity for none.
+        sample_size: how many of the first images to hold for the guards.
+
+    Attributes:
+        sample: these images, classes in turn.
+        sample_radius: their radii, where images differ in it.
+        traces: what was traced, a frame for each attack.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        recorder: Recorder,
+        progress: Progress,
+        *,
+        deadline: float = math.inf,
+        sample_size: int = 0,
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.recorder = recorder
+        self.progress = progress
+        self.deadline = deadline
+        self.sample_size = sample_size
+        self.engine = plan.engine(model)
+        self.traces: list[pd.DataFrame] = []
+        self.sample: Batch | None = None
+        self.sample_radius: Tensor | None = None
+        self._examples: set[int] = set()
+        self._examples_taken = pd.Series(dtype=np.int64)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
+
+    def run(self, pieces: Iterable[Images]) -> None:
+        """Judge every image by every attack, as far as the time goes."""
+        for piece in pieces:
+            order = balanced_order(piece.y.cpu())
+            if self.sample is None:
+                rows = order[: self.sample_size]
+                self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+            self._clean(piece, order)
+            self._choose_examples(piece)
+            for label, attack in self.plan.suite.attacks.items():
+                self._attack(label, attack, piece, order)
+            self._trace(piece)
+            if self.late:
+                break
+        self.recorder.flush()
+
+    def _clean(self, piece: Images, order: Tensor) -> None:
+        """The pass without an attack."""
+        number = piece.index.cpu().numpy()
+        done = self.recorder.rows(CLEAN, number)
+        before = pd.Series(piece.y.cpu().numpy(), number)[done.index]
+        if not np.array_equal(before.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
+            raise UserError("the folder holds an audit of other images: their labels differ; give another folder")
+        todo = order[~np.isin(number[order.numpy()], done.index)]
+        self.progress.begin(CLEAN, len(todo))
+        for rows in torch.split(todo, self.plan.batch):
+            if self.late or not len(rows):
+                break
+            batch = piece.batch(rows)
+            logits = self._predict(batch.x)
+            frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
+            self.recorder.add(frame, self._tensors(batch.index, batch.x, logits, images=False))
+            self.progress.advance(len(rows))
+
+    def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
+        """One attack on all images that it should see."""
+        number = piece.index.cpu().numpy()
+        done = self.recorder.rows(label, number).index
+        clean = self.recorder.rows(CLEAN, number)
+        clean = clean[~clean.index.isin(done)]
+        attackable = clean
+        if self.plan.stop == "broken":
+            wrong = clean[~clean["correct"]]
+            self.recorder.add(self._regrouped(carried_rows(label, wrong, self._epsilon(piece, wrong)), wrong))
+            attackable = clean[clean["correct"]]
+        if self.plan.cascade:
+            broken = self._broken_before(label, attackable.index.to_numpy(dtype=np.int64))
+            self.recorder.add(self._regrouped(skipped_rows(label, broken, self._epsilon(piece, broken)), broken))
+            attackable = attackable[~attackable.index.isin(broken.index)]
+        todo = order[np.isin(number[order.numpy()], attackable.index)]
+        self.progress.begin(label, len(todo))
+        while len(todo):
+            try:
+                self._attack_rows(label, attack, piece, todo)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+                todo = todo[~np.isin(number[todo.numpy()], self.recorder.rows(label, number).index)]
+            else:
+                return
+
+    def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))
+        # Closed at once, also after an exception, so that the model is itself again.
+        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+            for done in blocks:
+                rows = todo[done.row.cpu()]
+                radius = self._radii(rows)
+                threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
+                frame = self._grouped(attacked_rows(label, done, threat), piece, rows)
+                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._twins(done)
+                self.recorder.add(frame, tensors)
+                self.progress.advance(len(done.row))
+
+    def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
+        """The images to attack; none any more when the time is up, so that those begun are finished."""
+        for rows in torch.split(todo, self.plan.batch):
+            if self.late:
+                return
+            batch = piece.batch(rows)
+            radius = self._radii(rows)
+            yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
+
+    def _radii(self, rows: Tensor) -> Tensor | None:
+        """The radius of each image, where they differ; such data are in memory, so that a piece is all of them."""
+        epsilon = self.plan.threat.epsilon
+        return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
+
+    def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
+        """The radius for the rows of a frame: one number, or an array."""
+        epsilon = self.plan.threat.epsilon
+        if not isinstance(epsilon, Tensor):
+            return epsilon
+        return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
+
+    def _broken_before(self, label: str, index: IntArray) -> pd.DataFrame:
+        """Of some images, the rows of those that an earlier attack broke."""
+        earlier = list(self.plan.suite.attacks)
+        rows = [self.recorder.rows(name, index) for name in earlier[: earlier.index(label)]]
+        broken = [frame[frame["broken_by"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        if not broken:
+            return self.recorder.rows(CLEAN, index).iloc[:0]
+        return pd.concat(broken)
+
+    def _halve(self, error: Exception) -> None:
+        """Go on with a batch of half the size, which voids the promise of the same bits."""
+        half = self.engine.batch // 2
+        if half < SMALLEST_BATCH:
+            raise UserError(f"the device has no memory for {self.engine.batch} images; use one with more") from error
+        note = f"batch halved from {self.engine.batch} to {half} for memory"
+        self.progress.say(note)
+        self.engine = self.plan.engine(self.model, half)
+        self.recorder.meta = dataclasses.replace(self.recorder.meta, notes=(*self.recorder.meta.notes, note))
+
+    def _predict(self, x: Tensor) -> Tensor:
+        while True:
+            try:
+                (logits,) = self.engine.predict([x])
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+            else:
+                return logits
+
+    def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
+        """The rows with a column for each grouping of the images."""
+        ids = {name: piece.columns[name].ids[rows].numpy() for name in self.recorder.meta.groups}
+        return frame.assign(**ids)
+
+    def _regrouped(self, frame: pd.DataFrame, source: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(**{name: source[name].to_numpy() for name in self.recorder.meta.groups})
+
+    def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
+        """What the user asked to keep of some finished images."""
+        numbers, kept = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
+        if "logits" in self.plan.keep:
+            kept["logits"] = (numbers, logits.cpu().numpy())
+        if "features" in self.plan.keep:
+            (features,) = Engine(_Features(self.model), batch=self.engine.batch).predict([x])
+            kept["features"] = (numbers, features.cpu().numpy())
+        if images and "images" in self.plan.keep:
+            kept["images"] = (numbers, x.cpu().numpy())
+        return kept
+
+    def _choose_examples(self, piece: Images) -> None:
+        """The images of each class whose twins a report may show: the first ones that are right when clean."""
+        size = 4 * math.prod(piece.shape) * len(self.plan.suite.attacks)  # two images, two bytes a pixel
+        share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
+        clean = self.recorder.rows(CLEAN, piece.index.cpu().numpy())
+        right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
+        place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
+        chosen = right[place < share]
+        self._examples = set(chosen["index"])
+        self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
+
+    def _twins(self, done: Finished) -> dict[str, tuple[Any, Any]]:
+        """The examples among some finished images, each as it is and as its adversarial twin, in half precision."""
+        numbers = done.index.cpu()
+        chosen = torch.tensor([number in self._examples for number in numbers.tolist()])
+        if not chosen.any():
+            return {}
+        pairs = torch.stack([done.x0, done.x], dim=1).cpu()
+        return {EXAMPLES: (numbers[chosen].numpy(), pairs[chosen].half().numpy())}
+
+    def _trace(self, piece: Images) -> None:
+        rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
+        if not len(rows) or self.late:
+            return
+        batch = piece.batch(rows)
+        radius = self._radii(rows)
+        threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
+        for label, attack in self.plan.suite.attacks.items():
+            self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
+
+
+def balanced_order(y: Tensor) -> Tensor:
+    """Rows so that classes take turns: an audit that is stopped has judged about as many images of each class."""
+    by_class = torch.argsort(y, stable=True)
+    counts = torch.bincount(y)
+    rank = torch.empty_like(by_class)
+    rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
+    return torch.argsort(rank, stable=True)

@@ -1,0 +1,135 @@
+"""Which attacks an audit runs, and what each is called in its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.ascent import PGD, TEMPERATURES, TemperaturePGD
+from classwise.attacks.base import Attack
+from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+from classwise.errors import UserError
+from classwise.settings import Spec, describe, make, parse_spec
+
+DEFAULT_SPECS: tuple[str, ...] = (
+    "pgd:steps=20,step_size=0.1eps",
+    "pgd:steps=20,step_size=0.1eps,objective=margin",
+    "tpgd:steps=20,step_size=0.1eps",
+)
+"""What an audit runs unless told otherwise: twice the steps of usual training, on three losses.
+
+The step is the papers' 0.003 at 8/255 (kdd21 A.2), rounded to a tenth of the radius so that it fits every radius.
+"""
+
+Choice = Spec | Attack
+"""How a user names an attack: a spec, a mapping with a name, or an attack itself."""
+Attacks = Choice | Iterable[Choice] | Mapping[str, Choice]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The attacks of an audit.
+
+    Attributes:
+        attacks: in their order, by the label that tables use.
+        families: labels of attacks that differ in one setting, by the family's name.
+    """
+
+    attacks: Mapping[str, Attack]
+    families: Mapping[str, tuple[str, ...]]
+
+    def specs(self) -> dict[str, dict[str, Any]]:
+        """The complete spec of each attack, defaults filled in."""
+        return {label: describe(ATTACKS, attack) for label, attack in self.attacks.items()}
+
+
+def parse_attacks(attacks: Attacks | None = None) -> Suite:
+    """Read what a user asks for.
+
+    ``tpgd`` without an inverse temperature stands for the paper's grid {2, 5, 10, 50}, each an attack of its own, such
+    as ``tpgd[5]``. Labels that come twice are numbered: ``pgd``, ``pgd-2``.
+
+    Args:
+        attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
+            None: `DEFAULT_SPECS`.
+
+    Raises:
+        UserError: for an unknown attack or field, no attack at all, or a label with a meaning of its own.
+    """
+    chosen = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    found: dict[str, Attack] = {}
+    families: dict[str, tuple[str, ...]] = {}
+    for given, choice in chosen:
+        members = _members(choice)
+        base = given or (_label(members[0]) if len(members) == 1 else _name(members[0]))
+        base = _fresh(base, [*found, *families], numbered=given is None)
+        labelled = {base: members[0]}
+        if len(members) > 1:
+            labelled = {f"{base}[{attack.inverse_temperature:g}]": attack for attack in members}
+            families[base] = tuple(labelled)
+        for label in found.keys() & labelled.keys():
+            raise UserError(f"two attacks are called {label!r}; choose another label for one of them")
+        found |= labelled
+    if not found:
+        raise UserError("no attack is chosen; name one, such as pgd:steps=20")
+    taken = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
+    for label in found.keys() & ({CLEAN, ALL} | taken):
+        raise UserError(f"an attack cannot be called {label!r}, which has a meaning of its own; choose another label")
+    return Suite(found, families)
+
+
+def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
+    """Every choice with the label that the user gave it."""
+    if isinstance(attacks, str | Attack):
+        return [(None, attacks)]
+    if isinstance(attacks, Mapping):
+        if isinstance(attacks.get("name"), str):  # one attack's spec, not labels with attacks
+            return [(None, attacks)]
+        return [(str(label), choice) for label, choice in attacks.items()]
+    return [(None, choice) for choice in attacks]
+
+
+def _members(choice: Choice) -> list[Any]:
+    """The attack that is meant, or the grid of them."""
+    if not isinstance(choice, str | Mapping | Attack):
+        raise UserError(f"{choice!r} is no attack; attacks are {', '.join(ATTACKS)}, or a class of your own")
+    if not isinstance(choice, Attack):
+        name, options = _named(choice)
+        if name == "tpgd" and "inverse_temperature" not in options:
+            return [make(ATTACKS, {"name": name, **options, "inverse_temperature": value}) for value in TEMPERATURES]
+    return [make(ATTACKS, choice)]
+
+
+def _named(spec: Spec) -> tuple[str, dict[str, Any]]:
+    if isinstance(spec, str):
+        return parse_spec(spec, ATTACKS)
+    options = dict(spec)
+    return str(options.pop("name", "")), options
+
+
+def _name(attack: Attack) -> str:
+    """The attack's name in the registry; for a class of the user's own, the class's."""
+    return ATTACKS.name_of(type(attack)).rpartition(":")[2]
+
+
+def _label(attack: Attack) -> str:
+    """The shortest name that tells the attack from its kin."""
+    if isinstance(attack, PGD) and attack.objective != "ce":
+        return f"{_name(attack)}-{attack.objective}"
+    if isinstance(attack, TemperaturePGD):
+        return f"{_name(attack)}[{attack.inverse_temperature:g}]"
+    return _name(attack)
+
+
+def _fresh(label: str, taken: list[str], *, numbered: bool) -> str:
+    """The label, or the first free of ``label-2``, ``label-3``, ..."""
+    if label not in taken or not numbered:
+        return label
+    return next(f"{label}-{number}" for number in range(2, len(taken) + 3) if f"{label}-{number}" not in taken)
+
+
+def attack_length(attack: Attack) -> int:
+    """The largest number of steps that an image can take, restarts included."""
+    return attack.length * attack.starts

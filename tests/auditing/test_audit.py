@@ -1,0 +1,512 @@
+"""Audits of models whose robustness is known in closed form."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from classwise.attacks.ascent import PGD, Ascent
+from classwise.attacks.base import Case
+from classwise.auditing import running
+from classwise.auditing.audit import audit, estimate
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.compute import EXACT
+from classwise.data.images import Column, Images
+from classwise.data.stream import Stream
+from classwise.errors import UserError
+from classwise.settings import settings
+from classwise.stats.metrics import confidence_variance
+from tests.auditing import toys
+
+EPSILON = 0.05
+THREAT = f"Linf:{EPSILON}"
+
+
+def run(**more: Any) -> Audit:
+    chosen: dict[str, Any] = {
+        "model": toys.model(),
+        "data": toys.images(),
+        "threat": THREAT,
+        "attacks": ["pgd:steps=5", "pgd:steps=5,objective=margin"],
+        "compute": EXACT,
+        "batch": 32,
+    }
+    return audit(**(chosen | more))
+
+
+def test_a_linear_model_of_two_classes_is_judged_exactly() -> None:
+    data, net = toys.images(120, classes=2), toys.model(classes=2)
+    truth = toys.margins(data, net, EPSILON)
+    assert 15 < int((truth <= 0).sum()) < 105, "the radius should split the images"
+    assert float(truth.abs().min()) > 1e-3
+    result = run(model=net, data=data, attacks="pgd:steps=20,step_size=0.1eps")
+    assert result.outcomes.correct("pgd").tolist() == (truth > 0).tolist()
+    standing = result.outcomes.rows("pgd").query("correct")
+    assert standing["margin"].to_numpy() == pytest.approx(truth[truth > 0].numpy(), abs=1e-5)
+
+
+def test_rows_say_what_the_design_says() -> None:
+    data, net = toys.images(), toys.model()
+    result = run(model=net, data=data)
+    clean, attacked = result.outcomes.rows("clean"), result.outcomes.rows("pgd")
+    logits = net(data.pixels()).detach()
+    confidence = logits.double().softmax(1).numpy()
+    assert clean["prediction"].tolist() == logits.argmax(1).tolist()
+    assert clean["p_label"].to_numpy() == pytest.approx(confidence[np.arange(len(data)), data.y], rel=1e-6)
+    assert clean["confidence_variance"].to_numpy() == pytest.approx(confidence_variance(confidence), rel=1e-5)
+    assert clean["runner_up"].tolist() == logits.argsort(1, descending=True)[:, 1].tolist()
+    assert set(clean["forwards"]) == {1}
+    assert set(clean["epsilon"]) == {0.0}
+    assert (attacked["distance"] <= EPSILON + 1e-6).all()
+    assert set(attacked["epsilon"]) == {EPSILON}
+    standing = attacked[attacked["correct"]]
+    assert set(standing["backwards"]) == {5}
+    assert standing["broken_by"].isna().all()
+    assert set(attacked[~attacked["correct"]]["broken_by"]) <= {"pgd", "clean"}
+
+
+def test_images_wrong_when_clean_are_broken_without_a_step() -> None:
+    data = toys.images(strength=(0.0, 0.06, 0.06))
+    result = run(data=data)
+    wrong = result.outcomes.rows("clean").query("~correct")
+    assert len(wrong)
+    rows = result.outcomes.rows("pgd").set_index("index").loc[wrong["index"]]
+    assert set(rows["broken_by"]) == {"clean"}
+    assert set(rows["iterations"]) == set(rows["backwards"]) == {0}
+    assert rows["prediction"].tolist() == wrong["prediction"].tolist()
+
+
+def test_with_stop_never_every_image_takes_every_step() -> None:
+    data = toys.images(strength=(0.0, 0.06, 0.06))
+    result = run(data=data, stop="never", attacks="pgd:steps=5")
+    rows = result.outcomes.rows("pgd")
+    assert set(rows["iterations"]) == set(rows["backwards"]) == {5}
+    assert set(rows[~rows["correct"]]["broken_by"]) == {"pgd"}
+    assert "last iterate" in result.confusion("pgd").attrs["shows"]
+
+
+def test_a_cascade_hands_only_survivors_on() -> None:
+    side_by_side, cascade = run(), run(cascade=True)
+    first = side_by_side.outcomes.rows("pgd")
+    second = cascade.outcomes.rows("pgd-margin")
+    skipped = second[second["status"] == "skipped"]
+    broken = first[first["broken_by"] == "pgd"]
+    assert len(broken)
+    assert skipped["index"].tolist() == broken["index"].tolist()
+    assert set(skipped["broken_by"]) == {"pgd"}
+    assert skipped["prediction"].isna().all()
+    assert not skipped["correct"].any()
+    assert cascade.outcomes.correct("all").tolist() == side_by_side.outcomes.correct("all").tolist()
+    assert int(cascade.confusion("pgd-margin").to_numpy().sum()) == len(second) - len(skipped)
+
+
+def test_the_grid_of_temperatures_is_a_family() -> None:
+    result = run(attacks="tpgd:steps=2")
+    assert result.names == (
+        "clean",
+        "tpgd[2]",
+        "tpgd[5]",
+        "tpgd[10]",
+        "tpgd[50]",
+        "tpgd-best",
+        "tpgd-union",
+        "all",
+    )
+    overall = result.summary["overall"]
+    assert overall["tpgd-best"] == overall[["tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]"]].min()
+    assert overall["tpgd-union"] <= overall["tpgd-best"]
+    assert overall["tpgd-union"] == overall["all"]
+
+
+@pytest.mark.parametrize("net", [toys.model(scale=0.05), toys.model(scale=1.0)])
+def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
+    data = toys.images(100)
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(3))
+    attacks = ["pgd:steps=4,restarts=2", "tpgd:steps=3"]
+    plain = audit(net, data, THREAT, attacks, batch=32)
+    permuted = audit(net, data.take(order), THREAT, attacks, batch=32)
+    pd.testing.assert_frame_equal(plain.outcomes.frame, permuted.outcomes.frame, check_exact=True)
+    alone = audit(net, data.take(order[:20]), THREAT, attacks, batch=32)
+    same = plain.outcomes.frame[plain.outcomes.frame["index"].isin(order[:20].numpy())].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone.outcomes.frame, same, check_exact=True)
+
+
+def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toys.images()
+    plain = run(data=data)
+    monkeypatch.setattr("classwise.auditing.preparing.PIECE_BYTES", 10_000)  # several pieces
+    names = data.class_names
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_size=7)
+    for source in (Stream(loader, names), Stream(iter(zip(data.x, data.y, strict=True)), names)):
+        streamed = run(data=source)
+        pd.testing.assert_frame_equal(streamed.outcomes.frame, plain.outcomes.frame, check_exact=True)
+    assert streamed.outcomes.meta.data_hash
+    unnamed = run(data=(data.x, data.y))
+    pd.testing.assert_frame_equal(unnamed.outcomes.frame, plain.outcomes.frame, check_exact=True)
+    assert unnamed.outcomes.class_names == ("0", "1", "2")
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    net = toys.model().train()
+    net.head.eval()
+    before = [parameter.requires_grad for parameter in net.parameters()]
+    flags = [module.training for module in net.modules()]
+    run(model=net)
+    assert [module.training for module in net.modules()] == flags
+    assert [parameter.requires_grad for parameter in net.parameters()] == before
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+class Bursting:
+    """A listener that fails when so many images of attacks are done."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def begin(self, task: str, total: int) -> None:
+        self.task = task
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+
+def test_the_model_is_left_as_it_was_after_an_exception() -> None:
+    net = toys.model().train()
+    with pytest.raises(KeyboardInterrupt):
+        run(model=net, progress=Bursting(100))
+    assert all(module.training for module in net.modules())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(("after", "cascade"), [(40, False), (110, True), (190, False)])
+def test_killed_and_resumed_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
+) -> None:
+    monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 24)
+    more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "keep": ["logits", "images"]}
+    whole = run(out=tmp_path / "whole", **more)
+    with pytest.raises(KeyboardInterrupt):
+        run(out=tmp_path / "killed", progress=Bursting(after), **more)
+    begun = len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
+    resumed = run(out=tmp_path / "killed", resume=True, **more)
+    assert 0 < begun < len(list((tmp_path / "killed" / "outcomes").glob("part-*")))
+    pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
+    again = Audit.load(tmp_path / "killed")
+    pd.testing.assert_frame_equal(again.outcomes.frame, whole.outcomes.frame, check_exact=True)
+    assert again.warnings == whole.warnings
+    for kind, attack in itertools.product(("logits", "images", "examples"), ("tpgd[2]", "tpgd[50]")):
+        for one, two in zip(again.kept.get(kind, attack), whole.kept.get(kind, attack), strict=True):
+            assert np.array_equal(one, two)
+
+
+def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 16)
+    whole = run(out=tmp_path / "whole", keep="logits")
+    parts = sorted((tmp_path / "whole" / "outcomes").glob("part-*"))
+    parts[-1].unlink()  # killed after the kept tensors of this part and before its rows
+    (tmp_path / "whole" / "outcomes" / ".part-00099.parquet.x.tmp").write_bytes(b"half")
+    resumed = run(out=tmp_path / "whole", keep="logits", resume=True)
+    pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
+    assert len(resumed.kept.get("logits", "pgd-margin")[0]) == len(
+        whole.outcomes.rows("pgd-margin").query("backwards > 0")
+    )
+
+
+def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
+    run(out=tmp_path / "a")
+    with pytest.raises(UserError, match="holds this audit already"):
+        run(out=tmp_path / "a")
+    with pytest.raises(UserError, match="other settings: threat was"):
+        run(out=tmp_path / "a", threat="Linf:0.1", resume=True)
+    with pytest.raises(UserError, match="other settings: seed was 0, now 1"):
+        run(out=tmp_path / "a", seed=1, resume=True)
+    with pytest.raises(UserError, match="other settings: model_hash"):
+        run(out=tmp_path / "a", model=toys.model(scale=2.0), resume=True)
+    with pytest.raises(UserError, match="other settings: data_hash"):
+        run(out=tmp_path / "a", data=toys.images(seed=1), resume=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("do not touch")
+    with pytest.raises(UserError, match="not empty and holds no audit"):
+        run(out=tmp_path / "full")
+    with pytest.raises(UserError, match="is a file"):
+        run(out=tmp_path / "full" / "thesis.txt")
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "do not touch"
+
+
+def test_a_run_folder_gets_its_audit_inside(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: at\n")
+    run(out=tmp_path, name="test")
+    assert Audit.load(tmp_path).path == tmp_path / "audits" / "test"
+
+
+def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run()
+    late = iter([False] * 5)
+    monkeypatch.setattr(running.Runner, "late", property(lambda _: next(late, True)))
+    lines = Lines()
+    stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines)
+    missing = stopped.outcomes.missing
+    assert missing["pgd-margin"] == 90
+    assert 0 < missing["pgd"] < 90
+    assert stopped.outcomes.attacks == ("clean", "pgd")
+    assert not stopped.complete
+    assert "incomplete" in {warning.name for warning in stopped.warnings}
+    assert any("pgd-margin: 90 images are not judged" in line for line in lines.said)
+    # Images that were begun are finished, and classes have had their turn alike.
+    assert stopped.counts("pgd").count.max() - stopped.counts("pgd").count.min() <= 1
+    monkeypatch.undo()
+    resumed = run(out=tmp_path / "a", resume=True)
+    pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
+
+
+class Lines:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.totals: dict[str, int] = {}
+        self.done: dict[str, int] = {}
+
+    def begin(self, task: str, total: int) -> None:
+        self.task = task
+        self.totals[task] = total
+        self.done[task] = 0
+
+    def advance(self, amount: int) -> None:
+        self.done[self.task] += amount
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+def test_progress_adds_up() -> None:
+    lines = Lines()
+    run(progress=lines)
+    assert list(lines.totals) == ["clean", "pgd", "pgd-margin"]
+    assert lines.done == lines.totals
+    assert lines.totals["clean"] == 90
+
+
+def test_a_radius_for_each_image() -> None:
+    data = toys.images()
+    epsilon = torch.where(data.y == 1, 0.0, EPSILON)
+    from classwise.threat import Threat
+
+    result = run(data=data, threat=Threat("Linf", epsilon))
+    rows = result.outcomes.rows("pgd")
+    assert rows["epsilon"].to_numpy() == pytest.approx(epsilon.numpy())
+    assert (rows["distance"] <= rows["epsilon"] + 1e-6).all()
+    uniform = run(data=data).outcomes
+    others = uniform.labels != 1
+    assert np.array_equal(result.outcomes.correct("pgd")[others], uniform.correct("pgd")[others])
+    assert np.array_equal(result.outcomes.correct("pgd")[~others], uniform.correct("clean")[~others])
+    with pytest.raises(UserError, match=r"radii of shape .3,. for 90 images"):
+        run(data=data, threat=Threat("Linf", epsilon[:3]))
+
+
+def test_grouping_by_column_superclass_and_values() -> None:
+    data = toys.images()
+    site = Column(torch.arange(90) % 2, ("north", "south"))
+    rich = Images(
+        data.x, data.y, data.class_names, superclasses=(0, 0, 1), superclass_names=("A", "B"), columns={"site": site}
+    )
+    by_site = run(data=rich, group="site")
+    assert by_site.table.index.tolist() == ["north", "south"]
+    assert by_site.table["n"].tolist() == [45, 45]
+    assert run(data=rich, group="superclass").table["n"].tolist() == [60, 30]
+    values = run(data=data, group=["left"] * 30 + ["right"] * 60)
+    assert values.table["n"].to_dict() == {"left": 30, "right": 60}
+    plain = run(data=data)
+    expected = [plain.outcomes.correct("all")[:30].mean(), plain.outcomes.correct("all")[30:].mean()]
+    assert values.table["all"].tolist() == pytest.approx(expected)
+    with pytest.raises(UserError, match="unknown grouping of the data"):
+        run(data=data, group="sight")
+
+
+def test_kept_tensors_are_those_of_the_rows() -> None:
+    data, net = toys.images(), toys.model()
+    result = run(model=net, data=data, keep=["logits", "features", "images"])
+    index, images = result.kept.get("images", "pgd")
+    _, logits = result.kept.get("logits", "pgd")
+    _, features = result.kept.get("features", "pgd")
+    attacked = result.outcomes.rows("pgd").set_index("index").loc[index]
+    again = net(torch.from_numpy(images)).detach()
+    assert logits == pytest.approx(again.numpy(), abs=1e-5)
+    assert features == pytest.approx(images.reshape(len(index), -1))
+    assert logits.argmax(1).tolist() == attacked["prediction"].tolist()
+    distance = np.abs(images - data.pixels(torch.from_numpy(index)).numpy()).reshape(len(index), -1).max(1)
+    assert distance == pytest.approx(attacked["distance"].to_numpy(), abs=1e-6)
+    with pytest.raises(UserError, match="unknown tensor to keep"):
+        run(keep="logit")
+    with pytest.raises(UserError, match=r"no images of 'clean' were kept"):
+        result.kept.get("images", "clean")
+
+
+def test_examples_of_each_class_are_kept_for_the_page() -> None:
+    data = toys.images()
+    result = run(data=data)
+    index, clean = result.kept.get("examples", "clean")
+    twins, images = result.kept.get("examples", "pgd")
+    assert index.tolist() == twins.tolist()
+    assert np.bincount(data.y[index]).tolist() == [8, 8, 8]
+    assert clean.shape == images.shape == (24, 1, toys.SIDE, toys.SIDE)
+    assert clean == pytest.approx(data.pixels(torch.from_numpy(index)).numpy(), abs=1e-3)
+    assert 0 < np.abs(images.astype(np.float32) - clean).max() <= EPSILON + 1e-3
+
+
+def test_traces_follow_the_attack(tmp_path: Path) -> None:
+    data, net = toys.images(), toys.model()
+    result = run(model=net, data=data, trace=[4, 80], stop="never", out=tmp_path / "a")
+    trace = result.trace
+    assert trace is not None
+    assert list(trace.columns) == ["index", "attack", "iteration", "class", "confidence"]
+    assert sorted(set(trace["index"])) == [4, 80]
+    assert trace.groupby(["index", "attack", "iteration"])["confidence"].sum().to_numpy() == pytest.approx(1.0)
+    last = trace[(trace["attack"] == "pgd") & (trace["iteration"] == 5) & (trace["index"] == 80)]
+    own = last[last["class"] == int(data.y[80])]["confidence"].item()
+    assert own == pytest.approx(result.outcomes.rows("pgd").set_index("index").loc[80, "p_label"], rel=1e-6)
+    loaded = Audit.load(tmp_path / "a").trace
+    assert loaded is not None
+    pd.testing.assert_frame_equal(loaded, trace)
+
+
+class Partly(toys.Linear):
+    """Gives no finite logits for images that begin brightly."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x[:, 0, 0, :1] > 0.53, torch.nan, super().forward(x))
+
+
+def test_logits_that_are_not_finite_count_as_wrong() -> None:
+    data = toys.images()
+    bright = (data.x[:, 0, 0, 0] > 0.53).tolist()
+    assert 0 < sum(bright) < 90
+    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data)
+    rows = result.outcomes.rows("clean")
+    assert (rows["status"] == "nan").tolist() == bright
+    assert rows[bright]["prediction"].isna().all()
+    assert not rows[bright]["correct"].any()
+    assert rows[bright]["p_label"].isna().all()
+    assert "nan-logits" in {warning.name for warning in result.warnings}
+
+
+class Pair(nn.Module):
+    """Returns its logits in a tuple, as many models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = toys.model()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return self.inner(x), "more"
+
+
+def test_logits_are_picked_from_what_a_model_returns() -> None:
+    pd.testing.assert_frame_equal(run(model=Pair()).outcomes.frame, run().outcomes.frame)
+
+
+class Small(toys.Linear):
+    """A model for which the device has memory for 40 images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 40:
+            raise torch.OutOfMemoryError
+        return super().forward(x)
+
+
+def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
+    small = Small(toys.patterns(3), 0.2).eval()
+    result = run(model=small, batch=128)
+    assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
+    assert result.outcomes.meta.notes == (
+        "batch halved from 128 to 64 for memory",
+        "batch halved from 64 to 32 for memory",
+    )
+    assert "not-repeatable" in {warning.name for warning in result.warnings}
+
+
+@settings
+class Towards(Ascent):
+    """An attack of a user's own: the loss is minus the label's logit."""
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        return -logits.gather(1, y[:, None]).squeeze(1)
+
+
+def test_an_attack_of_a_users_own_needs_no_registration() -> None:
+    result = run(attacks=[Towards(steps=3), "tests.auditing.test_audit:Towards:steps=3", PGD(steps=3)])
+    assert result.attacks == ("clean", "Towards", "Towards-2", "pgd")
+    assert result.outcomes.correct("Towards").tolist() == result.outcomes.correct("Towards-2").tolist()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"model": toys.model(classes=4)}, "the model has 4 classes and toy 3"),
+        ({"data": Images(torch.rand(4, 3, 6, 6), torch.tensor([0, 1, 2, 0]))}, "cannot read images of shape .3, 6, 6"),
+        ({"threat": None}, "no radius is usual for 'toy'"),
+        ({"threat": "Linf:-1"}, "epsilon = -1.0"),
+        ({"attacks": "pdg"}, "did you mean 'pgd'"),
+        ({"batch": 8}, "batch = 8: below 32"),
+        ({"cascade": True, "stop": "never"}, "a cascade attacks what is not broken yet"),
+        ({"stop": "newer"}, "did you mean 'never'"),
+        ({"max_time": 0.0}, "max_time = 0.0"),
+        ({"data": "digits"}, "is text"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "keep": "features"}, "has no method features"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_work(more: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        run(out=tmp_path / "a", **more)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_images_without_names_may_lack_the_last_classes() -> None:
+    data = toys.images()
+    few = Images(data.x[data.y < 2], data.y[data.y < 2])
+    result = run(data=few)
+    assert result.outcomes.class_names == ("0", "1", "2")
+    assert len(result.table) == 2
+
+
+def test_image_numbers_must_differ() -> None:
+    data = toys.images()
+    with pytest.raises(UserError, match="image 0 is there 2 times"):
+        run(data=data.take(torch.tensor([0, 0, 1])))
+
+
+def test_metadata_tell_how_the_rows_came_about(tmp_path: Path) -> None:
+    data, net = toys.images(), toys.model()
+    result = run(model=net, data=data, out=tmp_path / "a")
+    meta = Outcomes.load(tmp_path / "a").meta
+    assert meta == result.outcomes.meta
+    assert meta.data_hash == data.fingerprint()
+    assert (meta.threat, meta.norm, meta.stop, meta.seed, meta.batch) == (THREAT, "Linf", "broken", 0, 32)
+    attacks = meta.attacks["pgd"]
+    assert attacks is not None
+    assert attacks["steps"] == 5
+    assert meta.model == "Linear"
+    assert result.environment["seconds"] > 0
+
+
+def test_estimates_count_the_passes() -> None:
+    cost = estimate(toys.model(), toys.images(), THREAT, ["pgd:steps=5,restarts=2", "fgsm"], batch=32)
+    assert cost.images == 90
+    assert cost.backwards == 90 * 11
+    assert cost.forwards == 90 * (11 + 1 + 2 + 1)
+    assert 0 < cost.minutes < 1

@@ -1,0 +1,82 @@
+"""Conditions that fail a build."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classwise.auditing.condition import MEASURES, Condition, met
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+
+AUDIT = Audit(
+    Outcomes.from_predictions(
+        [0] * 10 + [1] * 40, [0] * 10 + [1] * 40, {"pgd": [0] * 3 + [1] * 7 + [1] * 20 + [0] * 20}, ["cat", "dog"]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("worst(pgd) < 0.31", True),
+        ("worst(pgd) < 0.3", False),
+        ("worst(all) <= 0.3", True),
+        ("worst(all) < 30 %", False),
+        ("worst(all)<=3/10", True),
+        ("overall(pgd) < 0.5", True),
+        ("overall(clean) < 1", False),
+        ("overall(pgd).low < 0.4", True),
+        ("overall(pgd).high < 0.6", True),
+        ("worst(all).low < 0.06", True),
+        ("worst(all).split > 0.3", True),
+        (" mcd( all ) > 0.19 ", True),
+        ("cv(all) >= 0.02", False),
+        ("worst20(pgd) < 0.4", True),
+    ],
+)
+def test_conditions(text: str, holds: bool) -> None:
+    assert Condition.parse(text).holds(AUDIT) is holds
+    assert list(met(AUDIT, [text])) == ([Condition.parse(text)] if holds else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worst(all)", "not of the form"),
+        ("worst < 0.2", "not of the form"),
+        ("__import__('os').system('ls') < 1", "not of the form"),
+        ("wurst(all) < 0.2", "did you mean 'worst'"),
+        ("mcd(all).low < 0.2", "unknown measure"),
+        ("worst(all) < much", "'much' is not a number"),
+        ("worst(all) < nan", "not a number"),
+        ("worst(all) < 1/0", "not a number"),
+    ],
+)
+def test_bad_conditions_are_one_line(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Condition.parse(text)
+
+
+def test_an_attack_that_was_not_run_does_not_pass_a_build() -> None:
+    with pytest.raises(UserError, match="unknown attack in condition"):
+        Condition.parse("worst(autoattack) < 0.2").holds(AUDIT)
+
+
+def test_what_is_not_defined_does_not_pass_a_build() -> None:
+    bare = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}))
+    with pytest.raises(UserError, match="not defined"):
+        Condition.parse("nrr(pgd) < 0.2").holds(bare)
+
+
+@given(
+    st.sampled_from(sorted(MEASURES)),
+    st.sampled_from(["all", "tpgd[5]", "tpgd-best"]),
+    st.sampled_from(["<", "<=", ">", ">="]),
+    st.integers(-100, 100),
+)
+def test_a_condition_reads_what_it_writes(measure: str, attack: str, comparison: str, limit: int) -> None:
+    condition = Condition(measure, attack, comparison, limit / 64)
+    assert Condition.parse(str(condition)) == condition

@@ -1,0 +1,200 @@
+"""Each guard is tripped by a model built to trip it, and is silent on an honest one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.ascent import PGD
+from classwise.attacks.base import Case, State
+from classwise.auditing.audit import audit
+from classwise.auditing.guards import GUARDS, Evidence, run_guards
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.auditing.suite import parse_attacks
+from classwise.compute import EXACT
+from classwise.data.images import Images
+from classwise.settings import settings
+from tests.auditing import toys
+
+STRENGTH = (0.03, 0.08, 0.08)
+"""One class is clearly the weakest, so that nothing is to be said about the choice of it."""
+
+
+def honest() -> Images:
+    return toys.images(120, strength=STRENGTH)
+
+
+def run(**more: Any) -> Audit:
+    chosen: dict[str, Any] = {
+        "model": toys.model(scale=2.0),
+        "data": honest(),
+        "threat": "Linf:0.02",
+        "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
+        "compute": EXACT,
+        "batch": 32,
+    }
+    return audit(**(chosen | more))
+
+
+class Twisted(toys.Linear):
+    """The honest model with something done to its logits."""
+
+    def __init__(self, twist: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(toys.patterns(3), 2.0)
+        self.twist = twist
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.twist(super().forward(x), x)
+
+
+def flat(z: Tensor, _: Tensor) -> Tensor:
+    """Logits in steps: almost everywhere their gradient is zero."""
+    return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
+
+
+class Steep(nn.Module):
+    """Honest logits with gradients that point the wrong way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = toys.model(scale=2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(2 * x.detach() - x)
+        return out
+
+
+@settings
+class Escaping(PGD):
+    """An attack that forgets its ball."""
+
+    def step(self, model: Any, case: Case, state: State) -> State:
+        new = super().step(model, dataclasses.replace(case, threat=case.threat.with_epsilon(0.4)), state)
+        return {**new, "done": new["iteration"] >= self.steps}
+
+
+@settings
+class Shy(PGD):
+    """An attack that claims many steps and takes them in no direction at all."""
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        return 0 * logits.sum(1)
+
+
+def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[], set[str]]:
+    def names() -> set[str]:
+        result = run()
+        return {found.name for found in run_guards(Evidence(change(result.outcomes)))}
+
+    return names
+
+
+def guards_of(**more: Any) -> Callable[[], set[str]]:
+    return lambda: {found.name for found in run(**more).warnings}
+
+
+def split(name: str) -> Images:
+    data = honest()
+    return Images(data.x, data.y, data.class_names, data.name, name)
+
+
+def with_training_attack() -> set[str]:
+    attack = PGD(steps=30)
+    result = run(attacks=attack)
+    return {found.name for found in run_guards(Evidence(result.outcomes, {"pgd": attack}, training_attack=attack))}
+
+
+def noted(outcomes: Outcomes) -> Outcomes:
+    return Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, notes=("batch halved",)))
+
+
+def shortened(outcomes: Outcomes) -> Outcomes:
+    return Outcomes(outcomes.frame.iloc[:-5], outcomes.meta)
+
+
+TRIPPED: dict[str, Callable[[], set[str]]] = {
+    "train-mode": guards_of(model=toys.model(scale=2.0).train()),
+    "nan-logits": guards_of(model=Twisted(lambda z, x: torch.where(x[:, 0, 0, :1] > 0.55, torch.inf, z))),
+    "softmax-outputs": guards_of(model=Twisted(lambda z, _: z.softmax(1))),
+    "logit-range": guards_of(model=Twisted(lambda z, _: torch.tanh(z))),
+    "nondeterministic": guards_of(model=Twisted(lambda z, _: z + 0.1 * torch.randn_like(z))),
+    "batch-dependence": guards_of(model=Twisted(lambda z, _: z - z.mean(0))),
+    "zero-radius": guards_of(attacks=Escaping(steps=10), threat="Linf:0.1"),
+    "outside-ball": guards_of(attacks=Escaping(steps=10)),
+    "zero-gradients": guards_of(model=Twisted(flat)),
+    "single-step": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
+    "large-radius": guards_of(model=Steep()),
+    "not-converged": guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
+    "training-attack": with_training_attack,
+    "training-images": guards_of(data=split("train")),
+    "same-images": guards_of(data=toys.images(90), threat="Linf:0.05"),
+    "incomplete": of_columns(shortened),
+    "not-repeatable": of_columns(noted),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_the_guard_is_tripped(name: str) -> None:
+    torch.manual_seed(0)
+    assert name in TRIPPED[name]()
+
+
+def test_an_honest_audit_trips_none() -> None:
+    data = honest()
+    result = run(data=Images(data.x, data.y, data.class_names, data.name, "test"))
+    assert result.warnings == ()
+    assert 0 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
+
+
+@pytest.mark.parametrize("threat", ["L2:0.1", "L1:0.5"])
+def test_an_honest_audit_in_other_norms_trips_none(threat: str) -> None:
+    assert run(threat=threat).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("attacks", "warned"),
+    [
+        ("pgd:steps=10", True),
+        ("fgsm", True),
+        (["fgsm", "pgd:steps=7,objective=kl"], True),
+        ("pgd:steps=40", False),
+        ("pgd:steps=10,restarts=4", False),
+        (["pgd:steps=10", "pgd:steps=10,objective=margin"], False),
+    ],
+)
+def test_what_counts_as_the_usual_training_attack(attacks: Any, warned: bool) -> None:
+    evidence = Evidence(Outcomes.from_predictions([0, 1], [0, 1]), parse_attacks(attacks).attacks)
+    assert (GUARDS["training-attack"](evidence) is not None) is warned
+
+
+def test_a_class_may_be_masked_alone() -> None:
+    def mask_one(z: Tensor, x: Tensor) -> Tensor:
+        dead = (z.argmax(1) == 1)[:, None]
+        return torch.where(dead, z.detach(), z)
+
+    found = {each.name: each for each in run(model=Twisted(mask_one)).warnings}
+    assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
+
+
+def test_every_finding_is_one_sentence_with_a_number() -> None:
+    result = run(model=Twisted(lambda z, _: z.softmax(1)), data=split("train"))
+    assert len(result.warnings) >= 2
+    for found in result.warnings:
+        assert found.sentence.endswith(".")
+        assert "\n" not in found.sentence
+    softmax = next(each for each in result.warnings if each.name == "softmax-outputs")
+    assert softmax.value < 1e-5
+
+
+def test_predictions_from_elsewhere_need_no_model() -> None:
+    labels = np.arange(60) % 3
+    outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, "abc")
+    assert run_guards(Evidence(outcomes)) == ()

@@ -1,0 +1,126 @@
+"""What an audit says of its outcomes, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import ABOUT, Audit, Caution
+from classwise.errors import UserError
+
+NAMES = ["cat", "dog"]
+LABELS = [0] * 10 + [1] * 40
+CLEAN = [0] * 9 + [1] + [1] * 36 + [0] * 4
+ATTACKED = [0] * 3 + [1] * 7 + [1] * 20 + [0] * 20
+
+
+@pytest.fixture
+def audit() -> Audit:
+    return Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES))
+
+
+def test_the_table_has_a_row_per_class(audit: Audit) -> None:
+    table = audit.table
+    assert list(table.columns) == ["n", "clean", "pgd", "all", "low", "high"]
+    assert table.index.tolist() == NAMES
+    assert table.index.name == "class"
+    assert table["n"].tolist() == [10, 40]
+    assert table["pgd"].tolist() == [0.3, 0.5]
+    # Clopper and Pearson for 3 of 10 (n p q < 10): the ends where the binomial tails are 2.5 %.
+    assert table[["low", "high"]].to_numpy()[0].tolist() == pytest.approx([0.06674, 0.65245], abs=1e-5)
+    # Wilson for 20 of 40: 1/2 -+ z sqrt(n/4 + z^2/4) / (n + z^2) with z = 1.959964.
+    assert table[["low", "high"]].to_numpy()[1].tolist() == pytest.approx([0.35199, 0.64801], abs=1e-5)
+
+
+def test_the_summary_has_the_papers_metrics(audit: Audit) -> None:
+    row = audit.summary.loc["pgd"].to_dict()
+    assert row["n"] == 50
+    assert row["overall"] == pytest.approx(23 / 50)
+    assert row["macro"] == pytest.approx(0.4)
+    assert (row["worst_class"], row["worst"], row["worst20"]) == ("cat", 0.3, 0.3)
+    assert row["cv"] == pytest.approx(0.01)
+    assert row["mcd"] == pytest.approx(0.2)
+    assert row["nrr"] == pytest.approx(2 * 0.9 * 0.46 / (0.9 + 0.46))
+    assert row["hmw"] == pytest.approx(2 * 0.46 * 0.3 / 0.76)
+    assert audit.summary["overall"].dtype == np.float64
+
+
+def test_without_clean_predictions_nrr_is_unknown() -> None:
+    audit = Audit(Outcomes.from_predictions(LABELS, attacks={"pgd": ATTACKED}, class_names=NAMES))
+    assert audit.summary["nrr"].isna().all()
+
+
+def test_the_worst_class_comes_with_its_doubt(audit: Audit) -> None:
+    worst = audit.worst("pgd")
+    assert (worst.name, worst.label, worst.count, worst.accuracy) == ("cat", 0, 10, 0.3)
+    assert (worst.low, worst.high) == pytest.approx((0.06674, 0.65245), abs=1e-5)
+    assert worst.possibly == ("cat", "dog")
+    assert worst.minimum.plug_in == 0.3
+    assert worst.minimum.low < worst.low  # the interval of the minimum is simultaneous
+    assert worst.minimum.split > 0.3
+
+
+def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
+    frame = audit.confusion("pgd")
+    assert frame.to_numpy().tolist() == [[3, 7], [20, 20]]
+    assert (frame.index.name, frame.columns.name) == ("truth", "prediction")
+    assert frame.attrs["shows"] == "predictions as they were given"
+    broken = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, stop="broken"))
+    assert "breaking images" in broken.confusion("pgd").attrs["shows"]
+    assert broken.confusion("clean").attrs["shows"] == "predictions on the images themselves"
+
+
+def test_groups_stand_in_place_of_classes() -> None:
+    outcomes = Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES)
+    audit = Audit(outcomes.add_groups("site", [0, 1] * 25, ["north", "south"]), group="site")
+    assert audit.table.index.tolist() == ["north", "south"]
+    assert audit.table.index.name == "site"
+    assert audit.summary["worst_class"]["pgd"] in ("north", "south")
+    with pytest.raises(UserError, match="unknown grouping"):
+        Audit(outcomes, group="site")
+
+
+def test_classes_without_images_are_left_out() -> None:
+    audit = Audit(Outcomes.from_predictions([0, 0, 2], [0, 0, 0], class_names=["a", "b", "c"]))
+    assert audit.table.index.tolist() == ["a", "c"]
+    assert audit.summary["worst_class"]["clean"] == "c"
+    assert audit.worst("clean").name == "c"
+
+
+def test_saved_and_loaded_it_says_the_same(audit: Audit, tmp_path: Path) -> None:
+    noted = Audit(audit.outcomes, (Caution("train-mode", "It was.", 1.0), Caution("x", "y", float("nan"))), name="mine")
+    assert noted.save(tmp_path / "audit") == tmp_path / "audit"
+    again = Audit.load(tmp_path / "audit")
+    pd.testing.assert_frame_equal(again.table, audit.table)
+    assert again.warnings[0] == noted.warnings[0]
+    assert np.isnan(again.warnings[1].value)
+    assert again.name == "mine"
+    with pytest.raises(UserError, match="holds an audit already"):
+        noted.save(tmp_path / "audit")
+
+
+def test_a_run_folder_keeps_its_audits_apart(audit: Audit, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: at\n")
+    with pytest.raises(UserError, match="a run without an audit"):
+        Audit.load(tmp_path)
+    assert audit.save(tmp_path) == tmp_path / "audits" / "audit"
+    assert Audit.load(tmp_path).names == audit.names
+    Audit(audit.outcomes, name="second").save(tmp_path)
+    with pytest.raises(UserError, match="several audits"):
+        Audit.load(tmp_path)
+
+
+def test_a_newer_or_damaged_audit_is_refused(audit: Audit, tmp_path: Path) -> None:
+    audit.save(tmp_path / "a")
+    about = json.loads((tmp_path / "a" / ABOUT).read_text())
+    (tmp_path / "a" / ABOUT).write_text(json.dumps({**about, "schema_version": 99}))
+    with pytest.raises(UserError, match="schema_version 99 is newer"):
+        Audit.load(tmp_path / "a")
+    (tmp_path / "a" / ABOUT).write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        Audit.load(tmp_path / "a")

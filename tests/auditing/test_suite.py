@@ -1,0 +1,83 @@
+"""Which attacks a user's words stand for, and their labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
+from classwise.auditing.suite import parse_attacks
+from classwise.errors import UserError
+
+GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
+
+
+def test_the_default_is_not_the_usual_training_attack() -> None:
+    suite = parse_attacks()
+    assert tuple(suite.attacks) == ("pgd", "pgd-margin", *GRID)
+    assert suite.families == {"tpgd": GRID}
+    first = suite.attacks["pgd"]
+    assert isinstance(first, PGD)
+    assert (first.steps, first.step_size) == (20, "0.1eps")
+    assert [attack.inverse_temperature for attack in suite.attacks.values() if isinstance(attack, TemperaturePGD)] == [
+        2.0,
+        5.0,
+        10.0,
+        50.0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        ("pgd", ["pgd"]),
+        (["pgd:steps=5", "pgd:steps=7", "fgsm"], ["pgd", "pgd-2", "fgsm"]),
+        (["pgd:objective=margin", "pgd:objective=kl"], ["pgd-margin", "pgd-kl"]),
+        ("tpgd:inverse_temperature=5", ["tpgd[5]"]),
+        (["tpgd:steps=3"], list(GRID)),
+        (["tpgd", "tpgd:steps=3"], [*GRID, *(label.replace("tpgd", "tpgd-2") for label in GRID)]),
+        ({"strong": "pgd:steps=50", "weak": FGSM()}, ["strong", "weak"]),
+        ({"mine": "tpgd"}, [label.replace("tpgd", "mine") for label in GRID]),
+        ({"name": "pgd", "steps": 3}, ["pgd"]),
+        ([PGD(steps=3), "classwise.attacks.ascent:FGSM"], ["pgd", "fgsm"]),
+        ("tests.auditing.test_suite:Mine", ["Mine"]),
+    ],
+)
+def test_labels(words: Any, labels: list[str]) -> None:
+    assert list(parse_attacks(words).attacks) == labels
+
+
+class Mine(PGD):
+    """An attack of a user's own."""
+
+
+def test_a_grid_keeps_the_other_settings() -> None:
+    assert {attack.length for attack in parse_attacks("tpgd:steps=3").attacks.values()} == {3}
+
+
+def test_specs_are_complete() -> None:
+    spec = parse_attacks("pgd:steps=3").specs()["pgd"]
+    assert spec["name"] == "pgd"
+    assert spec["steps"] == 3
+    assert spec["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("pdg", "unknown attack 'pdg'; did you mean 'pgd'"),
+        ("pgd:step=3", "did you mean 'steps'"),
+        ("pgd:steps=0", "steps"),
+        ("pgd:step_size=0", "step_size"),
+        ([], "no attack is chosen"),
+        ({"clean": "pgd"}, "cannot be called 'clean'"),
+        ({"all": "pgd"}, "cannot be called 'all'"),
+        ({"tpgd-best": "pgd", "tpgd": "tpgd"}, "cannot be called 'tpgd-best'"),
+        ([3], "3 is no attack"),
+        ({"tpgd": "tpgd", "tpgd[5]": "pgd"}, "two attacks are called 'tpgd.5.'"),
+    ],
+)
+def test_mistakes_are_one_line(words: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_attacks(words)

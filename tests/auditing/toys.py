@@ -1,0 +1,72 @@
+"""Images and models small enough that what an audit must find is known in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from classwise.data.images import Images
+
+SIDE = 6
+
+
+class Linear(nn.Module):
+    """Logits that are linear in the pixels; the images go through a layer whose mode can be looked at."""
+
+    def __init__(self, weight: Tensor, scale: float = 1.0) -> None:
+        super().__init__()
+        self.head = nn.Linear(weight.shape[1], len(weight))
+        self.drop = nn.Dropout(0.5)
+        with torch.no_grad():
+            self.head.weight.copy_(weight * scale)
+            self.head.bias.copy_(-0.5 * scale * weight.sum(1))
+
+    def features(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.drop(x.flatten(1)))
+        return out
+
+
+def patterns(classes: int, seed: int = 0) -> Tensor:
+    """A direction of -1 and 1 for each class, (C, D)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, (classes, SIDE * SIDE), generator=generator).float() * 2 - 1
+
+
+def images(
+    count: int = 90,
+    classes: int = 3,
+    seed: int = 0,
+    strength: Sequence[float] | float = 0.06,
+    names: Sequence[str] | None = None,
+    noise: float = 0.05,
+) -> Images:
+    """Grey images around 0.5, moved along their class's pattern by its strength, with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % classes
+    force = torch.as_tensor(strength).expand(classes)[y]
+    flat = 0.5 + patterns(classes)[y] * force[:, None]
+    flat = flat + noise * torch.randn(count, SIDE * SIDE, generator=generator)
+    x = flat.clamp(0.25, 0.75).view(count, 1, SIDE, SIDE)
+    return Images(x, y, names or [f"class {label}" for label in range(classes)], name="toy")
+
+
+def model(classes: int = 3, scale: float = 0.2) -> Linear:
+    """The linear model whose rows are the patterns, in evaluation mode."""
+    return Linear(patterns(classes), scale).eval()
+
+
+def margins(data: Images, net: Linear, epsilon: float) -> Tensor:
+    """(N,): the least logit margin in the Linf ball, exact for a linear model where the box does not clip.
+
+    Against each other class the margin falls by epsilon times the L1 norm of the difference of the two rows.
+    """
+    weight, logits = net.head.weight.detach(), net(data.pixels()).detach()
+    rows = torch.arange(len(data))
+    against = logits[rows, data.y][:, None] - logits - epsilon * (weight[data.y][:, None] - weight).abs().sum(2)
+    against[rows, data.y] = torch.inf
+    return torch.min(against, dim=1).values

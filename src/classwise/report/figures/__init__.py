@@ -1,0 +1,1 @@
+"""Figures as drawings: pure functions of counts, matrices and tables."""

@@ -1,0 +1,101 @@
+"""The colours of pages and figures: one table, from which the style sheet and the files drawn by matplotlib are made.
+
+Colours differ in lightness as well as in hue (after Okabe and Ito 2008), so that they can be told apart by people who
+see colours differently, and in grey print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Ink(NamedTuple):
+    """A colour on white paper and on a dark screen, ``#rrggbb``."""
+
+    light: str
+    dark: str
+
+
+INKS: Mapping[str, Ink] = {
+    "paper": Ink("#ffffff", "#15181c"),
+    "wash": Ink("#f5f6f8", "#1d2126"),
+    "rule": Ink("#dde1e6", "#343a42"),
+    "faint": Ink("#aab2bb", "#626b76"),
+    "soft": Ink("#5c6672", "#9ea7b1"),
+    "text": Ink("#1a1f25", "#e8ebee"),
+    "main": Ink("#1f6fb2", "#5aa9e6"),
+    "pale": Ink("#a9c9e4", "#2f5878"),
+    "weak": Ink("#bd4408", "#f58b4c"),
+    "good": Ink("#0a7d62", "#4cc3a1"),
+    "plum": Ink("#9a4c86", "#d793c0"),
+    "gold": Ink("#a87400", "#e3b341"),
+}
+"""Names by meaning: ``weak`` is the worst class, ``main`` the data, ``good`` the best class."""
+
+SERIES = ("main", "gold", "plum", "good", "weak")
+"""Inks that tell runs apart, in order of use."""
+
+
+class Style(NamedTuple):
+    """How a mark looks.
+
+    Attributes:
+        fill: ink of the inside, or None.
+        stroke: ink of the line, or None.
+        width: of the line, in pixels.
+        dash: lengths of dash and gap in pixels, or none.
+    """
+
+    fill: str | None = None
+    stroke: str | None = None
+    width: float = 1.0
+    dash: tuple[float, ...] = ()
+
+
+STYLES: Mapping[str, Style] = {
+    "bar": Style(fill="main"),
+    "bar-weak": Style(fill="weak"),
+    "heat": Style(fill="main"),
+    "heat-error": Style(fill="weak"),
+    "cell": Style(fill="wash"),
+    "gap": Style(fill="pale"),
+    "whisker": Style(stroke="text", width=1.2),
+    "interval": Style(stroke="weak", width=4.0),
+    "tick": Style(stroke="main", width=2.0),
+    "rule": Style(stroke="rule"),
+    "gap-line": Style(stroke="paper"),
+    "divider": Style(stroke="soft", width=1.0),
+    "guide": Style(stroke="soft", dash=(3, 3)),
+    "line": Style(stroke="faint", width=1.0),
+    "line-weak": Style(stroke="weak", width=2.0),
+    "line-good": Style(stroke="good", width=2.0),
+    "line-overall": Style(stroke="text", width=1.6, dash=(5, 3)),
+    "text": Style(fill="text"),
+    "text-soft": Style(fill="soft"),
+    "text-weak": Style(fill="weak"),
+    "text-good": Style(fill="good"),
+    "text-on": Style(fill="paper"),
+    **{f"dot-{ink}": Style(fill=ink) for ink in SERIES},
+    **{f"stroke-{ink}": Style(stroke=ink, width=1.8) for ink in SERIES},
+}
+"""Every style that a mark may have, by name."""
+
+
+def variables(theme: str) -> str:
+    """The CSS custom properties of a theme, ``"light"`` or ``"dark"``."""
+    return " ".join(f"--{name}: {getattr(ink, theme)};" for name, ink in INKS.items())
+
+
+def style_rules() -> str:
+    """The CSS rules of all mark styles, for the classes ``m-NAME``."""
+    return "\n".join(f".m-{name} {{ {_declarations(style)} }}" for name, style in STYLES.items())
+
+
+def _declarations(style: Style) -> str:
+    parts = [f"fill: var(--{style.fill})" if style.fill else "fill: none"]
+    if style.stroke:
+        parts += [f"stroke: var(--{style.stroke})", f"stroke-width: {style.width:g}px"]
+    if style.dash:
+        parts.append(f"stroke-dasharray: {' '.join(f'{length:g}' for length in style.dash)}")
+    return "; ".join(parts)

@@ -1,0 +1,224 @@
+"""The page of an audit: one self-contained HTML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.result import Audit
+from classwise.report import prose, ranges, wording
+from classwise.report.examples import twins_of
+from classwise.report.figures.heatmap import heatmap
+from classwise.report.findings import MOST_BARS, Findings
+from classwise.report.origin import curves_around
+from classwise.report.pictures import triples
+from classwise.report.provenance import settings_of
+from classwise.report.rendering import Context, markup, render
+from classwise.report.summaries import attack_table, class_table
+from classwise.stats.intervals import Estimate
+from classwise.storage import write_text
+
+if TYPE_CHECKING:
+    from classwise.report.training import Curves
+    from classwise.training.folder import Run
+
+MOST_BYTES = 500_000
+"""A page stays below this; what it leaves out for that is said on it, and is in the exported files."""
+MOST_ROWS = 200
+"""Rows of a table on a page."""
+MOST_CELLS = 12
+"""Up to so many classes, a page has the confusion matrices of single attacks too."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that stands for itself: its name, the number, its unit, its interval."""
+
+    name: str
+    value: str
+    unit: str
+    span: str
+
+
+def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> Path:
+    """Write an audit as one self-contained page, below 500 KB.
+
+    Args:
+        audit: what to show.
+        path: of the HTML file; an old one is replaced.
+        run: the training run of the model, for its curves; by default the run whose folder holds the audit.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    findings = Findings.of(audit)
+    context = audit_context(audit, findings, run)
+    for lighter in _diets(context):
+        text = render("audit.html", lighter)
+        if len(text.encode()) < MOST_BYTES:
+            break
+    write_text(path, text)
+    return Path(path)
+
+
+def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> dict[str, Any]:
+    """Everything that the template of an audit's page shows."""
+    worst, meta = findings.reading(findings.worst), findings.meta
+    where = " ".join(filter(None, (meta.data, meta.split)))
+    over = [meta.model, where, meta.threat, f"{wording.count(findings.verdict.count.sum())} images"]
+    name = findings.names[findings.worst]
+    return {
+        "title": f"{name}, {wording.percent(worst.value)}: the weakest class of {meta.model or audit.name}",
+        "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
+        "worst": {
+            "name": name,
+            "percent": wording.percent(worst.value),
+            "span": f"{wording.span(worst.low, worst.high)}\u00a0%",
+            "lead": prose.lead(findings),
+        },
+        "level": wording.level(findings.alpha),
+        "population": (
+            f"Intervals are {wording.level(findings.alpha)} and speak of new images of the same classes, with the "
+            "model fixed."
+        ),
+        "kind": findings.singular,
+        "strip": markup(findings.strip()),
+        "facts": _facts(findings),
+        "warnings": [*_gaps(findings), *audit.warnings],
+        "fine": "No guard of the evaluation raised a warning." if meta.model_hash else "",
+        "certainty": prose.certainty(findings),
+        "bars": _bars(findings),
+        "classes": class_table(findings).first(MOST_ROWS),
+        "mistakes": prose.mistakes(findings),
+        "confusions": _confusions(audit, findings),
+        "pictures": _pictures(audit, findings),
+        "training": _training(curves_around(audit, run)),
+        "attacks": attack_table(findings),
+        "settings": settings_of(audit),
+    }
+
+
+def _facts(findings: Findings) -> list[Fact]:
+    counts, alpha = findings.verdict, findings.alpha
+    best, all_images = int(findings.order[-1]), int(counts.count.sum())
+    facts = [
+        _fact("Robust, all images", ranges.overall(counts, alpha), all_images),
+        _fact("Robust, worst fifth", ranges.worst_fifth(counts, alpha), all_images),
+        _fact(f"Best: {findings.names[best]}", findings.reading(best), int(counts.count[best])),
+        _fact("Class gap (MCD)", ranges.discrepancy(counts, alpha), all_images, unit="points"),
+        _variance_fact(ranges.variance(counts, alpha), all_images),
+    ]
+    if CLEAN in findings.counts:
+        clean = findings.counts[CLEAN]
+        facts.insert(0, _fact("Clean, all images", ranges.overall(clean, alpha), int(clean.count.sum())))
+    return facts
+
+
+def _fact(name: str, estimate: Estimate, images: int, unit: str = "%") -> Fact:
+    span = f"{wording.span(estimate.low, estimate.high)}, n {wording.count(images)}"
+    return Fact(name, wording.bare_percent(estimate.value), unit, span)
+
+
+def _variance_fact(estimate: Estimate, images: int) -> Fact:
+    span = f"{wording.squared_span(estimate.low, estimate.high)}, n {wording.count(images)}"
+    return Fact("Class variance (CV)", wording.squared_percent(estimate.value), "%²", span)
+
+
+def _gaps(findings: Findings) -> list[dict[str, str]]:
+    """A warning for an audit that was stopped before its end."""
+    if not findings.missing:
+        return []
+    parts = [f"{name} has not judged {wording.count(count)} images" for name, count in findings.missing.items()]
+    sentence = f"This audit is not complete: {wording.listed(parts)}. Numbers are of the images that were judged."
+    return [{"name": "incomplete", "sentence": sentence}]
+
+
+def _bars(findings: Findings) -> dict[str, Any]:
+    hidden = len(findings.order) - MOST_BARS
+    caption = (
+        f"Accuracy in percent; the line at the end of a bar is its {wording.level(findings.alpha)} interval, the "
+        f"dashed line the accuracy over all images. The lowest {findings.singular} of each panel is set off."
+    )
+    if len(findings.suspects) > 1:
+        caption += f" Coloured names: the {findings.plural} that may be the weakest."
+    if hidden > 0:
+        caption += f" Shown are the {MOST_BARS} lowest of {len(findings.order)}."
+    return {
+        "svg": markup(findings.bars(findings.main)),
+        "caption": caption,
+        "members": markup(findings.bars(findings.members)) if findings.members and hidden <= 0 else None,
+    }
+
+
+def _confusions(audit: Audit, findings: Findings) -> list[dict[str, Any]]:
+    """The matrix under all attacks; for few classes also those of the strongest attack and of the clean images."""
+    small = len(findings.meta.class_names) <= MOST_CELLS
+    others = [name for name in (findings.strongest, CLEAN) if name in findings.confusions and small]
+    if list(findings.meta.attacks) == [CLEAN]:
+        others = []
+    return [_confusion(audit, findings, name, folded=name != ALL) for name in (ALL, *others) if name]
+
+
+def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> dict[str, Any]:
+    condensed, note = findings.confusions[name].condensed()
+    shown = condensed.grouped()
+    if name == ALL:
+        about = (
+            "An image counts for what it was first taken for, without an attack and then attack by attack; on the "
+            "diagonal are the images that stand against all."
+        )
+    else:
+        about = f"Shown: {audit.confusion(name).attrs['shows']}."
+    halves = "Left: percent of each class. Right: counts of misclassified images."
+    frames = "Frames hold the classes of a superclass." if shown.groups is not None else ""
+    return {
+        "title": "Under all attacks together" if name == ALL else "Clean images" if name == CLEAN else f"Under {name}",
+        "rates": markup(heatmap(shown, "rates")),
+        "errors": markup(heatmap(shown, "errors")),
+        "caption": " ".join(part for part in (halves, about, frames, note) if part),
+        "folded": folded,
+    }
+
+
+def _pictures(audit: Audit, findings: Findings) -> dict[str, Any] | None:
+    twins = twins_of(audit, findings)
+    if twins is None:
+        return None
+    found, factor = triples(twins)
+    name = findings.names[findings.worst]
+    return {
+        "triples": found,
+        "intro": (
+            f"Images of {name} that the model gets right, their adversarial twins, and the difference, amplified "
+            f"{factor:.0f} times around grey."
+        ),
+    }
+
+
+def _training(found: Curves | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "intro": " ".join(found.sentences),
+        "curves": [markup(drawing) for drawing in found.drawings.values()],
+        "caption": (
+            "A line for each class; the shade spans the best and the worst class of every epoch. The dashed upright "
+            "line marks the epoch whose weights were kept."
+        ),
+    }
+
+
+def _diets(context: Context) -> Iterator[Context]:
+    """The page whole, and then with less and less of what weighs most."""
+    yield context
+    first = list(context["confusions"])[:1]
+    yield {**context, "confusions": first}
+    yield {**context, "confusions": first, "classes": context["classes"].first(50)}
+    yield {**context, "confusions": [], "pictures": None, "training": None, "classes": context["classes"].first(50)}

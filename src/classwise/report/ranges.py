@@ -1,0 +1,118 @@
+"""Intervals for what is computed from all class accuracies at once: CV, MCD, means and harmonic means.
+
+Simultaneous intervals of the classes are a box that holds all true class accuracies with probability 1 - alpha. The
+least and the greatest value that a metric takes in the box bound it with at least that probability.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate, class_intervals, score_interval, sidak, two_sided_z, wilson
+from classwise.stats.metrics import (
+    class_variance,
+    hmw,
+    max_class_discrepancy,
+    nrr,
+    overall_macro,
+    overall_micro,
+    worst_class,
+    worst_share,
+)
+
+
+def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """The share of all images that are right, with Wilson's interval."""
+    low, high = wilson(counts.correct.sum(), counts.count.sum(), alpha)
+    return Estimate(overall_micro(counts), float(low), float(high))
+
+
+def macro(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """The mean of the class accuracies, with a score interval.
+
+    The count is that of a simple share with the same variance, (1/C^2) sum_c a_c (1 - a_c) / n_c.
+    """
+    accuracy, images = counts.accuracy[counts.present], counts.count[counts.present]
+    mean = overall_macro(counts.accuracy)
+    variance = float((accuracy * (1 - accuracy) / images).sum()) / len(images) ** 2
+    effective = mean * (1 - mean) / variance if variance > 0 else float(images.sum())
+    low, high = score_interval(mean, effective, two_sided_z(alpha))
+    return Estimate(mean, float(low), float(high))
+
+
+def worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """The accuracy of the lowest class, whichever it is."""
+    low, high = _box(counts, alpha)
+    return Estimate(worst_class(counts.accuracy).accuracy, float(low.min()), float(high.min()))
+
+
+def worst_label(counts: ClassCounts) -> int:
+    """The lowest class on these images."""
+    return worst_class(counts.accuracy).label
+
+
+def worst_fifth(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """The mean accuracy of the lowest fifth of the classes: it grows with every class accuracy."""
+    low, high = _box(counts, alpha)
+    return Estimate(worst_share(counts.accuracy, 0.2), worst_share(low, 0.2), worst_share(high, 0.2))
+
+
+def discrepancy(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """MCD: the highest class accuracy minus the lowest."""
+    low, high = _box(counts, alpha)
+    least = max(float(low.max() - high.min()), 0.0)
+    return Estimate(max_class_discrepancy(counts.accuracy), least, float(high.max() - low.min()))
+
+
+def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """CV, a fraction squared.
+
+    The greatest variance in a box is at a corner where every class takes the end that is farther from the mean: classes
+    with a centre above some threshold the upper end, the others the lower. The least variance has every class as near
+    to one common point as its interval allows.
+    """
+    low, high = _box(counts, alpha)
+    order = np.argsort(low + high, kind="stable")
+    low, high = low[order], high[order]
+    above = np.arange(len(low)) >= np.arange(len(low) + 1)[:, None]
+    greatest = np.where(above, high, low).var(axis=1).max()
+    return Estimate(class_variance(counts.accuracy), _least_variance(low, high), float(greatest))
+
+
+def clean_and_robust(clean: ClassCounts, robust: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """NRR: the harmonic mean of clean and robust overall accuracy, from intervals that hold together."""
+    level = sidak(alpha, 2)
+    first, second = overall(clean, level), overall(robust, level)
+    return Estimate(*(nrr(a, b) for a, b in zip(first, second, strict=True)))
+
+
+def overall_and_worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
+    """HMW: the harmonic mean of overall and worst-class accuracy, from intervals that hold together."""
+    level = sidak(alpha, 2)
+    first, second = overall(counts, level), worst(counts, level)
+    return Estimate(*(hmw(a, b) for a, b in zip(first, second, strict=True)))
+
+
+def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
+    low, high = class_intervals(counts, alpha, simultaneous=True)
+    return low[counts.present], high[counts.present]
+
+
+def _least_variance(low: FloatArray, high: FloatArray) -> float:
+    """Min over m of mean_c (distance of m to [low_c, high_c])^2: convex in m, quadratic between the ends."""
+    if low.max() <= high.min():
+        return 0.0
+    ends = np.sort(np.concatenate([low, high]))
+    best = math.inf
+    for left, right in itertools.pairwise(ends):
+        middle = (left + right) / 2
+        nearest = np.where(high < middle, high, np.where(low > middle, low, np.nan))
+        outside = ~np.isnan(nearest)
+        if outside.any():
+            point = float(np.clip(nearest[outside].mean(), left, right))
+            best = min(best, float(((nearest[outside] - point) ** 2).sum()) / len(low))
+    return best

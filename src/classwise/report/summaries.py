@@ -1,0 +1,102 @@
+"""The two tables of an audit: class by class, and attack by attack; for people, and as numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.report import ranges, wording
+from classwise.report.findings import Findings
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.worst import possibly_worst
+
+
+def class_table(findings: Findings) -> Table:
+    """A row per class, the lowest first: images, then clean, each attack and all with its interval, in percent."""
+    spans = {name: class_intervals(counts, findings.alpha) for name, counts in findings.counts.items()}
+    rows = []
+    for label in findings.order:
+        cells = [Cell(wording.count(findings.verdict.count[label]))]
+        for name, counts in findings.counts.items():
+            low, high = (float(ends[label]) for ends in spans[name])
+            cells.append(Cell(wording.bare_percent(float(counts.accuracy[label])), wording.span(low, high)))
+        rows.append(Row(findings.names[label], cells, weak=label == findings.worst))
+    absent = [findings.names[label] for label in np.flatnonzero(~findings.verdict.present)]
+    note = f"Without images: {wording.listed(absent)}." if absent else ""
+    caption = f"Accuracy of each {findings.singular}, percent [{wording.level(findings.alpha)} interval]"
+    return Table(caption, [findings.kind, "n", *findings.counts], rows, note)
+
+
+def attack_table(findings: Findings) -> Table:
+    """A row per attack: overall, the worst class, and how unequal the classes are, each with its interval."""
+    heads = ["attack", "overall", "class mean", "weakest", "", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
+    rows, alpha = [], findings.alpha
+    for name, counts in findings.counts.items():
+        label = ranges.worst_label(counts)
+        nrr = Cell(wording.NONE)
+        if name != CLEAN and CLEAN in findings.counts:
+            nrr = _share(ranges.clean_and_robust(findings.counts[CLEAN], counts, alpha))
+        cells = [
+            _share(ranges.overall(counts, alpha)),
+            _share(ranges.macro(counts, alpha)),
+            Cell(findings.names[label], f"n {wording.count(int(counts.count[label]))}"),
+            _share(findings.reading(label, name)),
+            _share(ranges.worst_fifth(counts, alpha)),
+            _share(ranges.discrepancy(counts, alpha)),
+            _squared(ranges.variance(counts, alpha)),
+            nrr,
+            _share(ranges.overall_and_worst(counts, alpha)),
+        ]
+        rows.append(Row(name, cells, weak=name == ALL))
+    note = (
+        f"On {wording.count(findings.verdict.count.sum())} images. Overall: over images; class mean: over classes; "
+        "worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus lowest class, in points; CV: variance "
+        "of the class accuracies, in percent squared; NRR: harmonic mean of clean and robust; HMW: of overall and "
+        "worst. The intervals of worst 20 %, MCD, CV and HMW follow from intervals that cover all classes at once."
+    )
+    return Table(f"Attack by attack, percent [{wording.level(findings.alpha)} interval]", heads, rows, note)
+
+
+def class_frame(findings: Findings) -> pd.DataFrame:
+    """A row per class in its own order, fractions: n, each attack with the ends of its interval, who may be worst."""
+    columns: dict[str, object] = {findings.kind: findings.names, "n": findings.verdict.count}
+    for name, counts in findings.counts.items():
+        low, high = class_intervals(counts, findings.alpha)
+        columns |= {name: counts.accuracy, f"{name}_low": low, f"{name}_high": high}
+    columns["possibly_worst"] = possibly_worst(findings.verdict, findings.alpha)
+    return pd.DataFrame(columns)
+
+
+def attack_frame(findings: Findings) -> pd.DataFrame:
+    """A row per attack, fractions (CV: fraction squared), each with the ends of its interval."""
+    return pd.DataFrame([_attack_row(findings, name) for name in findings.counts])
+
+
+def _attack_row(findings: Findings, name: str) -> dict[str, object]:
+    counts, alpha = findings.counts[name], findings.alpha
+    metrics = {
+        "overall": ranges.overall(counts, alpha),
+        "macro": ranges.macro(counts, alpha),
+        "worst": ranges.worst(counts, alpha),
+        "worst_20": ranges.worst_fifth(counts, alpha),
+        "mcd": ranges.discrepancy(counts, alpha),
+        "cv": ranges.variance(counts, alpha),
+        "hmw": ranges.overall_and_worst(counts, alpha),
+    }
+    if name != CLEAN and CLEAN in findings.counts:
+        metrics["nrr"] = ranges.clean_and_robust(findings.counts[CLEAN], counts, alpha)
+    row: dict[str, object] = {"attack": name, "n": int(counts.count.sum())}
+    row["worst_class"] = findings.names[ranges.worst_label(counts)]
+    for metric, (value, low, high) in metrics.items():
+        row |= {metric: value, f"{metric}_low": low, f"{metric}_high": high}
+    return row
+
+
+def _share(estimate: Estimate) -> Cell:
+    return Cell(wording.bare_percent(estimate.value), wording.span(estimate.low, estimate.high))
+
+
+def _squared(estimate: Estimate) -> Cell:
+    return Cell(wording.squared_percent(estimate.value), wording.squared_span(estimate.low, estimate.high))

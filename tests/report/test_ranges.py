@@ -1,0 +1,86 @@
+"""The box bounds are checked against brute force: corners for the greatest value, a fine grid for the least."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classwise.report import ranges
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals, wilson
+
+COUNTS = st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, max_size=5).map(
+    lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
+)
+METRICS = [
+    ranges.overall,
+    ranges.macro,
+    ranges.worst,
+    ranges.worst_fifth,
+    ranges.discrepancy,
+    ranges.variance,
+    ranges.overall_and_worst,
+]
+
+
+@settings(deadline=None, max_examples=20)
+@given(counts=COUNTS)
+def test_the_variance_is_bounded_by_the_corners_and_by_every_point_of_the_box(counts: ClassCounts) -> None:
+    low, high = class_intervals(counts, simultaneous=True)
+    found = ranges.variance(counts)
+    corners = [np.var(corner) for corner in itertools.product(*zip(low, high, strict=True))]
+    assert found.high == pytest.approx(max(corners), abs=1e-12)
+    clipped = [np.var(np.clip(point, low, high)) for point in np.linspace(0, 1, 401)]
+    assert found.low <= min(clipped) + 1e-12
+    assert found.low == pytest.approx(min(clipped), abs=2e-3)
+
+
+@settings(deadline=None, max_examples=20)
+@given(counts=COUNTS)
+def test_every_interval_holds_its_estimate_and_stays_possible(counts: ClassCounts) -> None:
+    for metric in METRICS:
+        value, low, high = metric(counts)
+        assert -1e-12 <= low <= value + 1e-12, metric
+        assert value - 1e-12 <= high <= 1 + 1e-12, metric
+
+
+def test_absent_classes_change_nothing() -> None:
+    whole = ClassCounts(np.array([100, 80]), np.array([60, 20]))
+    with_absent = ClassCounts(np.array([100, 0, 80]), np.array([60, 0, 20]))
+    for metric in METRICS:
+        assert metric(with_absent) == pytest.approx(metric(whole))
+
+
+def test_balanced_classes_of_one_accuracy_have_the_interval_of_a_simple_share() -> None:
+    counts = ClassCounts(np.full(4, 250), np.full(4, 100))
+    low, high = wilson(400, 1000)
+    assert ranges.macro(counts) == pytest.approx((0.4, float(low), float(high)))
+    assert ranges.macro(counts) == pytest.approx(ranges.overall(counts))
+
+
+def test_the_discrepancy_of_classes_far_apart_by_hand() -> None:
+    counts = ClassCounts(np.array([1000, 1000]), np.array([800, 200]))
+    low, high = class_intervals(counts, simultaneous=True)
+    assert ranges.discrepancy(counts) == pytest.approx((0.6, low[0] - high[1], high[0] - low[1]))
+
+
+def test_box_intervals_cover_the_truth_at_least_as_often_as_they_say() -> None:
+    random = np.random.default_rng(3)
+    truth = np.array([0.2, 0.3, 0.3, 0.6])
+    images = np.full(4, 200)
+    drawn = [ClassCounts(images, random.binomial(images, truth)) for _ in range(300)]
+    for metric, value in ((ranges.variance, truth.var()), (ranges.discrepancy, 0.4), (ranges.worst, 0.2)):
+        hits = [low <= value <= high for _, low, high in map(metric, drawn)]
+        assert np.mean(hits) >= 0.95
+
+
+def test_harmonic_means_of_equal_parts_are_that_part() -> None:
+    counts = ClassCounts(np.full(2, 500), np.full(2, 250))
+    assert ranges.overall_and_worst(counts).value == pytest.approx(0.5)
+    assert ranges.clean_and_robust(counts, counts).value == pytest.approx(0.5)
+    low, high = ranges.clean_and_robust(counts, counts)[1:]
+    assert low < 0.5 < high

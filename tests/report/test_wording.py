@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from classwise.report import wording
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (wording.percent(0.1424), "14.2\u00a0%"),
+        (wording.percent(math.nan), "–"),
+        (wording.bare_percent(1.0), "100.0"),
+        (wording.points(-0.0123, sign=True), "−1.2"),
+        (wording.points(0.0123, sign=True), "+1.2"),
+        (wording.points(-0.0001, sign=True), "0.0"),
+        (wording.points(0.5), "50.0"),
+        (wording.squared_percent(0.0335), "335"),
+        (wording.squared_percent(0.00123), "12.3"),
+        (wording.squared_span(0.00843, 0.0969), "84–969"),
+        (wording.squared_span(0.00843, 0.00969), "84.3–96.9"),
+        (wording.span(0.121, 0.1649), "12.1–16.5"),
+        (wording.span(math.nan, 1.0), "–"),
+        (wording.signed_span(-0.012, 0.034), "−1.2 to +3.4"),
+        (wording.count(10000), "10,000"),
+        (wording.probability(0.00001), "< 0.001"),
+        (wording.probability(0.0404), "0.040"),
+        (wording.listed([]), ""),
+        (wording.listed(["cat"]), "cat"),
+        (wording.listed(["cat", "deer", "dog"]), "cat, deer and dog"),
+        (wording.listed(list("abcde"), 2), "a, b and 3 more"),
+        (wording.measured(0.142, 0.121, 0.165, 1000), "14.2\u00a0% of 1,000 (95\u00a0% interval 12.1–16.5\u00a0%)"),
+    ],
+)
+def test_numbers_read_as_people_read_them(made: str, expected: str) -> None:
+    assert made == expected

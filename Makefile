@@ -1,0 +1,47 @@
+# Everything runs in .venv, which is made once and again whenever the requirements change.
+#   make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# passes arguments to pip, here so that torch comes without CUDA.
+PYTHON ?= python3
+PIP_ARGS ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PEERS := .venv/.peers-installed
+
+# True in a Python that can do it; asked only when the environment is to be made.
+works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
+RECENT = import sys; sys.exit(sys.version_info < (3, 11))
+VENV = import ensurepip, venv
+
+.PHONY: demo test bench lint clean
+
+demo: $(INSTALLED)
+	$(BIN)/classwise demo
+
+test: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+bench: $(INSTALLED) $(PEERS)
+	$(BIN)/python -m benchmarks
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(if $(call works,$(RECENT)),,$(error classwise needs Python 3.11 or later as $(PYTHON); install it, or give PYTHON=python3.12))
+	$(if $(call works,$(VENV)),,$(error $(PYTHON) has no venv module; install it, for example with: apt install python3-venv))
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --editable . --group dev
+	touch $@
+
+# Without their own requirements: some of those are years old and would pull ours back.
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) --constraint constraints.txt --no-deps --group peers
+	touch $@

@@ -1,0 +1,324 @@
+"""``classwise audit``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Estimate, Json, Resume, Root, check_device, new_file, numbers, pairs
+from classwise.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from classwise.auditing.condition import Condition
+    from classwise.auditing.result import Audit
+    from classwise.auditing.suite import Suite
+    from classwise.data.images import Images
+    from classwise.threat import Threat
+    from classwise.training.folder import Run
+
+FAILED = 1
+"""The exit status if a ``--fail-if`` condition holds."""
+
+
+def audit(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, a weights file that names its model, a zoo name, or package.module:callable."
+        ),
+    ],
+    weights: Annotated[Path | None, typer.Option("--weights", help="A .safetensors, .pt or .pth file.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="A data set's name, or a path; of a run folder, the run's own data.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="The split to attack.")] = "test",
+    subset: Annotated[
+        int | None, typer.Option("--subset", metavar="N", help="Only N images, classes in proportion.")
+    ] = None,
+    root: Root = None,
+    threat: Annotated[
+        str | None,
+        typer.Option(
+            "--threat", metavar="NORM:RADIUS", help="Such as Linf:8/255; else the run's, else the data's usual one."
+        ),
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", metavar="SPEC", help="Such as pgd:steps=50; may be repeated. Else the default suite."),
+    ] = None,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Hand only the images that still stand to the next attack.")
+    ] = False,
+    stop: Annotated[
+        str,
+        typer.Option(
+            "--stop", metavar="broken|never", help="never attacks every image to the end, as confusion needs."
+        ),
+    ] = "broken",
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT]")
+    ] = None,
+    resume: Resume = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="The page. [page.html in --out]")] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if", metavar="CONDITION", help="Exit with 1 if it holds, as 'worst(all) < 0.2'. May be repeated."
+        ),
+    ] = None,
+    max_time: Annotated[
+        float | None, typer.Option("--max-time", metavar="MINUTES", min=0, help="Stop cleanly after so long.")
+    ] = None,
+    estimate: Estimate = False,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Images on the device at once.")] = 128,
+    width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None,
+    mean: Annotated[
+        str | None, typer.Option("--mean", metavar="A,B,C", help="With --std: the normalisation the weights expect.")
+    ] = None,
+    std: Annotated[str | None, typer.Option("--std", metavar="A,B,C", help="The deviation of each channel.")] = None,
+    model_options: Annotated[
+        list[str] | None,
+        typer.Option("--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34."),
+    ] = None,
+    data_options: Annotated[
+        list[str] | None,
+        typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Attack a classifier and tell class by class how robust it is.
+
+    \b
+    Examples:
+        classwise audit runs/cfa
+        classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
+        classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.suite import parse_attacks
+    from classwise.threat import Threat
+
+    # Everything that can be wrong with the words alone is found before data or weights are read.
+    conditions = _conditions(fail_if, parse_attacks(attack or None))
+    ball = None if threat is None else Threat.parse(threat)
+    normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
+    if stop not in ("broken", "never"):
+        raise unknown("--stop", stop, ("broken", "never"))
+    page = new_file(html, "--html")
+    check_device(device)
+
+    run = _run_of(model)
+    if ball is None and run is not None and run.recipe.threat is not None:
+        ball = Threat.parse(run.recipe.threat)
+    images = _images(run, data, split, root, subset, seed, data_options)
+    network = _network(model, weights, images, device, width, normalisation, model_options)
+    settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+    if estimate:
+        _estimate(network, images, ball, attack or None, settings, json)
+        return
+    from classwise.auditing.audit import audit as run_audit
+
+    name = "-".join(
+        filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
+    )
+    folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
+    with console.progress() as listener:
+        result = run_audit(
+            network,
+            images,
+            ball,
+            attack or None,
+            group=group,
+            out=folder,
+            resume=resume,
+            keep=tuple(keep or ()),
+            max_time=None if max_time is None else 60 * max_time,
+            progress=listener,
+            name=name,
+            **settings,
+        )
+    written = result.html(page or folder / "page.html", run)
+    held = {text: condition.holds(result) for text, condition in conditions.items()}
+    if json:
+        facts = audit_facts(result) | {"folder": str(folder), "page": str(written)}
+        console.show_json(facts | {"fail_if": held})
+    else:
+        show_audit(result)
+        typer.echo(f"audit: {folder}")
+        typer.echo(f"page: {written}")
+    failed = [text for text, holds in held.items() if holds]
+    for text in failed:
+        typer.echo(f"failed: {text}", err=True)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
+    """The conditions by their text; each must speak of something that the audit will know."""
+    from classwise.auditing.condition import Condition
+    from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+
+    families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
+    known = [CLEAN, *suite.attacks, *families, ALL]
+    conditions = {text: Condition.parse(text) for text in texts or ()}
+    for text, condition in conditions.items():
+        if condition.attack not in known:
+            raise unknown(f"attack in condition {text!r}:", condition.attack, known)
+    return conditions
+
+
+def _run_of(model: str) -> Run | None:
+    """The run whose folder, or one of whose weights files, is to be audited."""
+    from classwise.training.folder import Run
+
+    path = Path(model)
+    for folder in (path, path.parent.parent):
+        if (folder / "recipe.yaml").is_file() and (path == folder or path.parent.name == "checkpoints"):
+            return Run.open(folder)
+    return None
+
+
+def _images(
+    run: Run | None,
+    data: str | None,
+    split: str,
+    root: str | None,
+    subset: int | None,
+    seed: int,
+    options: list[str] | None,
+) -> Images:
+    from classwise.data.loading import load_data
+
+    if data is None and run is None:
+        raise UserError("give the images to attack, as in --data cifar10 or --data photos/")
+    if data is None:
+        assert run is not None
+        data, root = run.recipe.data.name, root or run.recipe.data.root
+    chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
+    return load_data(data, split=split, root=root, subset=subset, seed=seed, **chosen)
+
+
+def _network(
+    model: str,
+    weights: Path | None,
+    images: Images,
+    device: str,
+    width: float | None,
+    normalisation: dict[str, Any],
+    options: list[str] | None,
+) -> nn.Module | str:
+    """The model; the path itself where it says everything, so that the audit knows the run behind it."""
+    if weights is None and width is None and not options and not any(normalisation.values()) and Path(model).exists():
+        return model
+    import yaml
+
+    from classwise.models import load_model
+
+    chosen = {key: yaml.safe_load(value) for key, value in pairs(options, "--model-set").items()}
+    return load_model(model, weights, data=images, device=device, width=width, **normalisation, **chosen)
+
+
+def _estimate(
+    network: nn.Module | str,
+    images: Images,
+    threat: Threat | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    json: bool,
+) -> None:
+    from classwise.auditing.estimating import estimate
+
+    cost = estimate(network, images, threat, attacks, **settings)
+    if json:
+        console.show_json(dataclasses.asdict(cost))
+        return
+    passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
+    time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
+    typer.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
+
+
+def show_audit(result: Audit) -> None:
+    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings."""
+    table = result.table
+    names = list(result.names)
+    rows = [
+        (
+            group,
+            int(row["n"]),
+            *(console.percent(row[name]) for name in names),
+            console.interval(row["low"], row["high"]),
+        )
+        for group, row in table.iterrows()
+    ]
+    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent under {result.outcomes.meta.threat}"
+    console.show([str(table.index.name), "n", *names, "all, 95 %"], rows, title)
+    typer.echo("")
+    console.show(SUMMARY, [_summary_row(name, row) for name, row in result.summary.iterrows()])
+    typer.echo("")
+    typer.echo(worst_line(result))
+    for warning in result.warnings:
+        typer.echo(f"warning ({warning.name}): {warning.sentence}")
+
+
+SUMMARY = ("attack", "n", "overall", "95 %", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+
+
+def _summary_row(name: object, row: Any) -> tuple[object, ...]:
+    shown = console.percent
+    return (
+        name,
+        int(row["n"]),
+        shown(row["overall"]),
+        console.interval(row["low"], row["high"]),
+        shown(row["worst"]),
+        row["worst_class"],
+        shown(row["worst20"]),
+        console.percent_squared(row["cv"]),
+        shown(row["mcd"]),
+        shown(row["nrr"]),
+        shown(row["hmw"]),
+    )
+
+
+def worst_line(result: Audit) -> str:
+    """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
+    worst = result.worst()
+    others = [name for name in worst.possibly if name != worst.name]
+    ties = f"; {', '.join(others)} may be as weak" if others else ""
+    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
+    return f"worst class: {worst.name}, {at}{ties}"
+
+
+def audit_facts(result: Audit) -> dict[str, Any]:
+    """An audit for programs; accuracies are fractions."""
+    worst = result.worst()
+    return {
+        "name": result.name,
+        "threat": result.outcomes.meta.threat,
+        "complete": result.complete,
+        "classes": result.table.to_dict("index"),
+        "summary": result.summary.to_dict("index"),
+        "worst": {
+            "class": worst.name,
+            "n": worst.count,
+            "accuracy": worst.accuracy,
+            "low": worst.low,
+            "high": worst.high,
+            "possibly": list(worst.possibly),
+        },
+        "warnings": [warning._asdict() for warning in result.warnings],
+    }

@@ -1,0 +1,171 @@
+"""What the commands print: tables, JSON, and how long work goes on, each in a form for terminals and one for logs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from classwise.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+SECONDS_BETWEEN_LINES = 30.0
+"""How often a log hears of work that goes on."""
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """A listener on stderr: a bar with the time left on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Bars(*columns, *left, console=Console(stderr=True), transient=True) as bars:
+        yield Bar(bars)
+
+
+class Bar:
+    """A bar on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+        self._fresh = True
+
+    def begin(self, task: str, total: int) -> None:
+        """Replace the bar by a new one."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(task, total=total)
+        self._fresh = True
+
+    def advance(self, amount: int) -> None:
+        """Move the bar; what a resumed task begins with says nothing about speed."""
+        if self._task is None:
+            return
+        if self._fresh:
+            self._bars.reset(self._task, completed=amount)
+            self._fresh = False
+        else:
+            self._bars.advance(self._task, amount)
+
+    def say(self, line: str) -> None:
+        """Print the line above the bar."""
+        self._bars.console.print(line, highlight=False, markup=False)
+
+
+class Lines:
+    """Lines with the time of day, for logs."""
+
+    def __init__(self) -> None:
+        self._task, self._total, self._done = "", 0, 0
+        self._first: tuple[float, int] | None = None
+        self._told = 0.0
+
+    def begin(self, task: str, total: int) -> None:
+        """Say what begins."""
+        self._task, self._total, self._done, self._first = task, total, 0, None
+        self._told = time.monotonic()
+        self.say(f"{task}: {total:,} to do")
+
+    def advance(self, amount: int) -> None:
+        """Say how far it is, now and then."""
+        self._done += amount
+        now = time.monotonic()
+        if self._first is None:  # what a resumed task begins with says nothing about speed
+            self._first = (now, self._done)
+        if now - self._told < SECONDS_BETWEEN_LINES:
+            return
+        self._told = now
+        since, before = self._first
+        left = (self._total - self._done) * (now - since) / max(self._done - before, 1)
+        share = self._done / max(self._total, 1)
+        self.say(f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left")
+
+    def say(self, line: str) -> None:
+        """Print the line with the time of day."""
+        print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in the words of people: ``about 40 s``, ``about 12 min``, ``about 3 h 20 min``."""
+    if seconds < 90:
+        return f"about {math.ceil(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
+    """Print a table: drawn on a terminal, in aligned columns elsewhere. Numbers are set to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    right = [bool(cells) and all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title=title or None, title_justify="left")
+        for column, to_right in zip(columns, right, strict=True):
+            table.add_column(column, justify="right" if to_right else "left")
+        for row in cells:
+            table.add_row(*row)
+        Console(markup=False).print(table)
+        return
+    widths = [max(len(row[place]) for row in [list(columns), *cells]) for place in range(len(columns))]
+    if title:
+        typer.echo(title)
+    for row in [list(columns), *cells]:
+        aligned = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        )
+        typer.echo("  ".join(aligned).rstrip())
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0].isdigit() or cell[0] in "-–+"
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON value; NaN becomes null, and anything with a ``tolist`` its plain numbers."""
+    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, int | str | None) else str(value)
+
+
+def percent(share: float) -> str:
+    """A fraction as people read it: 0.4235 is ``42.4``; a missing one is a dash."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def interval(low: float, high: float) -> str:
+    """Two fractions in percent: ``[38.1, 44.3]``."""
+    return f"[{percent(low)}, {percent(high)}]"
+
+
+def percent_squared(share: float) -> str:
+    """A variance of fractions in percent squared, as the papers print it."""
+    return "–" if math.isnan(share) else f"{10_000 * share:.1f}"

@@ -1,0 +1,173 @@
+"""``classwise data | attacks | models | recipes``: what there is, from the registries themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Changes, Json, Root, pairs
+from classwise.errors import UserError
+
+if TYPE_CHECKING:
+    from classwise.data.images import Images
+    from classwise.registry import Registry
+
+
+def data(
+    source: Annotated[
+        str | None, typer.Argument(help="A data set's name, or a path; without it, list the names.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="The split to look into.")] = "test",
+    root: Root = None,
+    json: Json = False,
+) -> None:
+    """List the named data sets, or look into one, a file or a folder.
+
+    \b
+    Examples:
+        classwise data
+        classwise data photos/ --split train
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    if source is None:
+        _list_data(json)
+        return
+    from classwise.data.loading import load_data
+
+    images = load_data(source, split=split, root=root)
+    counts = images.class_counts().tolist()
+    if json:
+        console.show_json(_described(images) | {"counts": dict(zip(images.class_names, counts, strict=True))})
+        return
+    channels, height, width = images.shape
+    typer.echo(f"{images.name} {images.split}: {len(images):,} images, {channels}x{height}x{width}, {images.x.dtype}")
+    rows = [(label, name, count) for label, (name, count) in enumerate(zip(images.class_names, counts, strict=True))]
+    console.show(["label", "class", "images"], rows)
+
+
+def _described(images: Images) -> dict[str, Any]:
+    facts = {"name": images.name, "split": images.split, "images": len(images), "shape": images.shape}
+    return facts | {"columns": list(images.columns), "superclasses": list(images.superclass_names)}
+
+
+def _list_data(json: bool) -> None:
+    from classwise.data import DATA
+
+    known = {name: DATA.load(name) for name in DATA}
+    if json:
+        fields = ("class_names", "superclass_names", "shape", "mean", "std", "threat", "splits")
+        console.show_json({name: {key: getattr(cls, key) for key in fields} for name, cls in known.items()})
+        return
+    rows = [
+        (name, "x".join(map(str, cls.shape)), len(cls.class_names), cls.threat, ", ".join(cls.splits))
+        for name, cls in known.items()
+    ]
+    console.show(["name", "shape", "classes", "usual threat", "splits"], rows)
+
+
+def attacks(
+    name: Annotated[str | None, typer.Argument(help="An attack; without it, list all.")] = None,
+    json: Json = False,
+) -> None:
+    """List the attacks, or show the settings of one.
+
+    \b
+    Examples:
+        classwise attacks
+        classwise attacks tpgd
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.attacks import ATTACKS
+    from classwise.settings import describe, make
+
+    if name is None:
+        _list_registry(ATTACKS, json)
+        return
+    cls = ATTACKS.load(name)
+    defaults = describe(ATTACKS, make(ATTACKS, name))
+    del defaults["name"]
+    if json:
+        console.show_json({"name": name, "summary": _summary(cls), "settings": defaults})
+        return
+    typer.echo(inspect.cleandoc(cls.__doc__ or name))
+    console.show(["setting", "default"], [(key, value) for key, value in defaults.items()])
+    example = ",".join(f"{key}={value}" for key, value in list(defaults.items())[:2])
+    typer.echo(f"as a spec: {name}:{example}")
+
+
+def models(json: Json = False) -> None:
+    """List the models of the zoo.
+
+    Parameters are counted for ten classes of colour images.
+
+    \b
+    Example:
+        classwise models
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    import torch
+
+    from classwise.models import MODELS, build_model
+
+    rows = []
+    for name in MODELS:
+        with torch.device("meta"):  # shapes only, no numbers
+            built = build_model(name, num_classes=10, in_channels=3)
+        count = sum(parameter.numel() for parameter in built.parameters())
+        rows.append((name, count, _summary(MODELS.load(name))))
+    if json:
+        console.show_json({name: {"parameters": count, "summary": summary} for name, count, summary in rows})
+        return
+    console.show(["name", "parameters", "what it is"], [(name, f"{count:,}", summary) for name, count, summary in rows])
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe's name or file, to print it complete; without it, list all.")
+    ] = None,
+    changes: Changes = None,
+    json: Json = False,
+) -> None:
+    """List the recipes, or print one complete, as YAML.
+
+    \b
+    Examples:
+        classwise recipes
+        classwise recipes cfa-at --set epochs=60 > mine.yaml
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.recipe import Recipe, recipe_names
+
+    wanted = pairs(changes)
+    if name is None:
+        if wanted:
+            raise UserError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
+        found = [Recipe.read(known) for known in recipe_names()]
+        if json:
+            console.show_json({one.name: {"summary": one.description, "source": one.source} for one in found})
+            return
+        console.show(["name", "epochs", "what it is"], [(one.name, one.epochs, one.description) for one in found])
+        return
+    recipe = Recipe.read(name, wanted)
+    if json:
+        console.show_json(dataclasses.asdict(recipe))
+    else:
+        typer.echo(recipe.yaml().rstrip())
+
+
+def _list_registry(registry: Registry[Any], json: bool) -> None:
+    found: Mapping[str, str] = {name: _summary(registry.load(name)) for name in registry}
+    if json:
+        console.show_json({name: {"summary": summary} for name, summary in found.items()})
+        return
+    console.show(["name", "what it is"], list(found.items()))
+
+
+def _summary(part: object) -> str:
+    """The first paragraph of a docstring; of a partial, with what it fills in."""
+    if isinstance(part, functools.partial):
+        filled = ", ".join(f"{key}={value}" for key, value in part.keywords.items())
+        return f"{_summary(part.func)} Here {filled}."
+    return " ".join(inspect.cleandoc(part.__doc__ or "").partition("\n\n")[0].split())

@@ -1,0 +1,90 @@
+"""Options that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classwise.errors import UserError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs in place of tables.")]
+Root = Annotated[
+    str | None, typer.Option("--root", metavar="DIR", help="The data directory, looked at before the usual places.")
+]
+Device = Annotated[str, typer.Option("--device", help="Where to compute, such as cpu, cuda or cuda:1.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, and do no more.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as optimizer.lr=0.05. May be repeated."),
+]
+
+
+def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
+    """``["a.b=c"]`` as ``{"a.b": "c"}``.
+
+    Raises:
+        UserError: if an item has no key or no equals sign.
+    """
+    found: dict[str, str] = {}
+    for item in items or ():
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"{option} {item!r} should be FIELD=VALUE, as in {option} epochs=30")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def integers(text: str, option: str) -> list[int]:
+    """``"0,1,2"`` as numbers, each once.
+
+    Raises:
+        UserError: if an item is no whole number of at least 0, or comes twice.
+    """
+    items = [item.strip() for item in text.split(",")]
+    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
+        raise UserError(f"{option} {text!r} should be different whole numbers with commas, as in {option} 0,1,2")
+    return [int(item) for item in items]
+
+
+def numbers(text: str | None, option: str) -> list[float] | None:
+    """``"0.49,0.48,0.45"`` as numbers; None stays None.
+
+    Raises:
+        UserError: if an item is no number.
+    """
+    if text is None:
+        return None
+    try:
+        return [float(item) for item in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{option} {text!r} should be numbers with commas, one per channel") from error
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has it.
+
+    Raises:
+        UserError: if it has not.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # torch raises many kinds for a device that is not there
+        raise UserError(f"there is no device {device!r} on this machine; cpu always works") from error
+    return device
+
+
+def new_file(path: Path | None, option: str) -> Path | None:
+    """The path of a file to write, whose folder can be made; a folder of that name is refused.
+
+    Raises:
+        UserError: if there is a folder in its place.
+    """
+    if path is not None and path.is_dir():
+        raise UserError(f"{option} {path} is a folder; give the name of a file in it")
+    return path

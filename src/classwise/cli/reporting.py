@@ -1,0 +1,48 @@
+"""``classwise report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classwise.cli.options import new_file
+
+
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="An audit, a run with one audit, or a table of outcomes.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page. [page.html in the audit]")
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option("--export", metavar="csv,md,png,pdf,svg", help="Write tables and figures as files too."),
+    ] = None,
+    files: Annotated[
+        Path | None, typer.Option("--files", metavar="DIR", help="Where they go. [files, beside the page]")
+    ] = None,
+) -> None:
+    """Write the page of an audit again, and its tables and figures.
+
+    \b
+    Examples:
+        classwise report runs/cfa
+        classwise report runs/cfa --out cfa.html --export csv,pdf
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.result import Audit
+    from classwise.report import export as export_files
+
+    page = new_file(out, "--out")
+    audit = Audit.load(source)
+    beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
+    page = page or beside / "page.html"
+    written: list[Path] = []
+    if export is not None:  # first, so that an unknown form leaves no page either
+        forms = [form.strip() for form in export.split(",")]
+        written = export_files(audit, files or page.parent / "files", forms)
+    typer.echo(f"page: {audit.html(page)}")
+    for path in written:
+        typer.echo(f"file: {path}")

@@ -1,0 +1,141 @@
+"""``classwise train``."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Changes, Device, Estimate, Json, Resume, Root, check_device, integers, pairs
+from classwise.errors import UserError
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run
+    from classwise.training.recipe import Recipe
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (see classwise recipes) or a YAML file.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The run folder; with --seeds, of a folder per seed. [runs/RECIPE]"),
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="A data set's name, or a path.")] = None,
+    root: Root = None,
+    changes: Changes = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Short for --set epochs=N.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Short for --set seed=N.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
+    resume: Resume = False,
+    estimate: Estimate = False,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Train a classifier by a recipe, into a run folder.
+
+    \b
+    Examples:
+        classwise train cfa-at-short --data cifar10 --out runs/cfa --set model.width=0.25
+        classwise train mine.yaml --seeds 0,1,2 --out runs/mine
+        classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.recipe import Recipe
+
+    given = {"data.name": data, "data.root": root, "epochs": epochs, "seed": seed}
+    wanted: dict[str, Any] = pairs(changes) | {key: value for key, value in given.items() if value is not None}
+    if seeds is not None and "seed" in wanted:
+        raise UserError("--seed and --seeds exclude each other; give one of them")
+    plan = Recipe.read(recipe, wanted)
+    check_device(device)
+    folder = out or Path("runs") / plan.name
+    folders = {plan.seed: folder}
+    if seeds is not None:
+        folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
+    if estimate:
+        _estimate(plan, len(folders), device, json)
+        return
+    runs = _train_all(plan, folders, resume, device)
+    if json:
+        console.show_json([_facts(run) for run in runs])
+        return
+    for run in runs:
+        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, kept {', '.join(run.kept())}")
+    typer.echo(f"next: classwise audit {runs[0].path}")
+
+
+def _train_all(plan: Recipe, folders: dict[int, Path], resume: bool, device: str) -> list[Run]:
+    from classwise.training.loop import train as train_one
+
+    runs = []
+    with console.progress() as listener:
+        for seed, folder in folders.items():
+            if len(folders) > 1:
+                listener.say(f"seed {seed}: {folder}")
+            changed = {"seed": seed}
+            runs.append(train_one(plan, out=folder, resume=resume, device=device, progress=listener, changes=changed))
+    return runs
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    epochs = run.epochs
+    last = epochs[epochs["epoch"] == epochs["epoch"].max()]
+    return {
+        "run": str(run.path),
+        "recipe": run.recipe.name,
+        "seed": run.recipe.seed,
+        "epochs": run.epochs_done,
+        "best_epoch": run.best_epoch(),
+        "weights": {name: str(run.weights_file(name)) for name in run.kept()},
+        "last_epoch": last.drop(columns="epoch").to_dict("records"),
+    }
+
+
+class _EnoughTimedError(Exception):
+    """Two steps have been timed."""
+
+
+class _Stopwatch:
+    """A listener that ends a training after a warm-up step and two steps more."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.times: list[float] = []
+
+    def begin(self, task: str, total: int) -> None:
+        """Note how many steps there would be."""
+        del task
+        self.total = total
+
+    def advance(self, amount: int) -> None:
+        """Note when a step ended: the start, the warm-up, and two more."""
+        del amount
+        self.times.append(time.monotonic())
+        if len(self.times) == 4:
+            raise _EnoughTimedError
+
+    def say(self, line: str) -> None:
+        """Nothing here is worth a line."""
+
+
+def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
+    """Time two steps in a folder that is thrown away."""
+    from classwise.training.loop import train as train_one
+
+    watch = _Stopwatch()
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
+        train_one(plan, out=Path(folder) / "run", device=device, progress=watch)
+    seconds = (watch.times[-1] - watch.times[-3]) / 2 * watch.total * runs if len(watch.times) > 2 else 0.0
+    passes = watch.total * runs * (plan.parts().attack.length + 1) * plan.batch_size
+    facts = {"runs": runs, "steps": watch.total * runs, "passes": passes, "minutes": seconds / 60}
+    if json:
+        console.show_json(facts)
+        return
+    typer.echo(
+        f"{plan.name}: {facts['steps']:,} steps, about {passes:,} forward and backward passes of one image, "
+        f"{console.duration(seconds)} ({device}; without the validation at each epoch's end)"
+    )

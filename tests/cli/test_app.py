@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import classwise as package
+from classwise.cli import app as program
+from classwise.errors import UserError
+
+from .conftest import Classwise
+
+COMMANDS = ("demo", "train", "audit", "compare", "report", "data", "attacks", "models", "recipes")
+HEAVY = ("torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyarrow", "jinja2", "yaml")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"], []])
+def test_help_is_light(words: list[str]) -> None:
+    """Under 0.5 s of CPU, the interpreter's own start included, and no heavy module."""
+    code = (
+        "import json, resource, sys\n"
+        "from classwise.cli import main\n"
+        "main(sys.argv[1:])\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(json.dumps([used.ru_utime + used.ru_stime, list(sys.modules)]), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    seconds, modules = json.loads(done.stderr.splitlines()[-1])
+    assert seconds < 0.5
+    assert not {name.partition(".")[0] for name in modules} & set(HEAVY)
+
+
+def test_every_command_shows_an_example(classwise: Classwise) -> None:
+    said = classwise("--help")
+    assert said.status == 0
+    lines = said.out.partition("Commands:")[2].splitlines()
+    assert [line.split()[0] for line in lines if line.strip()] == list(COMMANDS)
+    for command in COMMANDS:
+        said = classwise(command, "--help")
+        assert said.status == 0
+        assert f"\n      classwise {command}" in said.out
+        assert "Example" in said.out
+
+
+def test_help_lines_are_whole_sentences(classwise: Classwise) -> None:
+    """A command's first line is short enough for the list of commands."""
+    assert "..." not in classwise("--help").out.partition("Commands:")[2]
+
+
+def test_module_and_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "classwise", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, package.__version__)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train"], "Missing argument"),
+        (["train", "at", "--colour"], "No such option: --colour"),
+        (["train", "at", "--epochs", "many"], "--epochs"),
+        (["--what"], "No such option"),
+    ],
+)
+def test_wrong_words_are_one_line(classwise: Classwise, words: list[str], line: str) -> None:
+    said = classwise(*words)
+    assert said.status == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert line in said.err
+    assert "--help" in said.err
+
+
+def _raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(program, "app", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UserError("this is wrong;\n do that"), 2),
+        (OSError(errno.ENOSPC, "full"), 2),
+        (KeyboardInterrupt(), 130),
+        (typer.Abort(), 130),
+    ],
+)
+def test_mistakes_are_one_line(
+    classwise: Classwise, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    _raising(monkeypatch, error)
+    said = classwise("train")
+    assert said.status == status
+    assert said.err.startswith("classwise: ")
+    assert said.err.count("\n") == 1
+
+
+def test_a_bug_is_not_hidden(classwise: Classwise, monkeypatch: pytest.MonkeyPatch) -> None:
+    _raising(monkeypatch, ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        classwise("train")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    source = Path(package.__file__).parents[1]
+    words = f"{sys.executable} -m classwise audit --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", words], capture_output=True, text=True, check=False, env=environment, cwd=source
+    )
+    assert (done.returncode, done.stderr) == (0, "")

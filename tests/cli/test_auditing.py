@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import classwise as cw
+from classwise.auditing.result import Audit
+from classwise.cli import console
+from classwise.models import save_weights
+
+from .conftest import QUICK, Classwise
+
+FAST = ["--attack=pgd:steps=3", "--attack=fgsm"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that this module may put audits into."""
+    from classwise.cli import main
+
+    folder = tmp_path_factory.mktemp("own") / "run"
+    assert main(["train", "at-short", "--data=digits", f"--out={folder}", *QUICK]) == 0
+    return folder
+
+
+def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
+    said = classwise("audit", run, *FAST)
+    assert said.status == 0, said.err
+    audit = Audit.load(run / "audits" / "digits-test")
+    assert audit.attacks == ("clean", "pgd", "fgsm")
+    assert audit.outcomes.meta.threat == "Linf:0.1"
+    assert len(audit.outcomes.frame) == 3 * 539
+    page = run / "audits" / "digits-test" / "page.html"
+    assert f"page: {page}" in said.out
+    assert page.stat().st_size < 500_000
+
+    table = said.out.splitlines()
+    assert table[1].split()[:5] == ["class", "n", "clean", "pgd", "fgsm"]
+    for line, (name, row) in zip(table[2:], audit.table.iterrows(), strict=False):
+        assert line.split()[:2] == [str(name), str(int(row["n"]))]
+        assert f"{100 * row['all']:.1f}" in line
+        assert f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
+    worst = audit.worst()
+    assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in said.out
+
+
+def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert classwise("train", "at-short", "--data=digits", f"--out={run}", *QUICK, "--set=threat=Linf:0.03").status == 0
+    said = classwise("audit", run / "checkpoints" / "last.safetensors", "--attack=fgsm", "--subset=50")
+    assert said.status == 0, said.err
+    audit = Audit.load(run)
+    assert audit.path == run / "audits" / "digits-test-last"
+    assert audit.outcomes.meta.threat == "Linf:0.03"
+
+
+def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = ["audit", run, *FAST, "--subset=100", f"--out={tmp_path / 'a'}", "--stop=never", "--seed=3"]
+    said = classwise(*words, "--json", "--fail-if=worst(all) < 1.1", "--fail-if=overall(clean) < 0")
+    assert said.status == 1
+    facts = json.loads(said.out)
+    audit = Audit.load(facts["folder"])
+    assert facts["fail_if"] == {"worst(all) < 1.1": True, "overall(clean) < 0": False}
+    assert facts["worst"]["class"] == audit.worst().name
+    assert facts["summary"]["all"]["overall"] == pytest.approx(audit.summary.loc["all", "overall"])
+    assert sum(row["n"] for row in facts["classes"].values()) == 100
+    assert (audit.outcomes.meta.stop, audit.outcomes.meta.seed) == ("never", 3)
+    assert [warning["name"] for warning in facts["warnings"]] == [warning.name for warning in audit.warnings]
+
+
+@pytest.mark.parametrize(("limit", "status"), [("0", 0), ("101%", 1)])
+def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: Path, limit: str, status: int) -> None:
+    condition = f"worst(all).low < {limit}"
+    said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", condition)
+    assert said.status == status
+    assert (f"failed: {condition}" in said.err) == (status == 1)
+
+
+def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
+    first = classwise(*words)
+    assert first.status == 0
+    assert classwise(*words).status == 2
+    again = classwise(*words, "--resume")
+    assert (again.status, again.out) == (0, first.out)
+
+
+def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour goes by when the second attack begins."""
+    now = time.monotonic
+
+    def begin(self: console.Lines, task: str, total: int) -> None:
+        if "fgsm" in task:
+            monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
+
+    monkeypatch.setattr(console.Lines, "begin", begin)
+    words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
+    said = classwise(*words, "--max-time=59")
+    assert said.status == 0, said.err
+    assert "warning (incomplete)" in said.out
+    assert not Audit.load(tmp_path / "a").complete
+    monkeypatch.undo()
+    assert classwise(*words, "--resume").status == 0
+    assert Audit.load(tmp_path / "a").complete
+
+
+def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = ["audit", run, "--estimate", *FAST, f"--out={tmp_path / 'a'}"]
+    said = classwise(*words, "--json")
+    assert said.status == 0
+    facts = json.loads(said.out)
+    assert facts["images"] == 539
+    assert facts["backwards"] == 539 * (3 + 1)
+    assert "539 images" in classwise(*words).out
+    assert not (tmp_path / "a").exists()
+
+
+def make_net(num_classes: int, in_channels: int) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, num_classes))
+
+
+def test_a_model_of_ones_own(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": make_net(10, 1).state_dict()}, "w.pt")
+    words = [
+        "audit",
+        f"{__name__}:make_net",
+        "--weights=w.pt",
+        "--data=digits",
+        "--attack=fgsm",
+        "--mean=0.3",
+        "--std=0.4",
+    ]
+    said = classwise(*words, "--html=page.html")
+    assert said.status == 0, said.err
+    assert (tmp_path / "page.html").is_file()
+    (folder,) = (tmp_path / "audits").iterdir()
+    model = cw.load_model(f"{__name__}:make_net", "w.pt", num_classes=10, in_channels=1, mean=[0.3], std=[0.4])
+    found = Audit.load(folder).outcomes.frame
+    expected = cw.audit(model, cw.load_data("digits"), attacks="fgsm").outcomes.frame
+    keys = ["attack", "index"]
+    pd.testing.assert_frame_equal(
+        found.sort_values(keys).reset_index(drop=True), expected.sort_values(keys).reset_index(drop=True)
+    )
+
+
+def test_options_of_a_zoo_model(classwise: Classwise, tmp_path: Path) -> None:
+    model = cw.load_model("wideresnet", num_classes=10, in_channels=1, depth=10, widen=1)
+    save_weights(tmp_path / "w.safetensors", model)
+    words = [
+        "audit",
+        "wideresnet",
+        "--weights",
+        tmp_path / "w.safetensors",
+        "--data=digits",
+        "--subset=40",
+        "--attack=fgsm",
+    ]
+    words += [f"--out={tmp_path / 'a'}"]
+    assert classwise(*words, "--model-set=depht=10").status == 2
+    said = classwise(*words, "--model-set=depth=10", "--model-set=widen=1")
+    assert said.status == 0, said.err

@@ -1,0 +1,309 @@
+"""Bad input: one line that names the value and the remedy, exit status 2, and nothing written or half-written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pooch
+import pytest
+import torch
+
+from classwise.data import loading
+from classwise.models import build_model
+from tests.data import writers
+
+from .conftest import QUICK, Classwise
+
+
+class Place(NamedTuple):
+    """Where a case may put its files, and a finished run."""
+
+    folder: Path
+    run: Path
+
+
+Case = Callable[[Place], list[str | Path]]
+
+
+def trained(*words: str) -> Case:
+    return lambda place: ["train", "at-short", "--data=digits", f"--out={place.folder / 'out'}", *QUICK, *words]
+
+
+def audited(*words: str) -> Case:
+    return lambda place: ["audit", place.run, f"--out={place.folder / 'out'}", "--subset=40", *words]
+
+
+def audited_on(path: Path, place: Place) -> list[str | Path]:
+    return ["audit", place.run, "--data", path, f"--out={place.folder / 'out'}", "--threat=Linf:0.1"]
+
+
+def audited_with(weights: Path, place: Place, model: str = "lenet") -> list[str | Path]:
+    return ["audit", model, "--weights", weights, "--data=digits", f"--out={place.folder / 'out'}"]
+
+
+def truncated(path: Path) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+    return path
+
+
+def other_classes(place: Place) -> list[str | Path]:
+    file = place.folder / "three.npz"
+    np.savez(file, x=np.zeros((6, 8, 8, 1), np.uint8), y=np.array([0, 1, 2, 0, 1, 2]))
+    return audited_on(file, place)
+
+
+def other_channels(place: Place) -> list[str | Path]:
+    file = place.folder / "colour.npz"
+    np.savez(file, x=np.zeros((10, 8, 8, 3), np.uint8), y=np.arange(10))
+    return audited_on(file, place)
+
+
+def truncated_idx(place: Place) -> list[str | Path]:
+    return audited_on(truncated(writers.write_idx(place.folder / "idx")), place)
+
+
+def truncated_cifar(place: Place) -> list[str | Path]:
+    folder = writers.write_cifar10(place.folder / "cifar-10-batches-py")
+    truncated(folder / "test_batch")
+    return audited_on(folder, place)
+
+
+def truncated_parquet(place: Place) -> list[str | Path]:
+    return audited_on(truncated(writers.write_parquet(place.folder / "x.parquet", label=[0, 1, 2, 0, 1, 2])), place)
+
+
+def corrupt_image_in_parquet(place: Place) -> list[str | Path]:
+    contents = [writers.png(picture) for picture in writers.PICTURES]
+    contents[3] = contents[3][:40]
+    return audited_on(writers.write_parquet(place.folder / "x.parquet", contents, label=[0, 1, 2, 0, 1, 2]), place)
+
+
+def labels_out_of_range(place: Place) -> list[str | Path]:
+    names = {"label": ["cat", "dog"]}
+    return audited_on(writers.write_parquet(place.folder / "x.parquet", names=names, label=[0, 1, 2, 0, 1, 2]), place)
+
+
+def negative_labels(place: Place) -> list[str | Path]:
+    file = place.folder / "negative.npz"
+    np.savez(file, x=np.zeros((3, 8, 8, 1), np.uint8), y=np.array([0, -1, 1]))
+    return audited_on(file, place)
+
+
+def pictures(folder: Path) -> Path:
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "1.png").write_bytes(writers.png(writers.PICTURES[0]))
+    return folder
+
+
+def empty_class(place: Place) -> list[str | Path]:
+    folder = pictures(place.folder / "pictures")
+    (folder / "fish").mkdir()
+    return audited_on(folder, place)
+
+
+def corrupt_image(place: Place) -> list[str | Path]:
+    folder = pictures(place.folder / "pictures")
+    truncated(folder / "dog" / "1.png")
+    return audited_on(folder, place)
+
+
+def other_architecture(place: Place) -> list[str | Path]:
+    return audited_with(place.run / "checkpoints" / "last.safetensors", place)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch evil",)
+
+
+def evil_pickle(place: Place) -> list[str | Path]:
+    file = place.folder / "evil.pt"
+    torch.save({"state_dict": Evil()}, file)
+    return audited_with(file, place)
+
+
+def evil_cifar(place: Place) -> list[str | Path]:
+    folder = writers.write_cifar10(place.folder / "cifar-10-batches-py")
+    (folder / "test_batch").write_bytes(pickle.dumps({b"data": Evil()}))
+    return audited_on(folder, place)
+
+
+def nan_weights(place: Place) -> list[str | Path]:
+    model = build_model("lenet", num_classes=10, in_channels=1)
+    state = model.state_dict()
+    next(iter(state.values()))[0] = torch.nan
+    torch.save(state, place.folder / "nan.pt")
+    return audited_with(place.folder / "nan.pt", place)
+
+
+CASES: dict[str, tuple[Case, str]] = {
+    "unknown recipe": (lambda place: ["train", "cfa-att", f"--out={place.folder / 'out'}"], "did you mean 'cfa-at'"),
+    "unknown recipe file": (lambda place: ["train", "mine.yaml", f"--out={place.folder / 'out'}"], "mine.yaml"),
+    "unknown attack": (audited("--attack=pdg"), "did you mean 'pgd'"),
+    "unknown attack in a recipe": (trained("--set=attack=pdg"), "did you mean 'pgd'"),
+    "unknown field": (trained("--set=optimiser.lr=1"), "did you mean 'optimizer'"),
+    "unknown field of a part": (trained("--set=optimizer.lrr=1"), "did you mean 'lr'"),
+    "unknown field of an attack": (audited("--attack=pgd:step=3"), "did you mean 'steps'"),
+    "negative epsilon": (audited("--threat=Linf:-8/255"), "epsilon"),
+    "negative epsilon in a recipe": (trained("--set=threat=Linf:-0.1"), "epsilon"),
+    "unknown norm": (audited("--threat=Linff:0.1"), "did you mean 'Linf'"),
+    "step size 0": (audited("--attack=pgd:step_size=0"), "step_size"),
+    "step size 0 in a recipe": (trained("--set=attack.step_size=0"), "step_size"),
+    "no FIELD=VALUE": (trained("--set=epochs"), "--set 'epochs' should be FIELD=VALUE"),
+    "other classes": (other_classes, "10 classes and the data 3"),
+    "other channels": (other_channels, "colour channels"),
+    "truncated idx": (truncated_idx, "t10k-images-idx3-ubyte"),
+    "truncated CIFAR": (truncated_cifar, "test_batch"),
+    "truncated Parquet": (truncated_parquet, "x.parquet"),
+    "corrupt image in Parquet": (corrupt_image_in_parquet, "row 3"),
+    "labels out of range": (labels_out_of_range, "label"),
+    "negative labels": (negative_labels, "label"),
+    "empty class": (empty_class, "fish holds no picture"),
+    "corrupt image": (corrupt_image, "1.png"),
+    "another architecture": (other_architecture, "conv1.weight"),
+    "a pickle that runs code": (evil_pickle, "evil.pt"),
+    "a CIFAR pickle that runs code": (evil_cifar, "test_batch"),
+    "NaN weights": (nan_weights, "NaN"),
+    "no weights file": (lambda place: audited_with(place.folder / "none.pt", place), "none.pt"),
+    "no data file": (lambda place: audited_on(place.folder / "none.npz", place), "none.npz"),
+    "unknown data": (audited("--data=cifr10"), "did you mean 'cifar10'"),
+    "unknown split": (audited("--split=tset"), "did you mean 'test'"),
+    "unknown model": (
+        lambda place: ["audit", "resnet81", "--data=digits", f"--out={place.folder / 'out'}"],
+        "did you mean 'resnet18'",
+    ),
+    "no data named": (lambda place: ["audit", "resnet18", f"--out={place.folder / 'out'}"], "--data"),
+    "unknown stop": (audited("--stop=nevr"), "did you mean 'never'"),
+    "unknown group": (audited("--group=colour"), "colour"),
+    "bad condition": (audited("--fail-if=wrst(all) < 0.2"), "wrst"),
+    "bad mean": (audited("--mean=a,b", "--std=1,1"), "--mean"),
+    "no such device": (audited("--device=cuda:99"), "cuda:99"),
+    "too large a subset": (audited("--subset=100000"), "100000"),
+    "not a run or audit": (lambda place: ["report", place.folder], "audit"),
+    "nothing to compare": (lambda place: ["compare", place.folder], "audit"),
+    "a condition on another attack": (
+        audited("--attack=fgsm", "--fail-if=worst(pgd) < 0.2"),
+        "known: all, clean, fgsm",
+    ),
+    "a page that is a folder": (lambda place: ["audit", place.run, "--html", place.folder], "is a folder"),
+    "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all methods or none"),
+}
+
+
+def tree(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(
+    classwise: Classwise, tmp_path: Path, run_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    case, line = CASES[name]
+    words = case(Place(tmp_path, run_folder))
+    before = tree(tmp_path), tree(run_folder)
+    said = classwise(*words)
+    assert said.status == 2, said
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert line in said.err
+    assert (tree(tmp_path), tree(run_folder)) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_another_run(classwise: Classwise, run_folder: Path) -> None:
+    before = tree(run_folder)
+    said = classwise("train", "at-short", "--data=digits", f"--out={run_folder}", *QUICK)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "--resume" in said.err
+    assert tree(run_folder) == before
+
+
+def test_resuming_another_recipe(classwise: Classwise, run_folder: Path) -> None:
+    before = tree(run_folder)
+    words = ["cfa-at-short", "--data=digits", f"--out={run_folder}", "--resume", *QUICK, "--set=optimizer.lr=0.001"]
+    said = classwise("train", *words)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "optimizer" in said.err
+    assert tree(run_folder) == before
+
+
+def test_a_folder_with_another_audit(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    words = ["audit", run_folder, "--subset=40", "--attack=fgsm", f"--out={tmp_path / 'audit'}"]
+    assert classwise(*words).status == 0
+    before = tree(tmp_path)
+    for more in (["--seed=1"], ["--threat=Linf:0.2"], ["--seed=1", "--resume"]):
+        said = classwise(*words, *more)
+        assert (said.status, said.out) == (2, "")
+        assert str(tmp_path / "audit") in said.err
+        assert tree(tmp_path) == before
+
+
+def test_a_recipe_error_is_found_before_data_is_read(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object, **__: object) -> None:
+        pytest.fail("data was read")
+
+    monkeypatch.setattr("classwise.training.loop.load_data", unread)
+    said = classwise("train", "at", f"--out={tmp_path / 'out'}", "--set=averaging.decay=2")
+    assert said.status == 2
+    assert "decay" in said.err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_disk_space(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    said = classwise("train", "at-short", "--data=digits", f"--out={tmp_path / 'out'}", *QUICK)
+    assert (said.status, said.out) == (2, "")
+    assert "no space left" in said.err
+    assert tree(tmp_path) == {}
+
+
+def test_no_disk_space_for_an_audit(
+    classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    said = classwise("audit", run_folder, "--subset=40", "--attack=fgsm", f"--out={tmp_path / 'audit'}")
+    assert (said.status, said.out) == (2, "")
+    assert "no space left" in said.err
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("command", ["audit", "train", "data"])
+def test_data_that_is_not_there_with_no_network(
+    classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.delenv("CLASSWISE_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loading, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(loading, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(pooch, "retrieve", offline)
+    out = f"--out={tmp_path / 'out'}"
+    words: dict[str, list[str | Path]] = {
+        "audit": ["audit", run_folder, "--data=mnist", out],
+        "train": ["train", "at-short", "--data=mnist", out],
+        "data": ["data", "mnist"],
+    }
+    said = classwise(*words[command])
+    assert (said.status, said.out) == (2, "")
+    assert said.err.splitlines()[-1].startswith("classwise: mnist (")
+    assert "CLASSWISE_DATA" in said.err
+    assert tree(tmp_path) == {}

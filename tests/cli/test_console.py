@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from classwise.cli import console
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that stands until it is moved."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines_tell_share_and_time_left(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = console.Lines()
+    lines.begin("training", 1000)
+    lines.advance(200)  # a resumed run starts here, in no time at all
+    clock[0] += 20
+    lines.advance(10)
+    clock[0] += 20
+    lines.advance(10)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" ")[2] for line in said] == [
+        "training: 1,000 to do",
+        "training: 220 of 1,000 (22%), about 26 min left",  # 20 units took 40 s
+    ]
+
+
+def test_lines_are_silent_between(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = console.Lines()
+    lines.begin("audit", 10)
+    for _ in range(10):
+        clock[0] += 1
+        lines.advance(1)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_bar_forgets_where_a_resumed_task_began() -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    stream = io.StringIO()
+    with Progress(console=Console(file=stream, force_terminal=True), auto_refresh=False) as bars:
+        bar = console.Bar(bars)
+        bar.advance(3)  # nothing has begun
+        bar.begin("training", 100)
+        bar.advance(90)
+        assert bars.tasks[0].completed == 90
+        bar.advance(1)
+        assert bars.tasks[0].completed == 91
+        assert bars.tasks[0].speed is None or bars.tasks[0].speed < 1e7
+        bar.begin("validation", 7)
+        assert [task.description for task in bars.tasks] == ["validation"]
+        bar.say("[red] is not markup")
+    assert "[red] is not markup" in stream.getvalue()
+
+
+def test_the_listener_fits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    with console.progress() as listener:
+        assert isinstance(listener, console.Lines)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with console.progress() as listener:
+        assert isinstance(listener, console.Bar)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "about 0 s"), (89.2, "about 90 s"), (95, "about 2 min"), (12_000, "about 3 h 20 min")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert console.duration(seconds) == words
+
+
+def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show(["class", "n", "all"], [("cat", 1000, "–"), ("automobile", 5, "12.0")], "title")
+    assert capsys.readouterr().out.splitlines() == [
+        "title",
+        "class          n   all",
+        "cat         1000     –",
+        "automobile     5  12.0",
+    ]
+
+
+def test_a_table_on_a_terminal_is_drawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    console.show(["class"], [("[bold]cat",)])
+    out = capsys.readouterr().out
+    assert "[bold]cat" in out
+    assert "━" in out or "─" in out
+
+
+def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {1: math.nan, "t": torch.tensor([1, 2]), "n": np.float64(0.5), "s": ("a", None, True), "o": 1 + 2j}
+    console.show_json(value)
+    read = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert read == {"1": None, "t": [1, 2], "n": 0.5, "s": ["a", None, True], "o": "(1+2j)"}
+
+
+def test_numbers_for_people() -> None:
+    assert console.percent(0.4236) == "42.4"
+    assert console.percent(math.nan) == "–"
+    assert console.interval(0.1, 0.25) == "[10.0, 25.0]"
+    assert console.percent_squared(0.0123) == "123.0"

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from classwise.attacks import ATTACKS
+from classwise.data import DATA
+from classwise.models import MODELS
+from classwise.settings import describe, make
+from classwise.training.recipe import Recipe, recipe_names
+
+from .conftest import Classwise
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("data", list(DATA)), ("attacks", list(ATTACKS)), ("models", list(MODELS)), ("recipes", recipe_names())],
+)
+def test_lists_show_every_name(classwise: Classwise, command: str, names: list[str]) -> None:
+    said = classwise(command)
+    assert said.status == 0
+    assert [line.split()[0] for line in said.out.splitlines()[1:]] == names
+    assert list(json.loads(classwise(command, "--json").out)) == names
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
+    known = json.loads(classwise("attacks", name, "--json").out)
+    assert {"name": name, **known["settings"]} == describe(ATTACKS, make(ATTACKS, name))
+    said = classwise("attacks", name).out
+    assert all(key in said for key in known["settings"])
+    example = said.splitlines()[-1].partition("as a spec: ")[2]
+    assert make(ATTACKS, example) == make(ATTACKS, name)
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet18", 11_173_962), ("wrn-34-10", 46_160_474)])
+def test_models_have_the_literatures_sizes(classwise: Classwise, name: str, count: int) -> None:
+    known = json.loads(classwise("models", "--json").out)
+    assert known[name]["parameters"] == count
+
+
+def test_a_printed_recipe_is_the_recipe(classwise: Classwise, tmp_path: Path) -> None:
+    said = classwise("recipes", "cfa-at", "--set", "epochs=60", "--set", "attack.steps=7")
+    file = tmp_path / "mine.yaml"
+    file.write_text(said.out)
+    assert Recipe.read(str(file)) == Recipe.read("cfa-at", {"epochs": 60, "attack.steps": 7})
+    as_json = json.loads(classwise("recipes", str(file), "--json").out)
+    assert yaml.safe_load(said.out) == as_json
+
+
+def test_changes_need_a_recipe(classwise: Classwise) -> None:
+    assert classwise("recipes", "--set", "epochs=60").status == 2
+
+
+def test_a_look_into_digits(classwise: Classwise) -> None:
+    said = classwise("data", "digits", "--split", "test")
+    head, *rows = said.out.splitlines()
+    assert head == "digits test: 539 images, 1x8x8, torch.uint8"
+    assert sum(int(row.split()[-1]) for row in rows[1:]) == 539
+    known = json.loads(classwise("data", "digits", "--json").out)
+    assert known["images"] == sum(known["counts"].values()) == 539
+    assert known["shape"] == [1, 8, 8]

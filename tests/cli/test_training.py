@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classwise.training.folder import Run
+
+from .conftest import QUICK, Classwise
+
+
+def test_a_run(classwise: Classwise, run_folder: Path) -> None:
+    run = Run.open(run_folder)
+    assert run.complete
+    assert run.recipe.epochs == 2
+    assert run.recipe.model.width == 0.1
+    assert set(run.kept()) == {"last", "best", "average", "best-average"}
+
+
+def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*") if path.is_file()}
+    said = classwise("train", "cfa-at-short", "--data=digits", f"--out={run_folder}", "--resume", "--json", *QUICK)
+    assert said.status == 0
+    (facts,) = json.loads(said.out)
+    assert facts["epochs"] == 2
+    assert Path(facts["weights"]["best"]).is_file()
+    assert {row["split"] for row in facts["last_epoch"]} == {"train", "valid", "valid-average"}
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    said = classwise("train", "standard-short", "--data=digits", f"--out={out}", "--seeds=0,3", *QUICK, "--epochs=1")
+    assert said.status == 0
+    assert [Run.open(out / f"seed-{seed}").recipe.seed for seed in (0, 3)] == [0, 3]
+    assert len(said.out.splitlines()) == 3
+    assert "epoch 1/1" in said.err
+
+
+def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "at-short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK, "--epochs=50"]
+    said = classwise(*words, "--json")
+    assert said.status == 0
+    facts = json.loads(said.out)
+    assert facts["steps"] == 2 * 50 * 4  # 120 images less 2 of each class for validation, 32 at a time
+    assert facts["passes"] == facts["steps"] * 32 * (2 + 1)
+    assert facts["minutes"] > 0
+    assert "400 steps" in classwise(*words).out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
+    words = ["train", "standard-short", "--data=digits", "--estimate", *QUICK, "--epochs=1", "--set=batch_size=100"]
+    assert classwise(*words).status == 0
+
+
+@pytest.mark.parametrize("text", ["0,0", "a", "", "-1", "1.5"])
+def test_bad_seeds(classwise: Classwise, text: str) -> None:
+    said = classwise("train", "at", f"--seeds={text}")
+    assert said.status == 2
+    assert "--seeds" in said.err
+
+
+def test_one_way_to_say_the_seed(classwise: Classwise) -> None:
+    assert classwise("train", "at", "--seeds=0,1", "--set", "seed=3").status == 2

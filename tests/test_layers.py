@@ -1,0 +1,180 @@
+"""The direction of the layers: a module imports from its own layer and from those on its left, and from no other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+PACKAGE = SOURCE / "classwise"
+
+LAYERS = (
+    "foundation",
+    "stats",
+    "data",
+    "models",
+    "attacks",
+    "training",
+    "auditing",
+    "analysis",
+    "report",
+    "papers",
+    "cli",
+)
+"""From left to right."""
+
+FOUNDATION = {
+    "compute",
+    "draws",
+    "environment",
+    "errors",
+    "progress",
+    "registry",
+    "settings",
+    "storage",
+    "threat",
+}
+"""The modules that lie in the package's own folder and that every layer may use."""
+
+EXCEPTIONS = {
+    ("classwise.__main__", "cli"): "it is the command line, started as a module",
+    ("classwise.auditing.result", "report"): "Audit.html writes its own page; imported when it is called",
+}
+"""Imports to the right that are meant, each with its reason: (module, layer)."""
+
+STARTUP = ("classwise", "classwise.cli", "classwise.errors", "classwise.registry", "classwise.progress")
+"""What the command line imports before it knows the command; and with every ``__init__`` it holds nothing heavy."""
+
+HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "sklearn", "pyarrow", "PIL", "pydantic", "jinja2", "rich"}
+
+
+class Import(NamedTuple):
+    module: str
+    target: str
+    line: int
+    lazy: bool
+    for_types: bool
+
+
+def modules() -> list[str]:
+    names = [".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def source_of(module: str) -> Path:
+    folder = SOURCE.joinpath(*module.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def layer_of(module: str) -> str | None:
+    """The layer of a module; None for the public face itself, which names all of them."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return None
+    if parts[1] == "__main__":
+        return "foundation"
+    return "foundation" if parts[1] in FOUNDATION else parts[1]
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    """Every import of a module of ours or of others, the lazy ones in functions too."""
+
+    def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, child.lineno, lazy, for_types)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module}:{child.lineno} imports relatively; write the whole name"
+                assert child.module is not None
+                if child.module == "classwise":
+                    for alias in child.names:
+                        yield Import(module, f"classwise.{alias.name}", child.lineno, lazy, for_types)
+                else:
+                    yield Import(module, child.module, child.lineno, lazy, for_types)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from visit(child, True, for_types)
+            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                for statement in child.body:
+                    yield from visit(ast.Module([statement], []), lazy, True)
+                for statement in child.orelse:
+                    yield from visit(ast.Module([statement], []), lazy, for_types)
+            else:
+                yield from visit(child, lazy, for_types)
+
+    yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
+
+
+def to_the_right(module: str) -> Iterator[Import]:
+    own = layer_of(module)
+    if own is None:
+        return
+    for found in imports_of(module):
+        if not found.target.startswith("classwise."):
+            continue
+        other = layer_of(found.target)
+        if found.target == "classwise.__version__" or other is None:
+            continue
+        if LAYERS.index(other) > LAYERS.index(own):
+            yield found
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_go_only_leftwards(module: str) -> None:
+    layer = layer_of(module)
+    assert layer is None or layer in LAYERS, f"{module} lies in no known layer; name it in LAYERS or FOUNDATION"
+    wrong = [
+        f"line {found.line}: {layer} imports {found.target}"
+        for found in to_the_right(module)
+        if (module, layer_of(found.target)) not in EXCEPTIONS
+    ]
+    assert not wrong
+
+
+def test_every_exception_is_needed_and_lazy() -> None:
+    used: dict[tuple[str, str], list[Import]] = {}
+    for module in modules():
+        for found in to_the_right(module):
+            used.setdefault((module, str(layer_of(found.target))), []).append(found)
+    assert set(EXCEPTIONS) == set(used)
+    hasty = [
+        found
+        for (module, _), imports in used.items()
+        for found in imports
+        if not (found.lazy or found.for_types or module == "classwise.__main__")
+    ]
+    assert not hasty
+
+
+@pytest.mark.parametrize("module", [name for name in modules() if source_of(name).name == "__init__.py"])
+def test_packages_import_nothing_heavy(module: str) -> None:
+    """So that a registry can be listed, and the command line started, at once."""
+    heavy = [
+        f"line {found.line}: {found.target}"
+        for found in imports_of(module)
+        if found.target.partition(".")[0] in HEAVY and not (found.lazy or found.for_types)
+    ]
+    assert not heavy
+
+
+def test_the_rule_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk itself: at the top, in a function, and for types only."""
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    folder = tmp_path / "classwise" / "stats"
+    folder.mkdir(parents=True)
+    (folder / "wrong.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "import classwise.report.page\n"
+        "if TYPE_CHECKING:\n    from classwise.models import MODELS\n"
+        "def f():\n    from classwise.attacks import ATTACKS\n    from classwise import errors\n"
+    )
+    found = list(to_the_right("classwise.stats.wrong"))
+    assert [(one.line, layer_of(one.target), one.lazy, one.for_types) for one in found] == [
+        (2, "report", False, False),
+        (4, "models", False, True),
+        (6, "attacks", True, False),
+    ]

@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made once and again whenever the requirements change.
-#   make demo PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
-# passes arguments to pip, here so that torch comes without CUDA.
+#   make demo PIP_ARGS="--index-url URL"
+# passes arguments to pip, here an index from which torch comes without CUDA.
 PYTHON ?= python3
 PIP_ARGS ?=
 WORKERS ?= 2

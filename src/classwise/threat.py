@@ -19,7 +19,7 @@ Norm = Literal["Linf", "L2", "L1"]
 PRESETS = {
     "mnist": "Linf:0.3",
     "fashion-mnist": "Linf:0.1",
-    "digits": "Linf:0.15",
+    "digits": "Linf:0.1",
     "cifar10": "Linf:8/255",
     "cifar100": "Linf:8/255",
     "svhn": "Linf:8/255",

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.ascent import FGSM, PGD
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, Case, State
 from classwise.attacks.engine import Engine, Finished, Job, Stop
 from classwise.attacks.losses import margin
-from classwise.compute import Compute
+from classwise.compute import Compute, Forward
 from classwise.errors import UserError
+from classwise.settings import settings
 from classwise.threat import Threat
 
 from .models import Linear, Small, images
@@ -177,6 +178,37 @@ def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None
     assert bool(result.x.isfinite().all())
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert bool(result.broken[~result.logits.isfinite().all(1)].all())
+
+
+@settings
+class Astray(Attack):
+    """Claims every image broken by a point far outside the ball and the box."""
+
+    length = 1
+
+    def start(self, model: Forward, case: Case) -> State:
+        count = torch.zeros(len(case.x), dtype=torch.int64)
+        return {"x": case.x, "iteration": count, "done": count > 0}
+
+    def step(self, model: Forward, case: Case, state: State) -> State:
+        margin = torch.full((len(case.x),), -1.0)
+        done = state["iteration"] >= 0
+        return {
+            "x": case.x + 5,
+            "seen": case.x - 5,
+            "margin": margin,
+            "iteration": state["iteration"] + 1,
+            "done": done,
+        }
+
+
+@pytest.mark.parametrize("stop", ["broken", "never"])
+def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tensor, Tensor], stop: Stop) -> None:
+    result = evaluated(case, Astray(), stop=stop)
+    assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
+    assert 0 <= float(result.x.min()) <= float(result.x.max()) <= 1
+    with torch.no_grad():
+        assert torch.equal(result.broken, case[0].eval()(result.x).argmax(1) != case[2])
 
 
 def test_passes_are_counted_image_by_image(case: tuple[Small, Tensor, Tensor]) -> None:

@@ -223,6 +223,14 @@ def test_a_run_folder_speaks_through_its_best_average(tmp_path: Path) -> None:
         assert torch.equal(again.classifier.weight, model.classifier.weight)  # type: ignore[union-attr,arg-type]
 
 
+def test_a_run_folder_speaks_through_the_weights_of_best_score(tmp_path: Path) -> None:
+    for name, score in (("best", 1.2), ("best-average", 0.9), ("last", None)):
+        model = build_model("lenet", num_classes=3, in_channels=1, width=0.5)
+        about = {} if score is None else {"score": score}
+        save_weights(tmp_path / "run" / "checkpoints" / f"{name}.safetensors", model, about)
+    assert "best.safetensors" in str(load_model(tmp_path / "run").loaded)
+
+
 def test_a_user_s_own_model_by_path_comes_back_by_its_file_alone(tmp_path: Path) -> None:
     model = load_model("tests.models.samples:Own", num_classes=3, mean=MEAN, std=STD)
     save_weights(tmp_path / "own.safetensors", model)

@@ -15,6 +15,7 @@ import torch
 
 from classwise.data import Images, load_data
 from classwise.errors import UserError
+from classwise.models import load_model
 from classwise.progress import Silent
 from classwise.settings import settings
 from classwise.training import loop
@@ -102,7 +103,10 @@ def test_the_radii_of_an_epoch_follow_the_accuracy_of_the_one_before(reference: 
 
 
 def test_the_kept_models_are_read_back_and_are_as_good_as_was_measured(reference: Run) -> None:
-    assert reference.default_weights() == "best-average"
+    scores = {event["which"]: event["score"] for event in reference.events if event["event"] == "selected"}
+    assert set(scores) == {"best", "best-average"}
+    assert scores[reference.default_weights()] == max(scores.values())
+    assert f"{reference.default_weights()}.safetensors" in str(load_model(reference.path).loaded)
     images = load_data("digits", split="train", subset=200, seed=0)
     held = json.loads((reference.path / "validation.json").read_text())["index"]
     valid = images.take(torch.isin(images.index, torch.tensor(held)))

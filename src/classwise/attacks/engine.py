@@ -322,6 +322,7 @@ class _Run:
         """Judge one image of each row in float32; then the row is finished, or goes on in one of four ways."""
         stage = rows["stage"]
         candidate, taken = self._candidate(rows)
+        candidate = self._inside(candidate, rows)
         logits = self.engine.logits(candidate)
         broken = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
         value = logit_margin(logits, rows["y"])
@@ -361,6 +362,14 @@ class _Run:
                 image = _where(chosen, rows[f"{name}_x"], image)
                 taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
         return image, taken
+
+    def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
+        """The images as they are where they keep to their ball and box, projected where an attack went astray."""
+        threat, x0 = self._case(rows).threat, rows["x0"]
+        limit = threat.radius(x0).flatten() * (1 + 1e-5) + 1e-6
+        boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
+        legal = boxed & (threat.distance(candidate, x0) <= limit)
+        return _where(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
 
     def _finished(self, rows: Columns, broken: Tensor) -> Finished:
         return Finished(

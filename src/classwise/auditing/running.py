@@ -237,6 +237,8 @@ class Runner:
         size = 4 * math.prod(piece.shape) * len(self.plan.suite.attacks)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
         clean = self.recorder.rows(CLEAN, piece.index.cpu().numpy())
+        if clean.empty:  # the time was up before the first image
+            return
         right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
         place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
         chosen = right[place < share]

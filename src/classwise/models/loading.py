@@ -22,7 +22,7 @@ from classwise.models.state import Checkpoint, read_state
 from classwise.models.weights import SCHEMA_VERSION
 
 KEPT = ("best-average", "best", "last")
-"""The weights of a run folder, the preferred first: those of the best averaged model, if the run averaged."""
+"""The weights that may speak for a run folder; the best score on validation does, and of equals the first here."""
 
 Model = str | os.PathLike[str] | nn.Module
 
@@ -187,15 +187,20 @@ def _is_file(model: str | os.PathLike[str]) -> bool:
     return True
 
 
+def _score(file: Path) -> float:
+    """What a run noted of these weights on its validation split; the least where it noted nothing."""
+    return float(read_state(file).metadata.get("score", "-inf"))
+
+
 def _weights_file(path: str | os.PathLike[str]) -> Path:
     """The file itself, or the one that speaks for a run folder."""
     folder = Path(path)
     if not folder.is_dir():
         return folder
     for place in (folder / "checkpoints", folder):
-        for name in KEPT:
-            if (file := place / f"{name}.safetensors").is_file():
-                return file
+        kept = [file for name in KEPT if (file := place / f"{name}.safetensors").is_file()]
+        if kept:
+            return max(kept, key=_score)  # the first of those that tie
     raise UserError(f"{folder} is no run folder with weights: it has no checkpoints/best.safetensors")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,12 +128,19 @@ class Run:
         return [name for name in names if self.weights_file(name).is_file()]
 
     def default_weights(self) -> Which:
-        """The kept model that speaks for the run: the best average if the run averages, else the best."""
-        kept = self.kept()
-        for name in ("best-average", "best", "last"):
-            if name in kept:
-                return name
-        raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")
+        """The kept model that speaks for the run: the best epoch or the best average, as the validation split says.
+
+        Raises:
+            UserError: if the run has not finished an epoch.
+        """
+        scores: dict[Which, float] = {}
+        for event in self.events:
+            if event["event"] == "selected":
+                scores[event["which"]] = -math.inf if event["score"] is None else event["score"]
+        kept = [name for name in scores if self.weights_file(name).is_file()]
+        if not kept:
+            raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")
+        return max(kept, key=lambda name: (scores[name], name))
 
     def model(self, which: Which | None = None) -> nn.Module:
         """One of the kept models, in evaluation mode."""

@@ -385,15 +385,16 @@ class Trainer:
             for label, name in enumerate(self.classes.names)
         ]
 
-    def _save(self, which: Which, model: nn.Module) -> None:
+    def _save(self, which: Which, model: nn.Module, **more: Any) -> None:
         metadata = {"model": model_spec(self.recipe, self.train), "recipe": self.recipe.name, "epoch": self.epoch}
-        save_weights(self.folder.weights_file(which), model, metadata | {"class_names": list(self.classes.names)})
+        about = metadata | {"class_names": list(self.classes.names)} | more
+        save_weights(self.folder.weights_file(which), model, about)
 
     def _select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor]) -> None:
         score = self.parts.selection(values["robust"], values["count"]) if values else torch.inf
         if score >= self.best.get(which, -torch.inf):
             self.best[which] = score
-            self._save(which, model)
+            self._save(which, model, score=score)
             self._tell(event="selected", which=which, score=None if score == torch.inf else score)
 
     def _tell(self, **event: Any) -> None:

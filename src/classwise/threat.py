@@ -154,8 +154,9 @@ def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds
         spent = torch.where(free, 0, scaled.clamp(low, high)).square().sum(1, keepdim=True)
         left = torch.where(free, shift, 0).square().sum(1, keepdim=True).clamp_min(1e-30)
         factor = torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
-    clipped = (shift * factor).clamp(low, high)
-    return clipped * (radius / torch.linalg.vector_norm(clipped, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    clipped: Tensor = (shift * factor).clamp(low, high)
+    shrink: Tensor = radius / torch.linalg.vector_norm(clipped, dim=1, keepdim=True).clamp_min(1e-30)
+    return clipped * shrink.clamp_max(1)
 
 
 def _project_l1(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 40) -> Tensor:

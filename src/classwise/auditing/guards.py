@@ -212,13 +212,16 @@ def zero_radius(evidence: Evidence, probe: Probe) -> Found | None:
     for label, attack in {type(attack): (label, attack) for label, attack in evidence.attacks.items()}.values():
         extra = int((probe.broken(attack, Threat(probe.threat.norm, 0.0)) & ~probe.wrong).sum())
         if extra:
-            return Found(f"{label!r} with radius 0 breaks {extra} right images; it leaves its ball.", float(extra))
+            return Found(
+                f"{label!r} with radius 0 breaks {extra} right images; the model answers differently each time.",
+                float(extra),
+            )
     return None
 
 
 @guard("outside-ball")
 def outside_ball(evidence: Evidence) -> Found | None:
-    """A kept image is farther from the clean one than the radius allows."""
+    """A kept image is farther away than the radius allows; only outcomes made elsewhere can say so."""
     frame = evidence.outcomes.frame
     excess = (frame["distance"] - frame["epsilon"]).fillna(0)
     far = excess > 1e-5 + 1e-4 * frame["epsilon"].fillna(0)

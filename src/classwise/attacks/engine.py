@@ -110,7 +110,7 @@ class Engine:
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
         self.fast = _Counted(compute.forward(model))
-        self._exact = EXACT.forward(model)
+        self._exact = Compute(channels_last=compute.channels_last).forward(model)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Float32 logits for each block of images, at the engine's batch size."""

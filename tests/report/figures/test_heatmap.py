@@ -69,4 +69,6 @@ def test_a_class_without_images_is_blank() -> None:
 
 
 def test_no_error_at_all_can_be_drawn() -> None:
-    heatmap(Confusion(np.diag([3, 4]), ("a", "b")), "errors").svg()
+    drawing = heatmap(Confusion(np.diag([3, 4]), ("a", "b")), "errors")
+    assert "nan" not in drawing.svg()
+    assert not [title for title in hover(drawing) if "taken for" in title and "0 of" not in title]

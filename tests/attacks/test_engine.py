@@ -239,3 +239,52 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
 def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
     with pytest.raises(UserError, match="batch = 0"):
         Engine(case[0], batch=0)
+
+
+class Sized(nn.Module):
+    """A linear model whose last bits depend on the size of the batch, as with other kernels; it counts its sizes."""
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.linear, self.noise = Linear(3, side=4), noise
+        self.sizes: dict[int, int] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            self.sizes[len(x)] = self.sizes.get(len(x), 0) + 1
+        logits: Tensor = self.linear(x)
+        return logits * (1 + self.noise * len(x))
+
+
+def sized(noise: float, order: Tensor) -> tuple[Finished, dict[int, int]]:
+    model, x = Sized(noise), images(150)
+    y = model(x).argmax(1)
+    attack = PGD(steps=12, objective="margin", step_size="0.02eps")
+    return evaluated((model, x, y), attack, order=order, batch=128), model.sizes
+
+
+def test_the_end_of_the_data_is_run_in_smaller_batches_where_these_give_the_same_bits() -> None:
+    plain, sizes = sized(0.0, torch.arange(150))
+    assert set(sizes) == {128, 64, 32}
+    assert sizes[128] < sum(sizes.values())
+    shuffled, _ = sized(0.0, torch.randperm(150, generator=torch.Generator().manual_seed(0)))
+    assert_same(plain, shuffled)
+
+
+def test_a_model_whose_bits_depend_on_the_batch_keeps_its_batch() -> None:
+    plain, sizes = sized(1e-6, torch.arange(150))
+    assert sizes.pop(64) == 1  # the one trial
+    assert set(sizes) == {128}
+    shuffled, _ = sized(1e-6, torch.randperm(150, generator=torch.Generator().manual_seed(0)))
+    assert_same(plain, shuffled)
+
+
+def test_rows_that_come_back_find_the_whole_room_again(case: tuple[Small, Tensor, Tensor]) -> None:
+    """Forty images stand against the first start, in half the room, and then begin another all at once."""
+    model, x, y = case
+    some = torch.arange(12, 52)
+    attack = PGD(steps=10, step_size="0.01eps", begin="none", restarts=3)
+    engine = Engine(model, batch=128)
+    (few,) = list(engine.attack(attack, Threat("Linf", 1e-4), [Job(some, x[some], y[some])]))
+    assert not bool(few.broken.any())
+    assert few.backwards.tolist() == [30] * 40

@@ -2,8 +2,9 @@
 
 An image leaves as soon as it is broken and the next one takes its slot, so the device works on full batches of images
 that still stand. What an attack believes (perhaps in bfloat16) is only a suspicion: an image counts as broken when a
-float32 pass over the final image says so. Every device batch has one fixed size, padded with copies, and every row's
-arithmetic sees only its own row; so an image's result does not depend on which others are evaluated, nor on the order.
+float32 pass over the final image says so. Every device batch has one fixed size, padded with copies (at the end of the
+data a smaller one, if it is seen to give the same bits), and every row's arithmetic sees only its own row; so an
+image's result does not depend on which others are evaluated, nor on the order.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.columns import Buffer, Columns, choose, join, masked, prefixed, put, same_bits, take, unprefixed
 from classwise.attacks.losses import margin as logit_margin
 from classwise.compute import EXACT, Compute, Forward
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.models.modes import evaluating, frozen
+from classwise.models.norms import affine_norms
 from classwise.threat import Threat
 
 Stop = Literal["broken", "never"]
 """``"broken"``: keep the verified breaking image, else the iterate of lowest margin. ``"never"``: the last iterate."""
 
-Columns = dict[str, Tensor]
-
 SMALLEST_BATCH = 32
 """Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
+
+_LONG = 8
+"""From how many steps on it pays to try whether a smaller batch gives the same bits, which costs half a step."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Engine:
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
         self.fast = _Counted(compute.forward(model))
+        self._mixed = compute.dtype != "float32" and not compute.compile
+        self._classes: int | None = None
         self._exact = Compute(channels_last=compute.channels_last).forward(model)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -153,6 +159,8 @@ class Engine:
         stack = ExitStack()
         stack.enter_context(evaluating(self.model))
         stack.enter_context(frozen(self.model))
+        if self._mixed:  # a compiled model has its normalisation merged already
+            stack.enter_context(affine_norms(self.model))
         return stack
 
     def logits(self, x: Tensor) -> Tensor:
@@ -162,7 +170,12 @@ class Engine:
             for block in torch.split(x, self.batch):
                 padded = block[torch.arange(self.batch, device=x.device) % len(block)]
                 passes.append(self._exact(padded)[: len(block)])
+        self._classes = passes[0].shape[1]
         return torch.cat(passes)
+
+    def classes(self, x: Tensor) -> int:
+        """How many logits the model gives; a pass over the first of some images where none has been made yet."""
+        return self._classes or self.logits(x[:1]).shape[1]
 
 
 class _Counted:
@@ -202,9 +215,10 @@ class _Run:
         self.threat = threat
         self.draws = Draws(engine.seed, "attack")
         self.seek = engine.stop == "broken"
-        self.fresh = _Buffer(self._rows_of(jobs))
-        self.again = _Buffer()  # rows that a verification sent back, or that begin another start
-        self.suspects = _Buffer()  # rows of which one image waits for float32
+        self.fresh = Buffer(self._rows_of(jobs))
+        self.again = Buffer()  # rows that a verification sent back, or that begin another start
+        self.suspects = Buffer()  # rows of which one image waits for float32
+        self.same_bits_at: dict[int, bool] = {}  # by size of batch: whether a step gave the bits of the full size
 
     def blocks(self) -> Iterator[Finished]:
         """Run to the end of the stream."""
@@ -212,26 +226,57 @@ class _Run:
         slots: Columns = {}
         live = torch.zeros(size, dtype=torch.bool)
         while True:
-            vacant = (~live).nonzero().squeeze(1)
-            incoming = self._incoming(len(vacant))
-            if incoming is not None:
-                count = len(incoming["row"])
-                if slots:
-                    _put(slots, vacant[:count], incoming)
-                else:
-                    slots = _take(incoming, torch.arange(size) % count)
-                live[vacant[:count]] = True
+            slots, live = self._refilled(slots, live)
             if live.any():
-                slots = self._advance(slots)
+                slots, live = self._stepped(slots, live)
                 leaving = live & (slots["hit"] | slots["state.done"]).cpu()
                 if leaving.any():
-                    self.suspects.add(_suspects(_take(slots, leaving.nonzero().squeeze(1))))
+                    self.suspects.add(_suspects(take(slots, leaving.nonzero().squeeze(1))))
                     live &= ~leaving
-            drained = not (live.any() or self.again.peek() or self.fresh.peek())
+            drained = not (live.any() or self._waiting())
             while len(self.suspects) >= size or (drained and len(self.suspects)):
                 yield from self._verify(self.suspects.pop(size))
             if drained and not self.again.peek():
                 return
+
+    def _waiting(self) -> bool:
+        return self.again.peek() or self.fresh.peek()
+
+    def _refilled(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
+        """The slots with every vacant one taken, as far as rows are waiting."""
+        size = self.engine.batch
+        if len(live) < size and self._waiting():  # rows came back after the slots were narrowed
+            slots = take(slots, torch.arange(size) % len(live))
+            live = torch.cat([live, live.new_zeros(size - len(live))])
+        vacant = (~live).nonzero().squeeze(1)
+        incoming = self._incoming(len(vacant))
+        if incoming is None:
+            return slots, live
+        count = len(incoming["row"])
+        if slots:
+            put(slots, vacant[:count], incoming)
+        else:
+            slots = take(incoming, torch.arange(size) % count)
+        return slots, live.index_fill(0, vacant[:count], value=True)
+
+    def _stepped(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
+        """The slots after a step; in half the room when, at the end of the stream, at least half of them are vacant.
+
+        Which kernel a library picks depends on the size of a batch, and with it the last bits. So half the room is
+        taken only after one step of the rows in it has come out bit for bit as in the full room.
+        """
+        rows, half = live.nonzero().squeeze(1), len(live) // 2
+        proven = self.same_bits_at.get(half)
+        worthwhile = proven or (proven is None and self.attack.length >= _LONG)
+        if half < max(len(rows), SMALLEST_BATCH) or not worthwhile or self._waiting():
+            return self._advance(slots), live
+        narrow = self._advance(take(slots, rows[torch.arange(half) % len(rows)]))
+        if proven is None:
+            wide = self._advance(slots)
+            self.same_bits_at[half] = same_bits(take(wide, rows), take(narrow, torch.arange(len(rows))))
+            if not self.same_bits_at[half]:
+                return wide, live
+        return narrow, torch.arange(half) < len(rows)
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
         """Jobs as columns on the device, with the bookkeeping that every row carries."""
@@ -251,7 +296,7 @@ class _Run:
                 columns["forwards"] += 1
             if classes is None:
                 known = columns.get("reference")
-                classes = (self.engine.logits(columns["x0"][:1]) if known is None else known).shape[1]
+                classes = self.engine.classes(columns["x0"]) if known is None else known.shape[1]
             columns["kept_x"] = columns["x0"]
             columns["kept_logits"] = torch.zeros(count, classes, device=device)
             columns["kept_margin"] = torch.full((count,), torch.inf, device=device)
@@ -266,7 +311,7 @@ class _Run:
             count -= len(parts[0]["row"])
         if count and self.fresh.peek():
             parts.append(self._started(self.fresh.pop(count)))
-        return _cat(parts) if parts else None
+        return join(parts) if parts else None
 
     def _started(self, columns: Columns) -> Columns:
         """Rows at the beginning of a start, with nothing seen yet."""
@@ -277,7 +322,7 @@ class _Run:
             nothing = torch.full(zero.shape, torch.inf, device=zero.device)
             seen |= {"hit_x": columns["x0"], "hit_iteration": zero}
             seen |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": nothing}
-        return columns | seen | _prefixed(state)
+        return columns | seen | prefixed(state)
 
     def _case(self, columns: Columns) -> Case:
         threat = self.threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self.threat
@@ -289,12 +334,12 @@ class _Run:
         case, fast = self._case(slots), self.engine.fast
         for turn in range(self.engine.poll):
             before = fast.forwards, fast.backwards
-            new = self.attack.step(fast, case, _unprefixed(slots))
+            new = self.attack.step(fast, case, unprefixed(slots))
             moved = self._fold(slots, new, fast.forwards - before[0], fast.backwards - before[1])
             if turn:
                 still = slots["hit"] | slots["state.done"]
                 moved = {
-                    name: value if value is slots[name] else _where(still, slots[name], value)
+                    name: value if value is slots[name] else choose(still, slots[name], value)
                     for name, value in moved.items()
                 }
             slots = moved
@@ -302,7 +347,7 @@ class _Run:
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
         """The slots after a step, with the first suspicion and the lowest margin remembered."""
-        result = slots | _prefixed(new)
+        result = slots | prefixed(new)
         result["forwards"] = slots["forwards"] + forwards
         result["backwards"] = slots["backwards"] + backwards
         if not self.seek:
@@ -311,9 +356,9 @@ class _Run:
         hit, lower = value < 0, value < slots["low_margin"]
         return result | {
             "hit": hit,
-            "hit_x": _where(hit, seen, slots["hit_x"]),
+            "hit_x": choose(hit, seen, slots["hit_x"]),
             "hit_iteration": torch.where(hit, taken, slots["hit_iteration"]),
-            "low_x": _where(lower, seen, slots["low_x"]),
+            "low_x": choose(lower, seen, slots["low_x"]),
             "low_iteration": torch.where(lower, taken, slots["low_iteration"]),
             "low_margin": torch.where(lower, value, slots["low_margin"]),
         }
@@ -329,8 +374,8 @@ class _Run:
         better = broken | ~(rows["kept_margin"] <= value)
         rows |= {
             "forwards": rows["forwards"] + 1,
-            "kept_x": _where(better, candidate, rows["kept_x"]),
-            "kept_logits": _where(better, logits, rows["kept_logits"]),
+            "kept_x": choose(better, candidate, rows["kept_x"]),
+            "kept_logits": choose(better, logits, rows["kept_logits"]),
             "kept_margin": torch.where(better, value, rows["kept_margin"]),
             "kept_iteration": torch.where(better, taken, rows["kept_iteration"]),
         }
@@ -341,17 +386,17 @@ class _Run:
         lower = stands & (stage == _LAST) & (rows["low_margin"] < value) if self.seek else torch.zeros_like(stands)
         exhausted = stands & ~(resumes | ends | lower)
         restarts = exhausted & (rows["restart"] + 1 < self.attack.starts)
-        if len(going := _which(rows, resumes)["row"]):
-            self.again.add(_which(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
+        if len(going := masked(rows, resumes)["row"]):
+            self.again.add(masked(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
         for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
-            if len(going := _which(rows, mask)["row"]):
-                self.suspects.add(_which(rows, mask) | {"stage": torch.full_like(going, next_stage)})
-        if len(going := _which(rows, restarts)["row"]):
-            once_more = _which(rows, restarts)
+            if len(going := masked(rows, mask)["row"]):
+                self.suspects.add(masked(rows, mask) | {"stage": torch.full_like(going, next_stage)})
+        if len(going := masked(rows, restarts)["row"]):
+            once_more = masked(rows, restarts)
             self.again.add(self._started(once_more | {"restart": once_more["restart"] + 1}))
         finished = broken | (exhausted & ~restarts)
         if finished.any():
-            yield self._finished(_which(rows, finished), broken[finished])
+            yield self._finished(masked(rows, finished), broken[finished])
 
     def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
         """The image to verify of each row, and the steps taken up to it."""
@@ -359,7 +404,7 @@ class _Run:
         if self.seek:
             for stage, name in ((_HIT, "hit"), (_LOWEST, "low")):
                 chosen = rows["stage"] == stage
-                image = _where(chosen, rows[f"{name}_x"], image)
+                image = choose(chosen, rows[f"{name}_x"], image)
                 taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
         return image, taken
 
@@ -369,7 +414,7 @@ class _Run:
         limit = threat.radius(x0).flatten() * (1 + 1e-5) + 1e-6
         boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
         legal = boxed & (threat.distance(candidate, x0) <= limit)
-        return _where(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
+        return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
 
     def _finished(self, rows: Columns, broken: Tensor) -> Finished:
         return Finished(
@@ -390,71 +435,6 @@ class _Run:
 def _suspects(rows: Columns) -> Columns:
     """Rows that have left their slots, marked with the image to verify: the suspicious one, else the last."""
     return rows | {"stage": torch.where(rows["hit"], _HIT, _LAST)}
-
-
-class _Buffer:
-    """Rows in waiting: blocks of columns, taken out in any number."""
-
-    def __init__(self, source: Iterator[Columns] | None = None) -> None:
-        self._blocks: list[Columns] = []
-        self._source = source or iter(())
-
-    def __len__(self) -> int:
-        return sum(len(block["row"]) for block in self._blocks)
-
-    def add(self, block: Columns) -> None:
-        """Put rows at the end."""
-        self._blocks.append(block)
-
-    def peek(self) -> bool:
-        """Whether there is a row left, here or in the source."""
-        if not self._blocks:
-            self._blocks.extend(itertools.islice(self._source, 1))
-        return bool(self._blocks)
-
-    def pop(self, count: int) -> Columns:
-        """Up to ``count`` rows from the front."""
-        taken: list[Columns] = []
-        while count and self.peek():
-            block = self._blocks.pop(0)
-            if len(block["row"]) > count:
-                self._blocks.insert(0, {name: value[count:] for name, value in block.items()})
-                block = {name: value[:count] for name, value in block.items()}
-            taken.append(block)
-            count -= len(block["row"])
-        return _cat(taken)
-
-
-def _prefixed(state: State) -> Columns:
-    return {f"state.{name}": value for name, value in state.items() if name not in ("seen", "margin")}
-
-
-def _unprefixed(columns: Columns) -> State:
-    return {name.removeprefix("state."): value for name, value in columns.items() if name.startswith("state.")}
-
-
-def _take(columns: Columns, which: Tensor) -> Columns:
-    return {name: value[which.to(value.device)] for name, value in columns.items()}
-
-
-def _which(columns: Columns, mask: Tensor) -> Columns:
-    return _take(columns, mask.nonzero().squeeze(1))
-
-
-def _put(columns: Columns, where: Tensor, rows: Columns) -> None:
-    for name, value in columns.items():
-        columns[name] = value.index_copy(0, where.to(value.device), rows[name].to(value.dtype))
-
-
-def _cat(blocks: list[Columns]) -> Columns:
-    if len(blocks) == 1:
-        return blocks[0]
-    return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
-
-
-def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """``torch.where`` with a mask of rows."""
-    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -25,7 +25,7 @@ from classwise.auditing.preparing import Group, Model, Plan, group_name, prepare
 from classwise.auditing.recording import Recorder
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
 from classwise.auditing.running import Runner
-from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.stream import Stream
 from classwise.environment import environment
@@ -42,7 +42,7 @@ def audit(
     threat: Threat | str | None = None,
     attacks: Attacks | None = None,
     *,
-    cascade: bool = False,
+    cascade: bool | None = None,
     stop: Stop = "broken",
     group: Group | None = None,
     compute: Compute = FAST,
@@ -67,6 +67,7 @@ def audit(
             usual one of a data set that is known by name.
         attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`.
         cascade: an attack sees only what those before it left standing; cheaper, and tells nothing of each alone.
+            None: only where ``attacks`` has a named suite, such as ``autoattack``.
         stop: ``"broken"``: an image is done when it is misclassified. ``"never"``: every attack takes all its steps on
             every image and the last iterate counts, as confusion and confidence figures need.
         group: judge by groups in place of classes: ``"superclass"``, a column of the data, or a value for each image.
@@ -91,7 +92,8 @@ def audit(
     """
     started = time.monotonic()
     listener = progress or Silent()
-    suite, kinds = parse_attacks(attacks), checked_kinds(keep)
+    suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
+    cascade = suite.cascade if cascade is None else cascade
     if max_time is not None and not max_time > 0:
         raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
     settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}

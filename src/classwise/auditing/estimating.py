@@ -12,7 +12,7 @@ import torch
 from classwise.attacks.base import Case
 from classwise.attacks.engine import Stop
 from classwise.auditing.preparing import Model, prepare
-from classwise.auditing.suite import Attacks, attack_length, parse_attacks
+from classwise.auditing.suite import Attacks, attack_length, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.draws import Draws
 from classwise.models.modes import evaluating, frozen
@@ -68,7 +68,7 @@ def estimate(
     Raises:
         UserError: as `audit` does.
     """
-    suite = parse_attacks(attacks)
+    suite = parse_attacks(attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": stop, "cascade": False, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
     engine = ready.plan.engine(ready.model)

@@ -9,9 +9,11 @@ from typing import Any
 from classwise.attacks import ATTACKS
 from classwise.attacks.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.base import Attack
+from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.errors import UserError
 from classwise.settings import Spec, describe, make, parse_spec
+from classwise.threat import Threat
 
 DEFAULT_SPECS: tuple[str, ...] = (
     "pgd:steps=20,step_size=0.1eps",
@@ -35,18 +37,23 @@ class Suite:
     Attributes:
         attacks: in their order, by the label that tables use.
         families: labels of attacks that differ in one setting, by the family's name.
+        cascade: whether a named suite is among them, which is meant to run on survivors only.
     """
 
     attacks: Mapping[str, Attack]
     families: Mapping[str, tuple[str, ...]]
+    cascade: bool = False
 
     def specs(self) -> dict[str, dict[str, Any]]:
         """The complete spec of each attack, defaults filled in."""
         return {label: describe(ATTACKS, attack) for label, attack in self.attacks.items()}
 
 
-def parse_attacks(attacks: Attacks | None = None) -> Suite:
+def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
     """Read what a user asks for.
+
+    A name of `classwise.attacks.suites.SUITES`, such as ``autoattack`` or ``autoattack:version=plus``, stands for all
+    of its attacks.
 
     ``tpgd`` without an inverse temperature stands for the paper's grid {2, 5, 10, 50}, each an attack of its own, such
     as ``tpgd[5]``. Labels that come twice are numbered: ``pgd``, ``pgd-2``.
@@ -54,11 +61,13 @@ def parse_attacks(attacks: Attacks | None = None) -> Suite:
     Args:
         attacks: a spec such as ``"pgd:steps=20"``, an `Attack`, several of them, or a mapping from labels to them;
             None: `DEFAULT_SPECS`.
+        norm: the norm of the ball, on which the members of a named suite depend.
 
     Raises:
         UserError: for an unknown attack or field, no attack at all, or a label with a meaning of its own.
     """
-    chosen = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    given_choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    chosen = [pair for choice in given_choices for pair in _expanded(choice, norm)]
     found: dict[str, Attack] = {}
     families: dict[str, tuple[str, ...]] = {}
     for given, choice in chosen:
@@ -77,7 +86,18 @@ def parse_attacks(attacks: Attacks | None = None) -> Suite:
     taken = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
     for label in found.keys() & ({CLEAN, ALL} | taken):
         raise UserError(f"an attack cannot be called {label!r}, which has a meaning of its own; choose another label")
-    return Suite(found, families)
+    return Suite(found, families, cascade=len(chosen) > len(given_choices))
+
+
+def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | None, Choice]]:
+    """The choice itself, or the members of the suite that it names."""
+    label, spec = choice
+    if not isinstance(spec, str | Mapping):
+        return [choice]
+    name, options = _named(spec)
+    if name not in SUITES:
+        return [choice]
+    return [(label and f"{label}-{member.partition(':')[0]}", member) for member in members(name, options, norm)]
 
 
 def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
@@ -104,7 +124,7 @@ def _members(choice: Choice) -> list[Any]:
 
 def _named(spec: Spec) -> tuple[str, dict[str, Any]]:
     if isinstance(spec, str):
-        return parse_spec(spec, ATTACKS)
+        return parse_spec(spec, {*ATTACKS, *SUITES})
     options = dict(spec)
     return str(options.pop("name", "")), options
 
@@ -128,6 +148,11 @@ def _fresh(label: str, taken: list[str], *, numbered: bool) -> str:
     if label not in taken or not numbered:
         return label
     return next(f"{label}-{number}" for number in range(2, len(taken) + 3) if f"{label}-{number}" not in taken)
+
+
+def norm_of(threat: Threat | str | None) -> str:
+    """The norm of a ball; of none given yet, the one that all usual balls have."""
+    return "Linf" if threat is None else Threat.parse(threat).norm
 
 
 def attack_length(attack: Attack) -> int:

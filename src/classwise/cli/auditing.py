@@ -53,8 +53,12 @@ def audit(
         typer.Option("--attack", metavar="SPEC", help="Such as pgd:steps=50; may be repeated. Else the default suite."),
     ] = None,
     cascade: Annotated[
-        bool, typer.Option("--cascade", help="Hand only the images that still stand to the next attack.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--cascade/--no-cascade",
+            help="Hand only the images that still stand to the next attack. [so for autoattack and fast]",
+        ),
+    ] = None,
     stop: Annotated[
         str,
         typer.Option(
@@ -109,12 +113,12 @@ def audit(
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.auditing.suite import parse_attacks
+    from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.threat import Threat
 
     # Everything that can be wrong with the words alone is found before data or weights are read.
-    conditions = _conditions(fail_if, parse_attacks(attack or None))
     ball = None if threat is None else Threat.parse(threat)
+    conditions = _conditions(fail_if, parse_attacks(attack or None, norm_of(ball)))
     normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 ATTACKS: Registry[Attack] = Registry(
     "attack",
     {
+        "apgd-ce": "classwise.attacks.apgd:APGD",
+        "apgd-dlr": "classwise.attacks.apgd:APGDDLR",
+        "apgd-t": "classwise.attacks.apgd:APGDT",
         "fgsm": "classwise.attacks.ascent:FGSM",
         "pgd": "classwise.attacks.ascent:PGD",
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 ATTACKS: Registry[Attack] = Registry(
     "attack",
     {
+        "cw": "classwise.attacks.cw:CarliniWagnerLinf",
+        "cw-l2": "classwise.attacks.cw:CarliniWagnerL2",
+        "fab": "classwise.attacks.fab:FAB",
+        "fab-t": "classwise.attacks.fab:FABTargeted",
         "fgsm": "classwise.attacks.ascent:FGSM",
         "pgd": "classwise.attacks.ascent:PGD",
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",

@@ -80,6 +80,8 @@ class Attack(ABC):
 
     #: The columns of the state, beside iterations and passes, that belong in the outcomes.
     records: ClassVar[tuple[str, ...]] = ()
+    #: The columns of the state that a further start of the same image takes over from the one before.
+    carries: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs_reference(self) -> bool:

@@ -316,6 +316,8 @@ class _Run:
     def _started(self, columns: Columns) -> Columns:
         """Rows at the beginning of a start, with nothing seen yet."""
         state = self.attack.start(self.engine.fast, self._case(columns))
+        known = unprefixed(columns)  # of the start before, if there was one
+        state |= {name: known[name] for name in self.attack.carries if name in known}
         zero = torch.zeros_like(columns["row"])
         seen: Columns = {"hit": zero.bool()}
         if self.seek:

@@ -1,0 +1,205 @@
+"""FAB: walk along the linearised decision boundary, always towards the point of it that is nearest to the image.
+
+Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020; targets as
+in AutoAttack (Croce and Hein, ICML 2020).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from classwise.attacks import losses, minimal
+from classwise.attacks.base import Attack, Case, State, value_and_gradient
+from classwise.attacks.hyperplane import toward
+from classwise.compute import Forward
+from classwise.settings import Count, Positive, Share, settings
+
+
+@settings
+class _Boundary(Attack):
+    """What both members share: where they step, given the boundary they look at.
+
+    An attack of minimal distance: the radius plays no part in the steps, it only decides which points count. So a run
+    with ``stop="never"`` gives each image's ``minimal_distance``, from which accuracy at every radius follows.
+
+    Args:
+        steps: iterations of a start.
+        alpha_max: the largest weight of the step from the clean image, against that from the iterate.
+        eta: how far a step goes, as a multiple of the way to the boundary.
+        beta: how much of its shift a misclassified iterate keeps when it is pulled back to the image.
+        restarts: how many starts (a target); all but the first begin at random, half the radius away.
+    """
+
+    steps: Count = 100
+    alpha_max: Share = 0.1
+    eta: Positive = 1.05
+    beta: Share = 0.9
+    restarts: Count = 1
+
+    records = ("minimal_distance",)
+    carries = ("minimal_distance", "best")
+
+    @property
+    def length(self) -> int:
+        """Iterations of one start."""
+        return self.steps
+
+    @abstractmethod
+    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits (N, classes); another class's logit minus the label's (N,), and its gradient, shaped like ``x``."""
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The image itself, or a point half the radius away."""
+        del model
+        minimal.check_norm("FAB", case.threat.norm, ("Linf", "L2"), "for L1 use APGD")
+        attempt = self._attempt(case)
+        away = case.threat.project(case.x + 0.5 * case.threat.radius(case.x) * self._ray(case), case.x)
+        x = minimal.by_row(attempt > 0, away, case.x)
+        count = torch.zeros_like(case.y)
+        return {"x": x, "iteration": count, "done": count > 0, **minimal.unfound(case)}
+
+    def step(self, model: Forward, case: Case, state: State) -> State:
+        """Linearise, go to the boundary from the iterate and from the image, mix the two, look where that leads."""
+        x, clean = state["x"], case.x
+        logits, value, normal = self.boundary(model, x, case, state)
+        moved = self._mixed(x, clean, value, normal, case)
+        with torch.no_grad():
+            margin = losses.margin(model(moved), case.y)
+        here = losses.margin(logits, case.y)
+        # A point that was pulled back may be misclassified still: then it is the nearer of the two, and costs nothing.
+        far = torch.where(margin < 0, case.threat.distance(moved, clean), torch.inf)
+        near = torch.where(here < 0, case.threat.distance(x, clean), torch.inf)
+        first = near < far
+        point = minimal.by_row(first, x, moved)
+        found = minimal.remembered(state, point, torch.minimum(near, far))
+        iteration = state["iteration"] + 1
+        done = iteration >= self.steps
+        following = minimal.by_row(margin < 0, clean + self.beta * (moved - clean), moved)
+        return {
+            **state,
+            **found,
+            **minimal.told(case, point, torch.where(first, here, margin)),
+            "x": minimal.by_row(done & found["minimal_distance"].isfinite(), found["best"], following),
+            "iteration": iteration,
+            "done": done,
+        }
+
+    def _mixed(self, x: Tensor, clean: Tensor, value: Tensor, normal: Tensor, case: Case) -> Tensor:
+        """The next point: a mean of the two projections, each overshooting by ``eta``."""
+        flat, back = normal.flatten(1), (clean - x).flatten(1)
+        # The affine function at the image is its value at the iterate plus what changes on the way: no cancellation.
+        at_clean = value + torch.linalg.vecdot(flat, back)
+        points = torch.cat([x.flatten(1), clean.flatten(1)])
+        shifts = toward(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), case.threat.norm)
+        from_x, from_clean = shifts.view(2, *x.shape).unbind(0)
+        reach_x, reach_clean = (
+            case.threat.distance(shift, torch.zeros_like(shift)).clamp_min(1e-8) for shift in (from_x, from_clean)
+        )
+        weight = (reach_x / (reach_x + reach_clean)).clamp_max(self.alpha_max).view(-1, *[1] * (x.ndim - 1))
+        mixed: Tensor = (x + self.eta * from_x) * (1 - weight) + (clean + self.eta * from_clean) * weight
+        return mixed.clamp(0, 1)
+
+    def _attempt(self, case: Case) -> Tensor:
+        """Which restart (of its target) a row is in, int64 (N,)."""
+        return torch.zeros_like(case.y) if case.restart is None else case.restart % self.restarts
+
+    def _ray(self, case: Case) -> Tensor:
+        """A random direction of norm 1, shaped like the images."""
+        shape = tuple(case.x.shape[1:])
+        ray = case.uniform(shape) * 2 - 1 if case.threat.norm == "Linf" else case.normal(shape)
+        size = case.threat.distance(ray, torch.zeros_like(ray)).clamp_min(1e-12)
+        return ray / size.view(-1, *[1] * len(shape))
+
+
+@settings
+class FAB(_Boundary):
+    """FAB against every class at once: each step takes the boundary that looks nearest.
+
+    It needs the gradient of every class's logit: an iteration costs 2 forward passes and classes - 1 backward passes,
+    against 2 and 1 for `FABTargeted`. With many classes take that one, as AutoAttack does. A row with a target looks at
+    that target's boundary only.
+    """
+
+    @property
+    def starts(self) -> int:
+        """Starts of an image."""
+        return self.restarts
+
+    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """The nearest of the linearised boundaries; one gradient is held at a time, whatever the number of classes."""
+        del state
+        dual = 1 if case.threat.norm == "Linf" else 2
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_(True)
+            logits = model(leaf)
+            own = logits.gather(1, case.y[:, None])
+            least = torch.full_like(own[:, 0], torch.inf).detach()
+            value, normal = torch.zeros_like(least), torch.zeros_like(x)
+            others = logits.shape[1] - 1
+            for other in range(others):
+                rank = other + (other >= case.y).to(torch.int64)  # the label itself is passed over
+                gap = (logits.gather(1, rank[:, None]) - own).squeeze(1)
+                (gradient,) = torch.autograd.grad(gap.sum(), leaf, retain_graph=other + 1 < others)
+                gradient, gap = gradient.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
+                size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
+                length = gap.abs() / (size + 1e-12)
+                if case.target is not None:
+                    length = torch.where((case.target < 0) | (case.target == rank), length, torch.inf)
+                nearer = length < least
+                least = torch.where(nearer, length, least)
+                value = torch.where(nearer, gap, value)
+                normal = minimal.by_row(nearer, gradient, normal)
+        return logits.detach(), value, normal
+
+
+@settings
+class FABTargeted(_Boundary):
+    """FAB against one class at a time: the likeliest other class on the clean image, then the second, and so on.
+
+    An iteration costs 2 forward passes and 1 backward pass, whatever the number of classes. A row with a target of its
+    own has that one only.
+
+    Args:
+        targets: how many classes to try; fewer where the model has fewer others.
+    """
+
+    targets: Count = 9
+
+    @property
+    def needs_reference(self) -> bool:
+        """The targets are ranked by the clean logits."""
+        return True
+
+    @property
+    def starts(self) -> int:
+        """Targets times restarts."""
+        return self.targets * self.restarts
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The image (or a point near it) and the target of this start."""
+        assert case.reference is not None
+        state = super().start(model, case)
+        others = case.reference.shape[1] - 1
+        rank = torch.zeros_like(case.y) if case.restart is None else case.restart // self.restarts
+        ranked = case.reference.scatter(1, case.y[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
+        target = ranked.gather(1, rank.clamp_max(others - 1)[:, None]).squeeze(1)
+        spare = rank >= others  # a start for which there is no class left ends at once
+        if case.target is not None:
+            target = torch.where(case.target >= 0, case.target, target)
+            spare = spare | ((case.target >= 0) & (rank > 0))
+        state["iteration"] = torch.where(spare, self.steps, state["iteration"])
+        return {**state, "target": target, "done": spare}
+
+    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """The linearised boundary to the target."""
+        pair = torch.stack([state["target"], case.y], 1)
+
+        def gap(logits: Tensor) -> Tensor:
+            toward_target, own = logits.gather(1, pair).unbind(1)
+            return toward_target - own
+
+        logits, gradient = value_and_gradient(model, x, gap)
+        return logits, gap(logits).nan_to_num(0.0), gradient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
-from classwise.auditing.suite import parse_attacks
+from classwise.auditing.suite import norm_of, parse_attacks
 from classwise.errors import UserError
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
@@ -42,6 +42,9 @@ def test_the_default_is_not_the_usual_training_attack() -> None:
         ({"name": "pgd", "steps": 3}, ["pgd"]),
         ([PGD(steps=3), "classwise.attacks.ascent:FGSM"], ["pgd", "fgsm"]),
         ("tests.auditing.test_suite:Mine", ["Mine"]),
+        ("fast", ["apgd-ce", "pma", "apgd-t"]),
+        (["pgd", "autoattack:version=rand"], ["pgd", "apgd-ce", "apgd-dlr"]),
+        ({"aa": "autoattack"}, ["aa-apgd-ce", "aa-apgd-t", "aa-fab-t", "aa-square"]),
     ],
 )
 def test_labels(words: Any, labels: list[str]) -> None:
@@ -50,6 +53,13 @@ def test_labels(words: Any, labels: list[str]) -> None:
 
 class Mine(PGD):
     """An attack of a user's own."""
+
+
+def test_a_suite_asks_for_a_cascade_and_knows_the_norm() -> None:
+    assert parse_attacks("autoattack").cascade
+    assert not parse_attacks(["pgd", "apgd-ce"]).cascade
+    assert list(parse_attacks("autoattack", norm_of("L1:12")).attacks) == ["apgd-ce", "apgd-t"]
+    assert norm_of(None) == norm_of("cifar10") == "Linf"
 
 
 def test_a_grid_keeps_the_other_settings() -> None:

@@ -1,0 +1,88 @@
+"""Suites name attacks that exist; AutoAttack answers to the calls that its scripts make."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.autoattack import AutoAttack
+from classwise.attacks.base import Attack
+from classwise.attacks.suites import SUITES, members
+from classwise.errors import UserError
+from classwise.settings import make
+from classwise.threat import Threat
+
+from .models import Linear, images
+
+
+@pytest.mark.parametrize(("name", "version"), [(name, version) for name in SUITES for version in SUITES[name]])
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+def test_every_member_is_an_attack(name: str, version: str, norm: str) -> None:
+    specs = members(name, {"version": version}, norm)
+    assert specs
+    assert all(isinstance(make(ATTACKS, spec), Attack) for spec in specs)
+    if norm == "L1":
+        assert not {"square", "fab", "fab-t"} & {spec.partition(":")[0] for spec in specs}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("autoatack", {}, "did you mean 'autoattack'"),
+        ("autoattack", {"version": "standart"}, "did you mean 'standard'"),
+        ("autoattack", {"versoin": "plus"}, "did you mean 'version'"),
+    ],
+)
+def test_what_is_unknown_is_said_with_the_nearest_known(name: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        members(name, options)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[nn.Module, Tensor, Tensor]:
+    model, x = Linear(5).eval(), images(40)
+    y = model(x).argmax(1)
+    y[:4] = (y[:4] + 1) % 5
+    return model, x, y
+
+
+def closest(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The Linf radius at which each image of a linear model falls, with no box: its margin over the L1 norm."""
+    weight = model.get_parameter("weight")
+    logits = model(x)
+    gaps = logits.gather(1, y[:, None]) - logits
+    reach = (weight[y][:, None] - weight[None]).abs().sum(2)
+    return (gaps / reach).scatter(1, y[:, None], torch.inf).amin(1)
+
+
+def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    x = 0.4 + 0.2 * x  # the box is out of reach
+    y = model(x).argmax(1)
+    y[:4] = (y[:4] + 1) % 5
+    radius = 0.04
+    before = torch.random.get_rng_state()
+    suite = AutoAttack(model, eps=radius)
+    suite.attacks.pop("square")  # thousands of queries prove nothing here
+    result = suite.run_standard_evaluation(x, y, bs=32)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    wrong, falls = model(x).argmax(1) != y, closest(model, x, y) < radius
+    assert 0 < int((falls & ~wrong).sum()) < 36
+    broken = model(result).argmax(1) != y
+    assert torch.equal(broken, wrong | falls)
+    assert torch.equal(result[wrong | ~falls], x[wrong | ~falls])  # as they were
+    assert float(Threat("Linf", radius).distance(result, x).max()) <= radius + 1e-6
+    alone = suite.run_standard_evaluation_individual(x, y, bs=32)
+    assert list(alone) == ["apgd-ce", "apgd-t", "fab-t"]
+    for images_ in alone.values():
+        assert bool((model(images_).argmax(1) != y)[wrong].all())
+
+
+def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    with pytest.raises(UserError, match=r"give images \(N, C, H, W\)"):
+        AutoAttack(model).run_standard_evaluation(x, y[:3])
+    with pytest.raises(UserError, match="unknown version"):
+        AutoAttack(model, version="strong")

@@ -330,8 +330,8 @@ def _changed(x: Tensor, x0: Tensor) -> Tensor:
 
 
 def _largest_signs(gradient: Tensor, share: Tensor) -> Tensor:
-    """The signs of each row's largest entries, a share of them in [0, 1], (N,); elsewhere 0."""
+    """The signs of each row's largest entries, a share of them in [0, 1], (N,), and at least one; elsewhere 0."""
     size = gradient.abs().flatten(1)
-    place = ((1 - share) * size.shape[1]).long().clamp(0, size.shape[1] - 1)
-    threshold = size.sort(1).values.gather(1, place[:, None])
+    count = (share * size.shape[1]).long().clamp(1, size.shape[1])
+    threshold = size.sort(1, descending=True).values.gather(1, count[:, None] - 1)
     return torch.where(size >= threshold, gradient.flatten(1).sign(), 0).view_as(gradient)

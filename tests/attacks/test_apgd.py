@@ -1,0 +1,317 @@
+"""Auto-PGD against closed forms, the paper's arithmetic by hand, and the reference where it can be imported."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.attacks import losses
+from classwise.attacks.apgd import APGD, APGDDLR, APGDT, AutoPGD
+from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.losses import margin
+from classwise.compute import EXACT
+from classwise.draws import Draws
+from classwise.settings import settings
+from classwise.threat import Norm, Threat
+
+from .models import Linear, Small, images
+
+pytestmark = pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
+
+NORMS: list[tuple[Norm, float, float]] = [("Linf", 0.05, 1e-6), ("L2", 0.1, 1e-4), ("L1", 0.15, 0.02)]
+"""Norm, a radius that keeps inside the box, and how near to the optimum an attack must come (a share of the way)."""
+
+FAMILY: list[Attack] = [APGD(), APGDDLR(), APGDT()]
+DUAL = {"Linf": 1.0, "L2": 2.0, "L1": float("inf")}
+"""The order of the norm that says how much a ball of radius 1 lowers a linear margin."""
+
+
+def case_of(x: Tensor, y: Tensor, threat: Threat, reference: Tensor | None = None) -> Case:
+    return Case(x, y, torch.arange(len(x)), threat, Draws(0), reference=reference)
+
+
+@pytest.mark.parametrize("attack", FAMILY, ids=["ce", "dlr", "t"])
+@pytest.mark.parametrize(
+    ("norm", "epsilon", "tolerance"), [("Linf", 0.05, 1e-6), ("L2", 0.1, 1e-4), ("L1", 0.15, 0.02)]
+)
+def test_two_class_linear_model_reaches_the_exact_optimum(
+    attack: Attack, norm: Norm, epsilon: float, tolerance: float
+) -> None:
+    """The margin can fall by eps ‖w_y - w_k‖ in the dual norm, where the box does not bind; compared in that unit."""
+    model = Linear(2, side=8)
+    with torch.no_grad():
+        model.weight.div_(8)
+    x = 0.4 + 0.2 * images(16, side=8)
+    y = model(x).argmax(1)
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), stop="never")
+    normal = (model.weight[0] - model.weight[1]).detach().double()
+    slope = torch.where(y[:, None] == 0, normal, -normal)
+    fall = ((x - result).flatten(1).double() * slope).sum(1)
+    assert torch.allclose(fall / (epsilon * normal.norm(p=DUAL[norm])), torch.ones(16).double(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.05), ("L2", 0.1), ("L1", 0.15)])
+@pytest.mark.parametrize("attack", [APGD(), APGDDLR(), APGDT(targets=1)], ids=["ce", "dlr", "t"])
+def test_a_rows_own_target_is_reached(attack: Attack, norm: Norm, epsilon: float) -> None:
+    """With two of five classes far above the others, the target's lead can rise by eps times the dual norm."""
+    model, x = Linear(5), 0.4 + 0.2 * images(8, side=3)
+    y, target = torch.full((8,), 1), torch.full((8,), 3)
+    with torch.no_grad():
+        model.bias.fill_(-100.0)
+        model.bias[[1, 3]] = torch.tensor([3.0, 0.0])
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), target=target, stop="never")
+    reach = epsilon * (model.weight[1] - model.weight[3]).detach().norm(p=DUAL[norm])
+    fall = margin(model(x), y) - margin(model(result), y)
+    assert torch.allclose(fall / reach, torch.ones(8), rtol=0, atol=0.02 if norm == "L1" else 1e-4)
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.1), ("L2", 0.3), ("L1", 1.0)])
+@pytest.mark.parametrize("restart", [0, 1])
+def test_the_first_point_is_on_the_surface_of_the_ball(norm: Norm, epsilon: float, restart: int) -> None:
+    """L1 begins at three times the radius."""
+    x = torch.full((8, 2, 4, 4), 0.5)
+    y = torch.zeros(8, dtype=torch.int64)
+    case = Case(x, y, torch.arange(8), Threat(norm, epsilon), Draws(0), restart=torch.full((8,), restart))
+    distance = case.threat.distance(APGD().start(EXACT.forward(Small()), case)["x"], x)
+    assert torch.allclose(distance, torch.full((8,), epsilon * (3 if norm == "L1" else 1)), atol=1e-5)
+
+
+@settings
+class Scripted(AutoPGD):
+    """Its loss at evaluation i is ``script[i]``; the gradient is the model's, which is linear."""
+
+    script: tuple[float, ...] = ()
+
+    def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+        values = torch.tensor(self.script)[state["iteration"]]
+        return logits[:, 0] - logits[:, 0].detach() + values
+
+
+def scripted(steps: int, norm: Norm, script: list[float]) -> list[State]:
+    """The states before each evaluation, and the last one."""
+    model, x = Linear(2), torch.full((1, 2, 3, 3), 0.5)
+    case = case_of(x, torch.zeros(1, dtype=torch.int64), Threat(norm, 0.1))
+    attack, forward = Scripted(steps=steps, script=tuple(script)), EXACT.forward(model)
+    states = [attack.start(forward, case)]
+    for _ in range(attack.length):
+        states.append(attack.step(forward, case, states[-1]))
+    return states
+
+
+def halvings(states: list[State]) -> list[int]:
+    """After how many moves' results the step was halved."""
+    sizes = [float(state["step_size"]) for state in states]
+    return [i - 1 for i in range(1, len(sizes)) if sizes[i] < sizes[i - 1]]
+
+
+CHECKPOINTS = [22, 41, 57, 70, 80, 87, 93, 99]
+"""Of 100 moves, by the paper: p_(j+1) = p_j + max(p_j - p_(j-1) - 0.03, 0.06), from 0 and 0.22, times the moves."""
+
+
+def test_a_loss_that_falls_halves_the_step_at_every_checkpoint() -> None:
+    states = scripted(100, "Linf", [-float(i) for i in range(101)])
+    assert halvings(states) == CHECKPOINTS
+    assert float(states[0]["step_size"]) == pytest.approx(0.2)
+    assert float(states[-1]["step_size"]) == pytest.approx(0.2 / 2**8)
+    assert torch.equal(states[-1]["x"], states[0]["x"])  # the best point was the first
+
+
+def test_a_loss_that_rises_never_halves_the_step() -> None:
+    assert halvings(scripted(100, "Linf", [float(i) for i in range(101)])) == []
+
+
+@pytest.mark.parametrize(("rises", "halved"), [(16, True), (17, False)])
+def test_three_quarters_of_the_moves_must_raise_the_loss(rises: int, halved: bool) -> None:
+    """Of the 22 moves before the first checkpoint, 0.75 * 22 = 16.5."""
+    script = [0.0]
+    for move in range(1, 101):
+        script.append(script[-1] + (-1.0 if 22 - rises >= move else 1.0))
+    assert (22 in halvings(scripted(100, "Linf", script))) is halved
+
+
+def test_a_best_loss_that_stands_still_halves_the_step_but_not_twice_in_a_row() -> None:
+    """Rises of more than three quarters under an old best loss: only the second condition can act."""
+    script = [100.0] + [float(i % 10) for i in range(100)]  # nine rises, then one fall, never above 100
+    assert halvings(scripted(100, "Linf", script)) == [41, 70, 87, 99]
+
+
+def test_after_a_halving_the_image_is_back_at_its_best_point() -> None:
+    """The best is at evaluation 5; after the check of evaluation 22, a step of eps from there and momentum."""
+    script = [5.0 - abs(i - 5) for i in range(101)]
+    states = scripted(100, "L2", script)
+    assert torch.equal(states[23]["previous"], states[5]["x"])
+    assert torch.equal(states[-1]["x"], states[5]["x"])
+
+
+def test_the_second_move_has_momentum() -> None:
+    """By hand: x2 = P(x1 + 0.75 (P(x1 + 2 eps s) - x1) + 0.25 (x1 - x0)); in the first move alpha is 1."""
+    states = scripted(100, "Linf", [float(i) for i in range(101)])
+    x0, x1, x2 = (states[i]["x"] for i in range(3))
+    sign = Linear(2).weight[0].detach().sign().view(1, 2, 3, 3)
+    assert torch.allclose(x1, 0.5 + 0.1 * sign)  # a step of 2 eps reaches the corner from anywhere
+    assert torch.allclose(x2, (x1 + 0.25 * (x1 - x0)).clamp(0.4, 0.6))
+
+
+def test_l1_radii_are_three_two_and_one_over_the_steps() -> None:
+    """30 evaluations at 3 eps, 30 at 2 eps, the rest inside the ball; each radius is used to the full."""
+    model, x = Linear(2, side=8), torch.full((4, 2, 8, 8), 0.5)
+    case = case_of(x, model(x).argmax(1), Threat("L1", torch.tensor([0.1, 0.2, 0.4, 0.8])))
+    attack, forward = APGD(), EXACT.forward(model)
+    state, multiples, counts = attack.start(forward, case), [], []
+    for _ in range(attack.length):
+        multiples.append(case.threat.distance(state["x"], x) / case.threat.radius(x).flatten())
+        state = attack.step(forward, case, state)
+        counts.append(state["margin"].isfinite())
+    expected = torch.tensor([3.0] * 30 + [2.0] * 30 + [1.0] * 41)[:, None].expand(101, 4)
+    assert torch.allclose(torch.stack(multiples), expected, atol=1e-4)
+    assert torch.equal(torch.stack(counts), expected == 1)
+    assert bool(state["done"].all())
+
+
+def test_the_l1_step_takes_the_signs_of_a_share_of_the_largest_gradients() -> None:
+    from classwise.attacks.apgd import _largest_signs
+
+    gradient = torch.tensor([[0.5, -4.0, 3.0, -2.0, 1.0, 0.0], [0.5, -4.0, 3.0, -2.0, 1.0, 0.0]])
+    signs = _largest_signs(gradient, torch.tensor([0.5, 0.01]))
+    assert signs.tolist() == [[0, -1, 1, -1, 0, 0], [0, -1, 0, 0, 0, 0]]
+
+
+def test_the_l1_perturbation_gets_sparse() -> None:
+    """On a linear model the optimum spends all on one entry; a start in 512 dimensions has many."""
+    model, x = Linear(2, side=16), 0.4 + 0.2 * images(4, side=16)
+    with torch.no_grad():
+        model.weight.div_(16)
+    result = APGD().perturb(model, x, model(x).argmax(1), "L1:0.2", stop="never")
+    assert int(((result - x).abs() > 1e-4).flatten(1).sum(1).max()) == 1
+
+
+@pytest.mark.parametrize(
+    "attack", [APGD(steps=20), APGDDLR(steps=4), APGDT(steps=7), APGD(steps=1), APGD(steps=2)], ids=str
+)
+def test_l1_keeps_the_contract(attack: Attack) -> None:
+    model, x = Small(4), images(32)
+    y, index = model.eval()(x).argmax(1), torch.arange(50, 82)
+    radii = torch.linspace(0, 1, 32)
+    threat = Threat("L1", radii)
+    result = attack.perturb(model, x, y, threat, index=index)
+    assert bool((threat.distance(result, x) <= radii + 1e-6).all())
+    assert 0 <= float(result.min()) <= float(result.max()) <= 1
+    assert torch.equal(result[0], x[0])
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
+    permuted = attack.perturb(model, x[order], y[order], threat.with_epsilon(radii[order]), index=index[order])
+    assert torch.equal(permuted, result[order])
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
+@pytest.mark.parametrize(
+    "attack", [APGD(steps=12, restarts=2), APGDT(steps=12, targets=3)], ids=["restarts", "targets"]
+)
+def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
+    """80 images through 32 slots, in two orders: each starts, checks and turns at a time of its own."""
+    model, x = Small(6), images(80)
+    y = model.eval()(x).argmax(1)
+    threat = Threat(norm, {"Linf": 0.03, "L2": 0.1, "L1": 0.5}[norm])
+    found = []
+    for order in (torch.arange(80), torch.randperm(80, generator=torch.Generator().manual_seed(2))):
+        (blocks,) = [list(Engine(model, batch=32).attack(attack, threat, [Job(order, x[order], y[order])]))]
+        index = torch.cat([block.index for block in blocks]).argsort()
+        found.append(
+            [torch.cat([getattr(block, name) for block in blocks])[index] for name in ("x", "iterations", "forwards")]
+        )
+    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
+
+
+def test_passes_and_iterations_of_an_image_that_stands() -> None:
+    """101 points forward and back for each start, and its best point once more in float32."""
+    model, x = Linear(3), 0.4 + 0.2 * images(4, side=3)
+    y = model(x).argmax(1)
+    (done,) = list(Engine(model, batch=32).attack(APGD(restarts=2), Threat("Linf", 1e-4), [Job(torch.arange(4), x, y)]))
+    assert not bool(done.broken.any())
+    assert done.backwards.tolist() == [202] * 4
+    assert bool((done.iterations <= 100).all())
+    sampled = APGD(steps=5, samples=4).perturb(model, x, y, "Linf:1e-4", stop="never")
+    assert torch.allclose(sampled, APGD(steps=5).perturb(model, x, y, "Linf:1e-4", stop="never"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "targets", "restarts", "starts"),
+    [(2, 9, 1, 1), (3, 9, 2, 4), (10, 9, 1, 9), (100, 9, 1, 9), (10, 3, 1, 3)],
+)
+def test_targets_follow_the_number_of_classes(classes: int, targets: int, restarts: int, starts: int) -> None:
+    model, x = Linear(classes), images(4, side=3)
+    y = model(x).argmax(1)
+    attack = APGDT(steps=1, targets=targets, restarts=restarts)
+    (done,) = list(Engine(model, batch=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
+    assert done.backwards.tolist() == [2 * starts] * 4
+
+
+def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
+    reference = torch.tensor([[5.0, 1.0, 4.0, 2.0], [5.0, 1.0, 4.0, 2.0]])
+    x, y = images(2), torch.tensor([0, 2])
+    aims = []
+    for restart in range(6):
+        case = Case(x, y, y, Threat("Linf", 0.1), Draws(0), reference=reference, restart=torch.full((2,), restart))
+        aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["aim"].tolist())
+    assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
+
+
+def test_ratios_by_hand() -> None:
+    """z sorted is 7, 4, 3, 1: the untargeted ratio divides by 7 - 3, the targeted one by 7 - (3 + 1) / 2."""
+    logits, y = torch.tensor([[7.0, 1.0, 4.0, 3.0, -9.0]]).repeat(2, 1), torch.tensor([0, 2])
+    assert losses.logits_ratio(logits, y).tolist() == pytest.approx([-(7 - 4) / 4, -(4 - 7) / 4])
+    aimed = losses.targeted_logits_ratio(logits, y, torch.tensor([3, 4]))
+    assert aimed.tolist() == pytest.approx([-(7 - 3) / 5, -(4 + 9) / 5])
+    three = logits[:, [0, 2, 3]]
+    assert losses.logits_ratio(three, torch.tensor([0, 1])).tolist() == pytest.approx([-3 / 4, 3 / 4])
+    aimed = losses.targeted_logits_ratio(three, torch.tensor([0, 1]), torch.tensor([2, 2]))
+    assert aimed.tolist() == pytest.approx([-(7 - 3) / 4, -(4 - 3) / 4])
+    two = logits[:, :2]
+    assert losses.logits_ratio(two, torch.tensor([0, 1])).tolist() == [-6, 6]
+    assert losses.targeted_logits_ratio(two, torch.tensor([0, 1]), torch.tensor([1, 0])).tolist() == [-6, 6]
+
+
+@pytest.mark.parametrize(
+    ("attack", "classes", "said"),
+    [
+        (APGDDLR(steps=3), 2, "margin"),
+        (APGDDLR(steps=3), 3, ""),
+        (APGDT(steps=3), 2, "margin"),
+        (APGDT(steps=3), 3, "z_1 - z_3"),
+        (APGDT(steps=3), 4, ""),
+    ],
+)
+def test_a_fall_back_is_said_once(attack: Attack, classes: int, said: str) -> None:
+    losses._notice.cache_clear()
+    model, x = Linear(classes), images(4, side=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            attack.perturb(model, x, model(x).argmax(1), "Linf:0.01")
+    assert len(caught) == (1 if said else 0)
+    assert all(said in str(each.message) for each in caught)
+
+
+@pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")
+@pytest.mark.parametrize("kind", ["ce", "dlr", "t"])
+@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.03), ("L2", 0.12), ("L1", 0.8)])
+def test_the_reference_breaks_as_many(kind: str, norm: Norm, epsilon: float) -> None:
+    """Of 100 images, at most one more or less: its seeds differ by as much."""
+    theirs = pytest.importorskip("pyautoattack.autopgd_base")
+    model, x = Small(6).eval(), images(100, side=6)
+    y = model(x).argmax(1)
+    mine = {"ce": APGD(steps=30), "dlr": APGDDLR(steps=30), "t": APGDT(steps=30)}[kind]
+    options = {"n_iter": 30, "norm": norm, "eps": epsilon, "use_largereps": norm == "L1", "device": "cpu"}
+    if kind == "t":
+        attack = theirs.APGDAttack_targeted(model, n_target_classes=5, **options)
+    else:
+        attack = theirs.APGDAttack(model, loss=kind, **options)
+    stands = [
+        float((model(result).argmax(1) == y).sum())
+        for result in (mine.perturb(model, x, y, Threat(norm, epsilon)), attack.perturb(x, y))
+    ]
+    assert 10 < stands[1] < 90
+    assert abs(stands[0] - stands[1]) <= 1

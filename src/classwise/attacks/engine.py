@@ -413,7 +413,8 @@ class _Run:
     def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
         """The images as they are where they keep to their ball and box, projected where an attack went astray."""
         threat, x0 = self._case(rows).threat, rows["x0"]
-        limit = threat.radius(x0).flatten() * (1 + 1e-5) + 1e-6
+        radius = threat.radius(x0).flatten()
+        limit = radius + 1e-6 * radius.clamp_min(1)
         boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
         legal = boxed & (threat.distance(candidate, x0) <= limit)
         return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))

@@ -39,6 +39,7 @@ class _Boundary(Attack):
     beta: Share = 0.9
     restarts: Count = 1
 
+    norms = ("Linf", "L2")
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 
@@ -54,7 +55,7 @@ class _Boundary(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The image itself, or a point half the radius away."""
         del model
-        minimal.check_norm("FAB", case.threat.norm, ("Linf", "L2"), "for L1 use APGD")
+        minimal.check_norm(self, "FAB", case.threat.norm, "take APGD for L1")
         attempt = self._attempt(case)
         away = case.threat.project(case.x + 0.5 * case.threat.radius(case.x) * self._ray(case), case.x)
         x = minimal.by_row(attempt > 0, away, case.x)

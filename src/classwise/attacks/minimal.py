@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Case, State
+from classwise.attacks.base import Attack, Case, State
 from classwise.errors import UserError
 from classwise.threat import Norm
 
@@ -36,11 +36,11 @@ def by_row(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
 
 
-def check_norm(name: str, norm: Norm, known: tuple[Norm, ...], remedy: str) -> None:
+def check_norm(attack: Attack, name: str, norm: Norm, instead: str) -> None:
     """Refuse a norm that an attack lacks.
 
     Raises:
-        UserError: naming the norms that it has.
+        UserError: naming the norms that it has, and what to take ``instead``.
     """
-    if norm not in known:
-        raise UserError(f"{name} has no {norm}: it knows {' and '.join(known)}; {remedy}")
+    if norm not in attack.norms:
+        raise UserError(f"{name} has no {norm}: it knows {' and '.join(attack.norms)}; {instead}")

@@ -12,9 +12,16 @@ if TYPE_CHECKING:
 ATTACKS: Registry[Attack] = Registry(
     "attack",
     {
+        "difgsm": "classwise.attacks.momentum:DIFGSM",
         "fgsm": "classwise.attacks.ascent:FGSM",
+        "foreign": "classwise.attacks.foreign:Foreign",
+        "md": "classwise.attacks.margins:MD",
+        "mifgsm": "classwise.attacks.momentum:MIFGSM",
         "pgd": "classwise.attacks.ascent:PGD",
+        "pgd-t": "classwise.attacks.ascent:PGDT",
+        "pma": "classwise.attacks.margins:PMA",
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",
+        "transfer": "classwise.attacks.transfer:Transfer",
     },
 )
 """Every attack by name; a recipe or the command line may also say ``package.module:Class``."""

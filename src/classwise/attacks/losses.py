@@ -40,3 +40,53 @@ def others_against_label(logits: Tensor, y: Tensor) -> Tensor:
 def divergence(reference: Tensor, logits: Tensor) -> Tensor:
     """KL(softmax(reference) ‖ softmax(logits)), (N,)."""
     return F.kl_div(logits.log_softmax(1), reference.log_softmax(1), reduction="none", log_target=True).sum(1)
+
+
+def nth_other(logits: Tensor, y: Tensor, rank: Tensor) -> Tensor:
+    """The class of the largest logit (rank 0), the second largest, ... among the other classes, int64 (N,).
+
+    A rank beyond the last class gives the last.
+    """
+    order: Tensor = logits.scatter(1, y[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
+    return order.gather(1, rank.clamp_max(logits.shape[1] - 2)[:, None]).squeeze(1)
+
+
+def towards(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """z_t - z_y, (N,): the margin by which the target leads the label."""
+    return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
+
+
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """The difference of logits ratio -(z_y - max_{k != y} z_k) / (z_(1) - z_(3)), (N,), with z_(1) >= z_(2) >= ...
+
+    Croce and Hein (ICML 2020), eq. 6: scaling or shifting all logits changes nothing. With 2 classes there is no z_(3):
+    it is the negative margin.
+    """
+    if logits.shape[1] < 3:
+        return negative_margin(logits, y)
+    top = logits.topk(3, dim=1).values
+    return negative_margin(logits, y) / (top[:, 0] - top[:, 2] + 1e-12)
+
+
+def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """-(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), (N,), with z_(1) >= z_(2) >= ...
+
+    Croce and Hein (ICML 2020), eq. 7. With 3 classes the denominator is z_(1) - z_(3); with 2 it is 1.
+    """
+    lead, classes = towards(logits, y, target), logits.shape[1]
+    if classes < 3:
+        return lead
+    top = logits.topk(min(classes, 4), dim=1).values
+    return lead / (top[:, 0] - top[:, 2:].mean(1) + 1e-12)
+
+
+def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The logarithm of 1 + p_max - p_y, (N,), where p is the softmax and p_max is that of the best other class.
+
+    It rises with p_max - p_y, so the two have gradients of one direction; this one does not vanish where p_y is 1 in
+    float32. With s = 1 - p_y, p_max is s times the best share among the others, so 1 + p_max - p_y = s (1 + share).
+    """
+    others = logits.scatter(1, y[:, None], -torch.inf)
+    mass = others.logsumexp(1)
+    wrong = F.logsigmoid(mass - logits.gather(1, y[:, None]).squeeze(1))
+    return wrong + torch.log1p((others.amax(1) - mass).exp())

@@ -44,7 +44,7 @@ def named(name: str, classes: int = 3) -> Attack:
         return Foreign(attack=darken)
     if name == "transfer":
         return Transfer(surrogate=Small(classes), attack=PGD(steps=5, restarts=2))
-    return make(ATTACKS, name)
+    return make(ATTACKS, name + ":steps=12" * (name in ("md", "pma")))
 
 
 @pytest.fixture(params=[*ATTACKS, *VARIANTS])

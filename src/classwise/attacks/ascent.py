@@ -134,6 +134,14 @@ class PGD(Ascent):
         assert case.reference is not None
         return losses.divergence(case.reference, logits)
 
+    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+        """As for all; but the targeted DLR has a form of its own."""
+        if self.objective != "dlr" or case.target is None:
+            return super()._signed_loss(logits, case, state)
+        targeted = case.target >= 0
+        reached = losses.targeted_dlr(logits, case.y, torch.where(targeted, case.target, case.y))
+        return torch.where(targeted, reached, self.loss(logits, case.y, case))
+
     @property
     def needs_reference(self) -> bool:
         """The divergence compares with the clean logits."""
@@ -145,8 +153,7 @@ class PGDT(Ascent):
     """PGD on the margin to one other class at a time: the classes that the clean image is nearest to, a start each.
 
     Args:
-        targets: how many classes to try, the best clean logit first. A model of C classes has C - 1 of them; the starts
-            that are left over end after one step.
+        targets: how many classes to try, the best clean logit first. A model of C classes has C - 1 of them.
     """
 
     targets: Count = 9
@@ -158,17 +165,19 @@ class PGDT(Ascent):
         """A start for each target and restart."""
         return self.targets * self.restarts
 
+    def starts_for(self, classes: int) -> int:
+        """A start for each target that there is, and restart."""
+        return min(self.targets, classes - 1) * self.restarts
+
     def start(self, model: Forward, case: Case) -> State:
         """A draw near the image, and the class to reach."""
         assert case.reference is not None
-        state = super().start(model, case)
         restart = torch.zeros_like(case.y) if case.restart is None else case.restart
-        rank, others = restart % self.targets, case.reference.shape[1] - 1
+        rank = restart % min(self.targets, case.reference.shape[1] - 1)
         target = losses.nth_other(case.reference, case.y, rank)
         if case.target is not None:
             target = torch.where(case.target >= 0, case.target, target)
-        done = torch.where(rank >= others, self.steps - 1, state["iteration"])
-        return {**state, "target": target, "iteration": done}
+        return {**super().start(model, case), "target": target}
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
         """z_t - z_y, where ``y`` is the class to reach."""

@@ -96,6 +96,11 @@ class Attack(ABC):
         """How many starts an image gets before it counts as standing."""
         return 1
 
+    def starts_for(self, classes: int) -> int:
+        """How many starts an image gets where the model has that many classes: fewer, if each aims at its own class."""
+        del classes
+        return self.starts
+
     @abstractmethod
     def start(self, model: Forward, case: Case) -> State:
         """The first columns. It makes no model pass."""

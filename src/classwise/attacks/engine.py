@@ -341,7 +341,7 @@ class _Run:
         ends = false_alarm & rows["state.done"]
         lower = stands & (stage == _LAST) & (rows["low_margin"] < value) if self.seek else torch.zeros_like(stands)
         exhausted = stands & ~(resumes | ends | lower)
-        restarts = exhausted & (rows["restart"] + 1 < self.attack.starts)
+        restarts = exhausted & (rows["restart"] + 1 < self.attack.starts_for(logits.shape[1]))
         if len(going := _which(rows, resumes)["row"]):
             self.again.add(_which(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
         for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):

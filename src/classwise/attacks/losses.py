@@ -43,12 +43,9 @@ def divergence(reference: Tensor, logits: Tensor) -> Tensor:
 
 
 def nth_other(logits: Tensor, y: Tensor, rank: Tensor) -> Tensor:
-    """The class of the largest logit (rank 0), the second largest, ... among the other classes, int64 (N,).
-
-    A rank beyond the last class gives the last.
-    """
+    """The class of the largest logit (rank 0), the second largest, ... among the other classes, int64 (N,)."""
     order: Tensor = logits.scatter(1, y[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
-    return order.gather(1, rank.clamp_max(logits.shape[1] - 2)[:, None]).squeeze(1)
+    return order.gather(1, rank[:, None]).squeeze(1)
 
 
 def towards(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:

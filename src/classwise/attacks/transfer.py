@@ -81,6 +81,10 @@ class Transfer(Attack):
         """Starts of the inner attack; the last image of each is shown to the model under audit."""
         return self.attack.starts
 
+    def starts_for(self, classes: int) -> int:
+        """As the inner attack has it."""
+        return self.attack.starts_for(classes)
+
     def start(self, model: Forward, case: Case) -> State:
         """The inner attack's start, and the surrogate's clean logits if that attack needs them."""
         del model

@@ -73,7 +73,8 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
     """Split a spec such as ``"pgd:steps=20,step_size=2/255"`` into a name and its options.
 
     A path of a user's own (``"package.module:Class"``) may stand for the name, its options after one more colon; what
-    is in ``known`` is a name and not a module.
+    is in ``known`` is a name and not a module. Options of a part within have its field's name and a dot before them:
+    ``transfer:attack=pgd,attack.steps=20`` gives ``{"attack": {"name": "pgd", "steps": "20"}}``.
 
     Raises:
         UserError: if an option is not of the form ``key=value``.
@@ -88,7 +89,23 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
         if not equals:
             raise UserError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
         options[key.strip()] = value.strip()
-    return name.strip(), options
+    return name.strip(), _nested(options)
+
+
+def _nested(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with ``a=name`` and ``a.key=value`` gathered in one mapping ``a``."""
+    nested: dict[str, Any] = {}
+    for key, value in options.items():
+        first, dot, rest = key.partition(".")
+        if not dot:
+            nested.setdefault(key, value)
+        else:
+            part = nested.get(first, options.get(first, {}))
+            if isinstance(part, str):
+                name, within = parse_spec(part)
+                part = {"name": name, **within}
+            nested[first] = {**part, rest: value}
+    return {key: _nested(value) if isinstance(value, dict) else value for key, value in nested.items()}
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
@@ -139,7 +156,12 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
 
 
 def describe(registry: Registry[T], part: T) -> dict[str, Any]:
-    """Write a part as its complete spec, defaults included, from which `make` builds an equal part."""
+    """Write a part as its complete spec, defaults included, from which `make` builds an equal part.
+
+    A part whose fields are not all plain data has a method ``described`` that gives them as a spec has them.
+    """
     assert dataclasses.is_dataclass(part)
     assert not isinstance(part, type)
-    return {"name": registry.name_of(type(part)), **dataclasses.asdict(part)}
+    described = getattr(part, "described", None)
+    fields = dataclasses.asdict(part) if described is None else described()
+    return {"name": registry.name_of(type(part)), **fields}

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.apgd import APGD, APGDDLR, APGDT, AutoPGD
+from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Attack, Case, State
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import margin
@@ -259,19 +260,20 @@ def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
     assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
 
 
+@pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
 def test_ratios_by_hand() -> None:
     """z sorted is 7, 4, 3, 1: the untargeted ratio divides by 7 - 3, the targeted one by 7 - (3 + 1) / 2."""
     logits, y = torch.tensor([[7.0, 1.0, 4.0, 3.0, -9.0]]).repeat(2, 1), torch.tensor([0, 2])
-    assert losses.logits_ratio(logits, y).tolist() == pytest.approx([-(7 - 4) / 4, -(4 - 7) / 4])
-    aimed = losses.targeted_logits_ratio(logits, y, torch.tensor([3, 4]))
+    assert losses.dlr(logits, y).tolist() == pytest.approx([-(7 - 4) / 4, -(4 - 7) / 4])
+    aimed = losses.targeted_dlr(logits, y, torch.tensor([3, 4]))
     assert aimed.tolist() == pytest.approx([-(7 - 3) / 5, -(4 + 9) / 5])
     three = logits[:, [0, 2, 3]]
-    assert losses.logits_ratio(three, torch.tensor([0, 1])).tolist() == pytest.approx([-3 / 4, 3 / 4])
-    aimed = losses.targeted_logits_ratio(three, torch.tensor([0, 1]), torch.tensor([2, 2]))
+    assert losses.dlr(three, torch.tensor([0, 1])).tolist() == pytest.approx([-3 / 4, 3 / 4])
+    aimed = losses.targeted_dlr(three, torch.tensor([0, 1]), torch.tensor([2, 2]))
     assert aimed.tolist() == pytest.approx([-(7 - 3) / 4, -(4 - 3) / 4])
     two = logits[:, :2]
-    assert losses.logits_ratio(two, torch.tensor([0, 1])).tolist() == [-6, 6]
-    assert losses.targeted_logits_ratio(two, torch.tensor([0, 1]), torch.tensor([1, 0])).tolist() == [-6, 6]
+    assert losses.dlr(two, torch.tensor([0, 1])).tolist() == [-6, 6]
+    assert losses.targeted_dlr(two, torch.tensor([0, 1]), torch.tensor([1, 0])).tolist() == [-6, 6]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +281,7 @@ def test_ratios_by_hand() -> None:
     [
         (APGDDLR(steps=3), 2, "margin"),
         (APGDDLR(steps=3), 3, ""),
+        (PGD(steps=3, objective="dlr"), 2, "margin"),
         (APGDT(steps=3), 2, "margin"),
         (APGDT(steps=3), 3, "z_1 - z_3"),
         (APGDT(steps=3), 4, ""),

@@ -55,3 +55,27 @@ def test_at_a_steep_temperature_the_stable_loss_is_the_negative_margin() -> None
     logits, y = some(10)
     steep = losses.others_against_label(logits * 1000, y) / 1000
     assert torch.allclose(steep, losses.negative_margin(logits, y), atol=1e-2)
+
+
+def test_the_ratio_does_not_change_with_scale_and_shift() -> None:
+    logits = torch.randn(50, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(50) % 6
+    target = (y + 1) % 6
+    assert torch.allclose(losses.dlr(7 * logits - 3, y), losses.dlr(logits, y))
+    assert torch.allclose(losses.targeted_dlr(7 * logits - 3, y, target), losses.targeted_dlr(logits, y, target))
+
+
+def test_the_probability_margin_in_double_precision_and_where_the_softmax_is_saturated() -> None:
+    logits = 3 * torch.randn(50, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.arange(50) % 5
+    p = logits.softmax(1)
+    plain = p.scatter(1, y[:, None], -1).amax(1) - p.gather(1, y[:, None]).squeeze(1)
+    assert torch.allclose(losses.probability_margin(logits, y), torch.log1p(plain))
+    steep = torch.tensor([[400.0, 100.0, 0.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(losses.probability_margin(steep, torch.tensor([0])).sum(), steep)
+    assert gradient[0].tolist() == pytest.approx([-1, 1, 0])
+
+
+def test_the_other_classes_in_order() -> None:
+    logits, y = torch.tensor([[1.0, 9.0, 5.0, 7.0]]).expand(3, -1), torch.tensor([1, 0, 1])
+    assert losses.nth_other(logits, y, torch.tensor([0, 0, 2])).tolist() == [3, 1, 0]

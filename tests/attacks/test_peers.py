@@ -10,6 +10,7 @@ from torch import Tensor
 
 from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack
+from classwise.attacks.momentum import DIFGSM, MIFGSM
 
 from .models import Small, images
 
@@ -53,6 +54,18 @@ def test_torchattacks_l2(case: tuple[Small, Tensor, Tensor]) -> None:
     theirs = torchattacks.PGDL2(model, eps=0.2, alpha=0.05, steps=STEPS, random_start=False)(x, y)
     mine = ours(case, PGD(steps=STEPS, step_size=0.05, begin="none"), "L2:0.2")
     assert float((theirs - mine).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 1.0])
+def test_torchattacks_momentum(case: tuple[Small, Tensor, Tensor], decay: float) -> None:
+    torchattacks = peer("torchattacks")
+    model, x, y = case
+    numbers = {"eps": EPSILON, "alpha": STEP, "steps": STEPS, "decay": decay}
+    mine = ours(case, MIFGSM(steps=STEPS, step_size=STEP, decay=decay), f"Linf:{EPSILON}")
+    assert float((torchattacks.MIFGSM(model, **numbers)(x, y) - mine).abs().max()) < 1e-5
+    undiverse = torchattacks.DIFGSM(model, **numbers, diversity_prob=0, resize_rate=0.5)(x, y)
+    mine = ours(case, DIFGSM(steps=STEPS, step_size=STEP, decay=decay, probability=0), f"Linf:{EPSILON}")
+    assert float((undiverse - mine).abs().max()) < 1e-5
 
 
 @pytest.mark.parametrize(

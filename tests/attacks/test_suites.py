@@ -51,7 +51,7 @@ def case() -> tuple[nn.Module, Tensor, Tensor]:
 def closest(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """The Linf radius at which each image of a linear model falls, with no box: its margin over the L1 norm."""
     weight = model.get_parameter("weight")
-    logits = model(x)
+    logits: Tensor = model(x)
     gaps = logits.gather(1, y[:, None]) - logits
     reach = (weight[y][:, None] - weight[None]).abs().sum(2)
     return (gaps / reach).scatter(1, y[:, None], torch.inf).amin(1)

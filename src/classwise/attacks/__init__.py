@@ -19,9 +19,16 @@ ATTACKS: Registry[Attack] = Registry(
         "cw-l2": "classwise.attacks.cw:CarliniWagnerL2",
         "fab": "classwise.attacks.fab:FAB",
         "fab-t": "classwise.attacks.fab:FABTargeted",
+        "difgsm": "classwise.attacks.momentum:DIFGSM",
         "fgsm": "classwise.attacks.ascent:FGSM",
+        "foreign": "classwise.attacks.foreign:Foreign",
+        "md": "classwise.attacks.margins:MD",
+        "mifgsm": "classwise.attacks.momentum:MIFGSM",
         "pgd": "classwise.attacks.ascent:PGD",
+        "pgd-t": "classwise.attacks.ascent:PGDT",
+        "pma": "classwise.attacks.margins:PMA",
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",
+        "transfer": "classwise.attacks.transfer:Transfer",
     },
 )
 """Every attack by name; a recipe or the command line may also say ``package.module:Class``."""

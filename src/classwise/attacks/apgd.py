@@ -258,10 +258,10 @@ class APGD(AutoPGD):
             value = losses.cross_entropy(logits, torch.where(aimed, target, y))
             return torch.where(aimed, -value, value)
         if target is None:
-            return losses.logits_ratio(logits, y)
+            return losses.dlr(logits, y)
         aimed = target >= 0
-        toward = losses.targeted_logits_ratio(logits, y, target.clamp_min(0))
-        return torch.where(aimed, toward, losses.logits_ratio(logits, y))
+        toward = losses.targeted_dlr(logits, y, target.clamp_min(0))
+        return torch.where(aimed, toward, losses.dlr(logits, y))
 
 
 @settings
@@ -308,7 +308,7 @@ class APGDT(AutoPGD):
 
     def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
         """The ratio for the class that the row aims at."""
-        return losses.targeted_logits_ratio(logits, case.y, state["aim"])
+        return losses.targeted_dlr(logits, case.y, state["aim"])
 
     def _aim(self, case: Case) -> Tensor:
         assert case.reference is not None

@@ -1,7 +1,7 @@
 """Gradient ascent inside the ball: one loop for the family, a loss for each member.
 
-FGSM: Goodfellow, Shlens and Szegedy, ICLR 2015. PGD: Madry et al., ICLR 2018. Temperature-PGD: Tian et al., KDD 2021,
-eq. 4.
+FGSM: Goodfellow, Shlens and Szegedy, ICLR 2015. PGD: Madry et al., ICLR 2018. DLR: Croce and Hein, ICML 2020. The
+targeted margin: Gowal et al. 2019 (MultiTargeted). Temperature-PGD: Tian et al., KDD 2021, eq. 4.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ class Ascent(Attack):
     def step(self, model: Forward, case: Case, state: State) -> State:
         """One gradient, one step, one projection."""
         x = state["x"]
-        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, case))
-        move = self._step_of(case) * case.threat.steepest(gradient)
+        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, case, state))
+        direction, remembered = self._direction(gradient, state)
+        move = self._step_of(case, state) * case.threat.steepest(direction)
         iteration = state["iteration"] + 1
         return {
             **state,
+            **remembered,
             "x": case.threat.project(x + move, case.x),
             "seen": x,
             "margin": losses.margin(logits, case.y),
@@ -80,16 +82,27 @@ class Ascent(Attack):
             "done": iteration >= self.steps,
         }
 
-    def _signed_loss(self, logits: Tensor, case: Case) -> Tensor:
+    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
         """The loss against the label; for rows with a target, the negative loss against the target."""
         if case.target is None:
-            return self.loss(logits, case.y, case)
+            return self._loss_at(logits, case.y, case, state)
         targeted = case.target >= 0
         toward = torch.where(targeted, case.target, case.y)
-        return self.loss(logits, toward, case) * torch.where(targeted, -1.0, 1.0)
+        return self._loss_at(logits, toward, case, state) * torch.where(targeted, -1.0, 1.0)
 
-    def _step_of(self, case: Case) -> Tensor | float:
+    def _loss_at(self, logits: Tensor, y: Tensor, case: Case, state: State) -> Tensor:
+        """The loss of this step; the same at every step unless a member says else."""
+        del state
+        return self.loss(logits, y, case)
+
+    def _direction(self, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """What to step along, shaped like the gradient, and the columns to remember; the gradient and none."""
+        del state
+        return gradient, {}
+
+    def _step_of(self, case: Case, state: State) -> Tensor | float:
         """The step, one number or shaped to broadcast over images."""
+        del state
         if case.step_size is not None:
             return case.step_size.view(-1, *[1] * (case.x.ndim - 1))
         factor, relative = relative_step(self.step_size)
@@ -98,23 +111,77 @@ class Ascent(Attack):
 
 @settings
 class PGD(Ascent):
-    """Projected gradient ascent on a loss: ``"ce"``, ``"margin"``, or ``"kl"`` (TRADES' inner maximisation)."""
+    """Projected gradient ascent on a loss.
 
-    objective: Literal["ce", "margin", "kl"] = "ce"
+    Args:
+        objective: ``"ce"``, ``"margin"``, ``"dlr"`` (the difference of logits ratio; with 2 classes it is the margin,
+            and a notice says so once), or ``"kl"`` (TRADES' inner maximisation).
+    """
+
+    objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
-        """Cross-entropy, negative margin, or the divergence from the clean logits."""
+        """Cross-entropy, negative margin, DLR, or the divergence from the clean logits."""
         if self.objective == "ce":
             return losses.cross_entropy(logits, y)
         if self.objective == "margin":
             return losses.negative_margin(logits, y)
+        if self.objective == "dlr":
+            return losses.dlr(logits, y)
         assert case.reference is not None
         return losses.divergence(case.reference, logits)
+
+    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+        """As for all; but the targeted DLR has a form of its own."""
+        if self.objective != "dlr" or case.target is None:
+            return super()._signed_loss(logits, case, state)
+        targeted = case.target >= 0
+        reached = losses.targeted_dlr(logits, case.y, torch.where(targeted, case.target, case.y))
+        return torch.where(targeted, reached, self.loss(logits, case.y, case))
 
     @property
     def needs_reference(self) -> bool:
         """The divergence compares with the clean logits."""
         return self.objective == "kl"
+
+
+@settings
+class PGDT(Ascent):
+    """PGD on the margin to one other class at a time: the classes that the clean image is nearest to, a start each.
+
+    Args:
+        targets: how many classes to try, the best clean logit first. A model of C classes has C - 1 of them.
+    """
+
+    targets: Count = 9
+
+    needs_reference = True
+
+    @property
+    def starts(self) -> int:
+        """A start for each target and restart."""
+        return self.targets * self.restarts
+
+    def starts_for(self, classes: int) -> int:
+        """A start for each target that there is, and restart."""
+        return min(self.targets, classes - 1) * self.restarts
+
+    def start(self, model: Forward, case: Case) -> State:
+        """A draw near the image, and the class to reach."""
+        assert case.reference is not None
+        restart = torch.zeros_like(case.y) if case.restart is None else case.restart
+        rank = restart % min(self.targets, case.reference.shape[1] - 1)
+        target = losses.nth_other(case.reference, case.y, rank)
+        if case.target is not None:
+            target = torch.where(case.target >= 0, case.target, target)
+        return {**super().start(model, case), "target": target}
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        """z_t - z_y, where ``y`` is the class to reach."""
+        return losses.towards(logits, case.y, y)
+
+    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+        return self.loss(logits, state["target"], case)
 
 
 @settings

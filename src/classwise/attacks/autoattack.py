@@ -25,7 +25,8 @@ class AutoAttack:
     An audit tells more (`classwise.audit` with ``attacks="autoattack"``): classes, intervals, guards, a row per image.
 
     Args:
-        model: images (N, C, H, W) in [0, 1] to logits (N, classes). It is evaluated in evaluation mode and left as it was.
+        model: images (N, C, H, W) in [0, 1] to logits (N, classes). It is evaluated in evaluation mode and left as it
+            was.
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         eps: the radius.
         version: ``"standard"``, ``"plus"`` or ``"rand"``.

@@ -113,7 +113,7 @@ class Engine:
         self.stop = stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
-        self.fast = _Counted(compute.forward(model))
+        self.fast = _Counted(compute.forward(model), model)
         self._mixed = compute.dtype != "float32" and not compute.compile
         self._classes: int | None = None
         self._exact = Compute(channels_last=compute.channels_last).forward(model)
@@ -179,10 +179,11 @@ class Engine:
 
 
 class _Counted:
-    """A forward pass that counts itself, and its backward passes."""
+    """A forward pass that counts itself, and its backward passes; ``module`` is the model that passes forward."""
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Forward, module: nn.Module) -> None:
         self._forward = forward
+        self.module = module
         self.forwards = 0
         self.backwards = 0
 

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
+_TINY = 1e-12
+
 
 def runner_up(logits: Tensor, y: Tensor) -> Tensor:
     """The largest logit among the other classes, (N,)."""
@@ -45,43 +47,56 @@ def divergence(reference: Tensor, logits: Tensor) -> Tensor:
     return F.kl_div(logits.log_softmax(1), reference.log_softmax(1), reduction="none", log_target=True).sum(1)
 
 
-def logits_ratio(logits: Tensor, y: Tensor) -> Tensor:
-    """The difference of logits ratio -(z_y - max_{k != y} z_k) / (z_1 - z_3), z sorted, largest first, (N,).
+def nth_other(logits: Tensor, y: Tensor, rank: Tensor) -> Tensor:
+    """The class of the largest logit (rank 0), the second largest, ... among the other classes, int64 (N,)."""
+    order: Tensor = logits.scatter(1, y[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
+    return order.gather(1, rank[:, None]).squeeze(1)
 
-    Croce and Hein, ICML 2020, eq. 6: it does not change with the scale of the logits. With 2 classes there is no z_3;
-    the negative margin takes its place, and a notice says so once.
+
+def towards(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """z_t - z_y, (N,): the margin by which the target leads the label."""
+    return (logits.gather(1, target[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
+
+
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """The difference of logits ratio -(z_y - max_{k != y} z_k) / (z_(1) - z_(3)), (N,), with z_(1) >= z_(2) >= ...
+
+    Croce and Hein (ICML 2020), eq. 6: scaling or shifting all logits changes nothing. With 2 classes there is no z_(3):
+    it is the negative margin, and a notice says so once.
     """
     if logits.shape[1] < 3:
         _notice("the difference of logits ratio needs 3 classes; with 2 it is replaced by the margin")
         return negative_margin(logits, y)
-    largest = logits.topk(3, dim=1).values
-    return negative_margin(logits, y) / (largest[:, 0] - largest[:, 2] + _TINY)
+    top = logits.topk(3, dim=1).values
+    return negative_margin(logits, y) / (top[:, 0] - top[:, 2] + _TINY)
 
 
-def targeted_logits_ratio(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
-    """The targeted difference of logits ratio -(z_y - z_t) / (z_1 - (z_3 + z_4) / 2), z sorted, largest first, (N,).
+def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    """-(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), (N,), with z_(1) >= z_(2) >= ...
 
-    Croce and Hein, ICML 2020, eq. 7. With 3 classes the denominator is z_1 - z_3 and with 2 it is 1; a notice says so
+    Croce and Hein (ICML 2020), eq. 7. With 3 classes the denominator is z_(1) - z_(3), with 2 it is 1; a notice says so
     once.
-
-    Args:
-        logits: (N, classes).
-        y: labels, int64 (N,).
-        target: the class to reach, int64 (N,).
     """
-    classes = logits.shape[1]
-    gain = logits.gather(1, target[:, None]).squeeze(1) - logits.gather(1, y[:, None]).squeeze(1)
+    lead, classes = towards(logits, y, target), logits.shape[1]
+    if classes < 4:
+        instead = "with 3 it is divided by z_1 - z_3" if classes == 3 else "with 2 it is replaced by the margin"
+        _notice(f"the targeted difference of logits ratio needs 4 classes; {instead}")
     if classes < 3:
-        _notice("the targeted difference of logits ratio needs 4 classes; with 2 it is replaced by the margin")
-        return gain
-    largest = logits.topk(min(classes, 4), dim=1).values
-    if classes == 3:
-        _notice("the targeted difference of logits ratio needs 4 classes; with 3 it is divided by z_1 - z_3")
-    low = (largest[:, 2] + largest[:, -1]) / 2
-    return gain / (largest[:, 0] - low + _TINY)
+        return lead
+    top = logits.topk(min(classes, 4), dim=1).values
+    return lead / (top[:, 0] - top[:, 2:].mean(1) + _TINY)
 
 
-_TINY = 1e-12
+def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The logarithm of 1 + p_max - p_y, (N,), where p is the softmax and p_max is that of the best other class.
+
+    It rises with p_max - p_y, so the two have gradients of one direction; this one does not vanish where p_y is 1 in
+    float32. With s = 1 - p_y, p_max is s times the best share among the others, so 1 + p_max - p_y = s (1 + share).
+    """
+    others = logits.scatter(1, y[:, None], -torch.inf)
+    mass = others.logsumexp(1)
+    wrong = F.logsigmoid(mass - logits.gather(1, y[:, None]).squeeze(1))
+    return wrong + torch.log1p((others.amax(1) - mass).exp())
 
 
 @functools.cache

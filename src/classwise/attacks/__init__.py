@@ -13,7 +13,9 @@ ATTACKS: Registry[Attack] = Registry(
     "attack",
     {
         "fgsm": "classwise.attacks.ascent:FGSM",
+        "nattack": "classwise.attacks.nattack:NAttack",
         "pgd": "classwise.attacks.ascent:PGD",
+        "square": "classwise.attacks.square:Square",
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",
     },
 )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.errors import UserError
 from classwise.settings import make
 from classwise.threat import Norm, Threat
 
@@ -23,16 +25,28 @@ VARIANTS = (
     "pgd:objective=kl,begin=normal",
     "tpgd:arithmetic=paper",
     "fgsm:begin=uniform",
+    "square:proposals=20,restarts=2",
 )
+SHORT = {
+    "nattack": "nattack:steps=12,samples=20",
+    "square": "square:proposals=60",
+}
+"""What stands in for an attack whose defaults take too long here."""
 
 
 @pytest.fixture(params=[*ATTACKS, *VARIANTS])
 def attack(request: pytest.FixtureRequest) -> Attack:
-    return make(ATTACKS, str(request.param))
+    return made(str(request.param))
+
+
+def made(spec: str) -> Attack:
+    return make(ATTACKS, SHORT.get(spec, spec))
 
 
 @pytest.fixture(params=NORMS)
-def threat(request: pytest.FixtureRequest) -> Threat:
+def threat(request: pytest.FixtureRequest, attack: Attack) -> Threat:
+    if request.param not in attack.norms:
+        pytest.skip("the attack lacks the norm, and says so")
     return Threat(request.param, {"Linf": 0.1, "L2": 0.3}[str(request.param)])
 
 
@@ -77,7 +91,7 @@ def test_the_mode_comes_back_after_an_exception(attack: Attack) -> None:
     model = Small()
     model.train()
     with pytest.raises(RuntimeError):
-        attack.perturb(model, torch.rand(4, 5, 4, 4), torch.zeros(4, dtype=torch.int64), "Linf:0.1")
+        attack.perturb(model, torch.rand(4, 5, 4, 4), torch.zeros(4, dtype=torch.int64), f"{attack.norms[0]}:0.1")
     assert model.training
     assert model.norm.training
 
@@ -115,11 +129,17 @@ def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) ->
     assert torch.equal(mixed[0], x[0])
 
 
+def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
+    for norm in set(get_args(Norm)) - set(attack.norms):
+        with pytest.raises(UserError, match=f"{norm}.* knows {attack.norms[0]}"):
+            attack.perturb(Small(), images(), torch.zeros(12, dtype=torch.int64), Threat(norm, 0.1))
+
+
 @pytest.mark.parametrize("classes", [2, 3, 4, 100])
 def test_any_number_of_classes(attack: Attack, classes: int) -> None:
     model, x = Small(classes), images()
     y = correct(model, x)
-    result = attack.perturb(model, x, y, "Linf:0.3")
+    result = attack.perturb(model, x, y, f"{attack.norms[0]}:0.3")
     assert float((model.eval()(result).argmax(1) == y).float().mean()) < 1
 
 
@@ -142,7 +162,8 @@ def test_a_target_is_approached(attack: Attack, threat: Threat) -> None:
     seed=st.integers(0, 10**6), epsilon=st.floats(0, 1), norm=st.sampled_from(NORMS), name=st.sampled_from([*ATTACKS])
 )
 def test_any_radius_any_seed(seed: int, epsilon: float, norm: Norm, name: str) -> None:
-    model, x, threat = Small(), images(seed=seed), Threat(norm, epsilon)
-    result = make(ATTACKS, name).perturb(model, x, correct(model, x), threat, seed=seed)
+    model, x, threat, attack = Small(), images(seed=seed), Threat(norm, epsilon), made(name)
+    assume(norm in attack.norms)
+    result = attack.perturb(model, x, correct(model, x), threat, seed=seed)
     assert float(threat.distance(result, x).max()) <= epsilon + 1e-6
     assert 0 <= float(result.min()) <= float(result.max()) <= 1

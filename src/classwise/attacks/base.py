@@ -6,7 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.compute import EXACT, Forward
 from classwise.draws import Draws
 from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.threat import Norm, Threat
 
 if TYPE_CHECKING:
     from classwise.attacks.engine import Stop
@@ -80,6 +80,8 @@ class Attack(ABC):
 
     #: The columns of the state, beside iterations and passes, that belong in the outcomes.
     records: ClassVar[tuple[str, ...]] = ()
+    #: The norms that it knows.
+    norms: ClassVar[tuple[Norm, ...]] = get_args(Norm)
 
     @property
     def needs_reference(self) -> bool:

@@ -51,6 +51,7 @@ class NAttack(Attack):
     rows_per_pass: Count = 256
 
     records = ("queries",)
+    norms = ("Linf",)
 
     @property
     def needs_reference(self) -> bool:
@@ -65,7 +66,7 @@ class NAttack(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """A mean of 0.001 N(0, I); rows that are wrong as they are have nothing left to do."""
         del model
-        if case.threat.norm != "Linf":
+        if case.threat.norm not in self.norms:
             raise UserError(f"attack 'nattack' has no {case.threat.norm} form; it knows Linf")
         mean = 0.001 * case.normal(tuple(case.x.shape[1:]))
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
@@ -101,13 +102,14 @@ class NAttack(Attack):
     def _gradient(self, model: Forward, case: Case, state: State) -> Tensor:
         """The z-scored rewards' mean of score times z, over sigma, shaped like ``x``.
 
-        sum (r_i - mean r) z_i = sum (r_i - b) z_i - (mean r - b) sum z_i for any b, here the first samples' mean
-        reward, which keeps the difference from cancelling. So one pass over the samples is enough.
+        sum (r_i - mean r) z_i = sum (r_i - b) z_i - (mean r - b) sum z_i for any b, here the first sample's reward,
+        which keeps the difference from cancelling. So one pass over the samples is enough. They are added one by one,
+        so that the bits do not depend on how many share a pass of the model.
         """
         count = len(case.x)
         at_once = min(max(self.rows_per_pass // count, 1), self.samples)
         repeated = torch.arange(count, device=case.x.device).repeat(at_once)
-        base = torch.zeros(count, device=case.x.device)
+        base: Tensor | float = 0.0
         plain, weighted = torch.zeros_like(case.x), torch.zeros_like(case.x)
         rewards: list[Tensor] = []
         for first in range(0, self.samples, at_once):
@@ -118,12 +120,11 @@ class NAttack(Attack):
             z = block.normal(tuple(case.x.shape[1:]), counter)
             logits = model(_image(block, state["mean"][which] + self.sigma * z))
             reward = -0.5 * _hinge(logits, block).view(-1, count)
-            if first == 0:
-                base = reward.mean(0)
-            z = z.view(-1, *case.x.shape)
-            plain += z.sum(0)
-            weighted += ((reward - base)[(...,) + (None,) * (case.x.ndim - 1)] * z).sum(0)
+            base = reward[0] if first == 0 else base
             rewards.append(reward - base)
+            for each, drawn in zip(rewards[-1], z.view(-1, *case.x.shape), strict=True):
+                plain += drawn
+                weighted.addcmul_(drawn, _column(each, drawn))
         shifted = torch.cat(rewards)
         spread = shifted.std(0, correction=0) + 1e-7
         total = weighted - _column(shifted.mean(0), case.x) * plain

@@ -48,6 +48,7 @@ class Square(Attack):
     restarts: Count = 1
 
     records = ("queries",)
+    norms = ("Linf", "L2")
 
     @property
     def length(self) -> int:
@@ -62,7 +63,7 @@ class Square(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The image under stripes or bumps; nothing is known of it yet."""
         del model
-        if case.threat.norm not in ("Linf", "L2"):
+        if case.threat.norm not in self.norms:
             raise UserError(f"attack 'square' has no {case.threat.norm} form; it knows Linf and L2")
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
         spent = count if case.restart is None else case.restart * self.length

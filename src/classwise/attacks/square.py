@@ -30,7 +30,8 @@ class Square(Attack):
     a grid of small bumps (L2). Each proposal then recolours a random square of the best image so far (Linf), or moves
     the perturbation out of one square into another (L2), and stays if it lowers the margin. All draws are each
     image's own; in the published code the images of a batch share the place of the square. A square may lie anywhere
-    inside the image; in the published code it never reaches the last row and column.
+    inside the image; in the published code it never reaches the last row and column, which costs it broken images,
+    the more the smaller the images are.
 
     Rows with a target lower the cross-entropy of the target instead of the margin.
 

@@ -6,11 +6,14 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
+from classwise.attacks import square
 from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack
 from classwise.attacks.momentum import DIFGSM, MIFGSM
+from classwise.attacks.square import Square, _bump_pair, _Window
 
 from .models import Small, images
 
@@ -79,3 +82,41 @@ def test_foolbox(case: tuple[Small, Tensor, Tensor], name: str, norm: str, radiu
     _, theirs, _ = attack(wrapped, x, y, epsilons=radius)
     mine = ours(case, PGD(steps=STEPS, step_size=step, begin="none"), f"{norm}:{radius}")
     assert float((theirs - mine).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("side", [3, 4, 5, 6, 11, 29])
+def test_torchattacks_squares_bumps(side: int) -> None:
+    theirs = peer("torchattacks").Square(Small().eval(), norm="L2")
+    theirs.device = "cpu"
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        drawn = [theirs.eta(side) for _ in range(8)]
+    upright, turned = _bump_pair(side, torch.device("cpu"))
+    for each in drawn:
+        assert min(float((each - pattern).abs().max()) for pattern in (upright, turned)) < 1e-6
+
+
+class NeverLast(_Window):
+    """A square as torchattacks (and AutoAttack) place it: never on the last row and column."""
+
+    def __init__(self, draws: Tensor, side: Tensor, height: int, width: int) -> None:
+        places = torch.stack([height - side, width - side], 1)
+        super().__init__(draws * (places.clamp_min(1) / (places + 1)), side, height, width)
+
+
+@pytest.mark.parametrize(("norm", "radius"), [("Linf", 0.02), ("L2", 0.15)])
+def test_torchattacks_square(norm: str, radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other draws, so other images; but as many with squares in the same places, and more with squares in all."""
+    torchattacks = peer("torchattacks")
+    model, x = Small(5).eval(), images(200, side=10)
+    y = model(x).argmax(1)
+    theirs = torchattacks.Square(model, norm=norm, eps=radius, n_queries=60, seed=0, resc_schedule=False)
+    with torch.random.fork_rng():
+        stand = int((model(theirs(x, y)).argmax(1) == y).sum())
+    attack = Square(proposals=60)
+    everywhere = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())
+    monkeypatch.setattr(square, "_Window", NeverLast)
+    alike = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())
+    assert 40 < stand < 180
+    assert abs(alike - stand) <= 8
+    assert everywhere < min(stand, alike)

@@ -179,7 +179,7 @@ class Engine:
 
 
 class _Counted:
-    """A forward pass that counts itself, and its backward passes; ``module`` is the model that passes forward."""
+    """A forward pass that counts the images it passes, forward and backward; ``module`` is the model behind it."""
 
     def __init__(self, forward: Forward, module: nn.Module) -> None:
         self._forward = forward
@@ -188,14 +188,14 @@ class _Counted:
         self.backwards = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        self.forwards += 1
+        self.forwards += len(x)
         logits = self._forward(x)
         if logits.requires_grad:
             logits.register_hook(self._saw_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
 
-    def _saw_backward(self, _: Tensor) -> None:
-        self.backwards += 1
+    def _saw_backward(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
 
 
 _HIT, _LAST, _LOWEST = 0, 1, 2
@@ -338,7 +338,9 @@ class _Run:
         for turn in range(self.engine.poll):
             before = fast.forwards, fast.backwards
             new = self.attack.step(fast, case, unprefixed(slots))
-            moved = self._fold(slots, new, fast.forwards - before[0], fast.backwards - before[1])
+            size = len(slots["row"])  # a step may pass several versions of every image at once
+            passes = (fast.forwards - before[0]) // size, (fast.backwards - before[1]) // size
+            moved = self._fold(slots, new, *passes)
             if turn:
                 still = slots["hit"] | slots["state.done"]
                 moved = {

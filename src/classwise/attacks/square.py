@@ -1,0 +1,256 @@
+"""Square: a random search that paints one square at a time and keeps what lowers the margin. It asks for no gradient.
+
+Andriushchenko, Croce, Flammarion and Hein, ECCV 2020, with the schedule and the colours that AutoAttack (Croce and
+Hein, ICML 2020) runs it with.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from classwise.attacks import losses
+from classwise.attacks.base import Attack, Case, State
+from classwise.compute import Forward
+from classwise.errors import UserError
+from classwise.settings import Count, Share, settings
+
+MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""After the proposals of these numbers (the first is number 0) the share of painted pixels is halved."""
+
+
+@settings
+class Square(Attack):
+    """Random search over squares, for Linf and L2.
+
+    The first query is the image with vertical stripes (Linf: each column and channel plus or minus the radius) or with
+    a grid of small bumps (L2). Each proposal then recolours a random square of the best image so far (Linf), or moves
+    the perturbation out of one square into another (L2), and stays if it lowers the margin. All draws are each
+    image's own; in the published code the images of a batch share the place of the square. A square may lie anywhere
+    inside the image; in the published code it never reaches the last row and column, which costs it broken images,
+    the more the smaller the images are.
+
+    Rows with a target lower the cross-entropy of the target instead of the margin.
+
+    Args:
+        proposals: squares tried for each image; with the start, an image costs at most one query more.
+        p: the share of the pixels that a square covers at first, halved along `MILESTONES` whatever ``proposals`` is.
+        restarts: how many starts an image gets.
+
+    Raises:
+        UserError: under L1.
+    """
+
+    proposals: Count = 5000
+    p: Share = 0.8
+    restarts: Count = 1
+
+    records = ("queries",)
+    norms = ("Linf", "L2")
+
+    @property
+    def length(self) -> int:
+        """Steps of one start, a query each."""
+        return self.proposals + 1
+
+    @property
+    def starts(self) -> int:
+        """Starts of an image."""
+        return self.restarts
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The image under stripes or bumps; nothing is known of it yet."""
+        del model
+        if case.threat.norm not in self.norms:
+            raise UserError(f"attack 'square' has no {case.threat.norm} form; it knows Linf and L2")
+        count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
+        spent = count if case.restart is None else case.restart * self.length
+        return {
+            "x": _stripes(case) if case.threat.norm == "Linf" else _bumps(case),
+            "lowest": torch.full(count.shape, torch.inf, device=count.device),
+            "iteration": count,
+            "queries": spent.clone(),
+            "done": count > 0,
+        }
+
+    def step(self, model: Forward, case: Case, state: State) -> State:
+        """One query: the start, or the best image so far with one change; the lower of the two stays."""
+        best, iteration = state["x"], state["iteration"]
+        with torch.no_grad():
+            seen = _where(iteration == 0, best, self._propose(case, best, iteration))
+            logits = model(seen)
+        margin = losses.margin(logits, case.y)
+        value = _value(logits, margin, case)
+        lower = value < state["lowest"]
+        return {
+            "x": _where(lower, seen, best),
+            "lowest": torch.where(lower, value, state["lowest"]),
+            "seen": seen,
+            "margin": margin,
+            "iteration": iteration + 1,
+            "queries": state["queries"] + 1,
+            "done": iteration >= self.proposals,
+        }
+
+    def _propose(self, case: Case, best: Tensor, iteration: Tensor) -> Tensor:
+        channels, height, width = best.shape[1:]
+        linf = case.threat.norm == "Linf"
+        sides = _sides(self.p, height, width, odd=not linf)
+        phase = torch.bucketize(iteration - 1, _constant(MILESTONES, best.device))
+        side = _constant(sides, best.device)[phase]
+        draws = case.uniform((channels + (2 if linf else 5),), iteration)
+        signs = _signs(draws[:, :channels, None, None])
+        place = draws[:, channels:]
+        if linf:
+            window = _Window(place[:, :2], side, height, width)
+            painted = (case.x + signs * case.threat.radius(case.x)).clamp_(0, 1)
+            return torch.where(window.inside, painted, best)
+        to, away = (_Window(part, side, height, width) for part in (place[:, :2], place[:, 2:4]))
+        table = _bump_table(sides, height, width, best.device)
+        bump = to.crop(table, 2 * phase + (place[:, 4] >= 0.5))[:, None] * signs
+        return _moved(case, best, bump, to.inside, away.inside)
+
+
+class _Window:
+    """A square in each row: ``side`` pixels wide, (N,), placed by two draws in [0, 1), (N, 2)."""
+
+    def __init__(self, draws: Tensor, side: Tensor, height: int, width: int) -> None:
+        top = (draws[:, 0] * (height - side + 1)).long()
+        left = (draws[:, 1] * (width - side + 1)).long()
+        #: Each pixel's row and column within the square, (N, H) and (N, W).
+        self.row = torch.arange(height, device=draws.device) - top[:, None]
+        self.column = torch.arange(width, device=draws.device) - left[:, None]
+        rows, columns = ((place >= 0) & (place < side[:, None]) for place in (self.row, self.column))
+        #: Which pixels are inside, (N, 1, H, W).
+        self.inside = (rows[:, :, None] & columns[:, None, :])[:, None]
+
+    def crop(self, table: Tensor, entry: Tensor) -> Tensor:
+        """Each row's entry of a table of pictures (K, H, W), moved to the square, zero outside of it, (N, H, W)."""
+        row, column = self.row.clamp_min(0), self.column.clamp_min(0)
+        return table[entry[:, None, None], row[:, :, None], column[:, None, :]] * self.inside[:, 0]
+
+
+def _value(logits: Tensor, margin: Tensor, case: Case) -> Tensor:
+    """What a proposal must lower: the margin; for rows with a target, the target's cross-entropy."""
+    if case.target is None:
+        return margin
+    toward = losses.cross_entropy(logits, case.target.clamp_min(0))
+    return torch.where(case.target >= 0, toward, margin)
+
+
+def _stripes(case: Case) -> Tensor:
+    """Linf: plus or minus the radius, one sign for each channel and column."""
+    channels, _, width = case.x.shape[1:]
+    signs = _signs(case.uniform((channels, 1, width)))
+    return (case.x + signs * case.threat.radius(case.x)).clamp_(0, 1)
+
+
+def _bumps(case: Case) -> Tensor:
+    """L2: a grid of bumps, five to the height, each with its own signs and way up, of the radius' length together."""
+    channels, height, width = case.x.shape[1:]
+    side = max(height // 5, 1)
+    device = case.x.device
+    tiles, places = [], []
+    for size in (height, width):
+        count = size // side
+        shifted = torch.arange(size, device=device) - (size - count * side) // 2
+        covered = (shifted >= 0) & (shifted < count * side)
+        tiles.append(torch.where(covered, shifted.div(side, rounding_mode="floor"), count))
+        places.append(shifted.remainder(side))
+    down, across = height // side + 1, width // side + 1
+    draws = case.uniform((channels + 1, down, across))
+    signs = _signs(draws[:, :channels])
+    signs[:, :, -1], signs[:, :, :, -1] = 0, 0  # the margin that no tile covers
+    draws, signs = (each[:, :, tiles[0]][:, :, :, tiles[1]] for each in (draws, signs))
+    one, other = _bump_pair(side, device)
+    turned = draws[:, channels:] >= 0.5
+    rows, columns = places[0][:, None], places[1]
+    delta = torch.where(turned, other[rows, columns], one[rows, columns]) * signs
+    return _at_length(case, delta)
+
+
+def _moved(case: Case, best: Tensor, bump: Tensor, to: Tensor, away: Tensor) -> Tensor:
+    """L2: the perturbation of square ``away`` given to square ``to``, with what the box has left of the radius.
+
+    ``bump`` is added to the direction that ``to`` has; what the two squares hold is then spent on ``to`` alone.
+    """
+    delta = best - case.x
+    squared = delta.square()
+    radius = case.threat.radius(delta)
+    left = (radius.square() - squared.sum((1, 2, 3), keepdim=True)).clamp_min(0) / delta.shape[1]
+    held = (squared * (to | away)).sum((2, 3), keepdim=True)
+    own = (squared * to).sum((2, 3), keepdim=True).sqrt()
+    direction = bump + delta * to / (own + _TINY)
+    size = torch.linalg.vector_norm(direction, dim=(2, 3), keepdim=True)
+    fresh = direction * ((left + held).sqrt() / (size + _TINY))
+    return _at_length(case, torch.where(to, fresh, delta * ~away))
+
+
+def _at_length(case: Case, delta: Tensor) -> Tensor:
+    """The image moved by the radius along ``delta``, then into the box."""
+    size = torch.linalg.vector_norm(delta, dim=(1, 2, 3), keepdim=True)
+    moved: Tensor = case.x + delta * (case.threat.radius(delta) / (size + _TINY))
+    return moved.clamp_(0, 1)
+
+
+_TINY = 1e-12
+
+
+def _sides(p: float, height: int, width: int, *, odd: bool) -> tuple[int, ...]:
+    """The side of the square in each phase; for L2 it is odd and at least 3, as far as the image allows."""
+    sides = []
+    for phase in range(len(MILESTONES) + 1):
+        side = round(math.sqrt(p / 2**phase * height * width))
+        side = max(side, 3) // 2 * 2 + 1 if odd else max(side, 1)
+        sides.append(min(side, height, width))
+    return tuple(sides)
+
+
+def _bump(height: int, width: int) -> Tensor:
+    """A bump of unit length: the sum of 1/k² from one above the distance to the centre up to the edge.
+
+    The distance is the larger of the vertical and the horizontal one, from the pixel (height // 2, width // 2).
+    """
+    away = [(torch.arange(size) - size // 2).abs() for size in (height, width)]
+    distance = torch.maximum(away[0][:, None], away[1])
+    edge = max(height, width) // 2 + 1
+    heights = torch.arange(1, edge + 1).double().pow(-2).flip(0).cumsum(0).flip(0)
+    bump = heights[distance]
+    size: Tensor = torch.linalg.vector_norm(bump)
+    return bump / size.clamp_min(_TINY)
+
+
+@lru_cache(maxsize=64)
+def _bump_pair(side: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A bump over its negative, and the same on its side; each (side, side), of unit length."""
+    upper = side // 2
+    pair = torch.cat([_bump(upper, side), -_bump(side - upper, side)])
+    pair = (pair / pair.norm()).float()
+    return pair.to(device), pair.T.contiguous().to(device)
+
+
+@lru_cache(maxsize=16)
+def _bump_table(sides: tuple[int, ...], height: int, width: int, device: torch.device) -> Tensor:
+    """Both pairs of every phase in the corner of a picture, (2 phases, H, W)."""
+    table = torch.zeros(2 * len(sides), height, width, device=device)
+    for phase, side in enumerate(sides):
+        for turned, pair in enumerate(_bump_pair(side, device)):
+            table[2 * phase + turned, :side, :side] = pair
+    return table
+
+
+@lru_cache(maxsize=64)
+def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)
+
+
+def _signs(draws: Tensor) -> Tensor:
+    """Draws in [0, 1) as -1 or 1."""
+    return torch.where(draws < 0.5, -1.0, 1.0)
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(mask[:, None, None, None], yes, no)

@@ -46,15 +46,18 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = ROOT / "docs" / "extending.md"
-    attack, schedule = code_blocks(document, "python")
+    attack, foreign, schedule = code_blocks(document, "python")
     (tmp_path / "mine.py").write_text(attack + schedule)
+    (tmp_path / "theirs.py").write_text(foreign.replace("import torchattacks", ""))  # imported when it is called
     (tmp_path / "mine.yaml").write_text(code_blocks(document, "yaml")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     made: Attack = make(ATTACKS, "mine:FocalPGD:gamma=1,steps=50")
     assert made.length == 50
     assert len(Recipe.read("mine.yaml").parts().schedules) == 2
+    assert make(ATTACKS, "foreign:build=theirs:attack").length == 1
     sys.modules.pop("mine")
+    sys.modules.pop("theirs")
 
 
 def test_one_version_everywhere() -> None:

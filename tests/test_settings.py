@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.ascent import PGD
 from classwise.errors import UserError
 from classwise.registry import Registry
-from classwise.settings import describe, make, parse_spec
+from classwise.settings import describe, flat_options, make, parse_spec
 from classwise.storage import replacing, write_text
 
 
@@ -35,6 +36,23 @@ def line_of(work: Callable[[], object]) -> str:
 )
 def test_specs_are_split(text: str, name: str, options: dict[str, str]) -> None:
     assert parse_spec(text) == (name, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a:b=c,b.d=1,b.e=2", {"b": {"name": "c", "d": "1", "e": "2"}}),
+        ("a:b.d=1,b=c", {"b": {"name": "c", "d": "1"}}),
+        ("a:b.d=1", {"b": {"d": "1"}}),
+        ("a:b=c:d=1,b.e=2", {"b": {"name": "c", "d": "1", "e": "2"}}),
+        ("a:b=c,b.d=e,b.d.f=3", {"b": {"name": "c", "d": {"name": "e", "f": "3"}}}),
+    ],
+)
+def test_options_of_a_part_within_begin_with_its_field(text: str, options: dict[str, Any]) -> None:
+    name, found = parse_spec(text)
+    assert found == options
+    written = ",".join(f"{key}={value}" for key, value in flat_options(found).items())
+    assert parse_spec(f"{name}:{written}") == (name, found)
 
 
 def test_a_spec_becomes_the_part_with_its_numbers() -> None:

@@ -108,6 +108,18 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
     return {key: _nested(value) if isinstance(value, dict) else value for key, value in nested.items()}
 
 
+def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as `parse_spec` reads them: those of a part within with its field's name and a dot before them."""
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        if not isinstance(value, Mapping):
+            flat[key] = value
+            continue
+        for inner, each in flat_options(value).items():
+            flat[key if inner == "name" else f"{key}.{inner}"] = each
+    return flat
+
+
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make the dataclass from a mapping.
 

@@ -130,3 +130,5 @@ def test_a_spec_reads_as_on_the_command_line() -> None:
     spec = {"name": "pgd", "steps": 20, "step_size": "0.1eps", "targets": None}
     assert spec_text(spec) == "pgd:steps=20,step_size=0.1eps"
     assert spec_text({"name": "fgsm"}) == "fgsm"
+    nested = {"name": "transfer", "surrogate": "runs/a", "attack": {"name": "pgd", "steps": 3}}
+    assert spec_text(nested) == "transfer:surrogate=runs/a,attack=pgd,attack.steps=3"

@@ -82,7 +82,7 @@ def attacks(
         classwise attacks tpgd
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
-    from classwise.settings import describe, make
+    from classwise.settings import describe, flat_options, make
 
     if name is None:
         _list_registry(ATTACKS, json)
@@ -94,8 +94,9 @@ def attacks(
         console.show_json({"name": name, "summary": _summary(cls), "settings": defaults})
         return
     typer.echo(inspect.cleandoc(cls.__doc__ or name))
-    console.show(["setting", "default"], [(key, value) for key, value in defaults.items()])
-    example = ",".join(f"{key}={value}" for key, value in list(defaults.items())[:2])
+    options = flat_options(defaults)
+    console.show(["setting", "default"], list(options.items()))
+    example = ",".join([f"{key}={value}" for key, value in options.items() if value not in (None, "")][:2])
     typer.echo(f"as a spec: {name}:{example}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.report import wording
+from classwise.settings import flat_options
 
 STOPS: Mapping[str | None, str] = {
     "broken": "an attack leaves an image as soon as it is broken, which a float32 pass confirms",
@@ -41,7 +42,8 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
 
 def spec_text(spec: Mapping[str, Any]) -> str:
     """An attack's spec as the command line reads it: ``pgd:steps=20,step_size=0.1eps``."""
-    options = ",".join(f"{key}={value}" for key, value in spec.items() if key != "name" and value is not None)
+    chosen = flat_options({key: value for key, value in spec.items() if key != "name"})
+    options = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
     return f"{spec.get('name', '')}:{options}".removesuffix(":")
 
 

@@ -48,7 +48,8 @@ def distances(model: Linear, x: Tensor, y: Tensor, norm: Norm) -> Tensor:
         normals = model.weight[None] - model.weight[y][:, None]
         gap = logits.gather(1, y[:, None]) - logits
         dual = normals.abs().sum(2) if norm == "Linf" else normals.norm(dim=2)
-        return (gap / dual).scatter(1, y[:, None], torch.inf)
+        every: Tensor = (gap / dual).scatter(1, y[:, None], torch.inf)
+        return every
 
 
 def linear(classes: int, away: float = 0.0) -> tuple[Linear, Tensor, Tensor]:

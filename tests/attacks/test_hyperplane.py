@@ -36,7 +36,7 @@ def by_linear_programme(point: Tensor, normal: Tensor, value: float) -> float | 
         b_eq=[-value],
         bounds=[(-p, 1 - p) for p in point.tolist()] + [(0, None)],
     )
-    return float(found.fun) if found.status == 0 else None
+    return None if found.fun is None or found.status != 0 else float(found.fun)
 
 
 def by_multiplier(point: Tensor, normal: Tensor, value: float) -> Tensor | None:

@@ -1,12 +1,12 @@
-"""Run every benchmark and print Markdown: ``python -m benchmarks [--quick] [training_step] [evaluation]``."""
+"""Run every benchmark and print Markdown: ``python -m benchmarks [--quick] [training_step] [evaluation] [autoattack]``."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import evaluation, training_step
+from benchmarks import autoattack, evaluation, training_step
 
-ALL = {"training_step": training_step.run, "evaluation": evaluation.run}
+ALL = {"training_step": training_step.run, "evaluation": evaluation.run, "autoattack": autoattack.run}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What an audit will cost, before it is run: two steps are timed, the rest is counted."""
+"""What an audit will cost, before it is run: passes are timed, and those of a step of each attack are counted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from classwise.attacks.base import Case
-from classwise.attacks.engine import Stop
+from classwise.attacks.base import Attack, Case, value_and_gradient
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
 from classwise.auditing.preparing import Model, prepare
-from classwise.auditing.suite import Attacks, attack_length, norm_of, parse_attacks
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
+from classwise.data.images import Batch, Images
 from classwise.draws import Draws
 from classwise.models.modes import evaluating, frozen
 from classwise.threat import Threat
@@ -51,8 +53,8 @@ def estimate(
 ) -> Estimate:
     """How many passes and minutes an audit with these settings takes at most.
 
-    An attack of k steps takes k passes forward and back and one to verify; two steps of the first attack are timed on
-    one batch, after one that is not.
+    The passes of one step of each attack are counted on a few images, and a pass is timed on one batch; an image takes
+    the steps of all starts, and a pass to verify each start.
 
     Args:
         model: as `classwise.auditing.audit.audit` takes it, and so on; its other settings do not change the cost.
@@ -73,32 +75,42 @@ def estimate(
     ready = prepare(model, data, suite, threat, device=device, **settings)
     engine = ready.plan.engine(ready.model)
     piece = next(ready.pieces)
-    rows = torch.arange(batch) % len(piece)
-    index, x, y = (tensor.to(engine.device) for tensor in piece.batch(rows))
-    attack = next(iter(suite.attacks.values()))
-    epsilon = ready.plan.threat.epsilon
-    ball = (
-        ready.plan.threat.with_epsilon(epsilon[rows].to(engine.device))
-        if isinstance(epsilon, torch.Tensor)
-        else ready.plan.threat
-    )
     with evaluating(ready.model), frozen(ready.model):
-        reference = engine.logits(x) if attack.needs_reference else None
-        case = Case(x, y, index, ball, Draws(seed, "attack"), None, None, reference, torch.zeros_like(index))
-        state = attack.start(engine.fast, case)
-
-        def step() -> None:
-            attack.step(engine.fast, case, state)
-
-        step_seconds = _timed(step, engine.device)
-        pass_seconds = _timed(lambda: engine.logits(x), engine.device)
+        x = _batch(piece, batch, engine.device).x
+        forward_seconds = _timed(lambda: engine.fast(x), engine.device)
+        both_seconds = _timed(lambda: value_and_gradient(engine.fast, x, _first_logit), engine.device)
+        judge_seconds = _timed(lambda: engine.logits(x), engine.device)
+        classes = engine.classes(x)
+        costs = [_cost(engine, attack, piece, ready.plan.threat, classes) for attack in suite.attacks.values()]
+    judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
+    forwards, backwards = (sum(passes) for passes in zip(*costs, strict=True))
+    seconds = (forwards - backwards) * forward_seconds + backwards * both_seconds + judged * judge_seconds
     images = ready.meta.images
-    steps = sum(attack_length(each) for each in suite.attacks.values())
-    judged = 1 + sum(each.starts + each.needs_reference for each in suite.attacks.values())
-    batches = -(-images // batch)
-    return Estimate(
-        images, images * (steps + judged), images * steps, batches * (steps * step_seconds + judged * pass_seconds) / 60
-    )
+    return Estimate(images, images * (forwards + judged), images * backwards, -(-images // batch) * seconds / 60)
+
+
+def _batch(piece: Images, count: int, device: torch.device) -> Batch:
+    """So many images on the device; the first ones again where there are fewer."""
+    return Batch(*(tensor.to(device) for tensor in piece.batch(torch.arange(count) % len(piece))))
+
+
+def _cost(engine: Engine, attack: Attack, piece: Images, threat: Threat, classes: int) -> tuple[int, int]:
+    """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
+    index, x, y = _batch(piece, SMALLEST_BATCH, engine.device)
+    epsilon = threat.epsilon
+    if isinstance(epsilon, Tensor):
+        threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
+    reference = engine.logits(x) if attack.needs_reference else None
+    case = Case(x, y, index, threat, Draws(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
+    state, before = attack.start(engine.fast, case), (engine.fast.forwards, engine.fast.backwards)
+    attack.step(engine.fast, case, state)
+    steps = attack.length * attack.starts_for(classes)
+    forwards, backwards = engine.fast.forwards - before[0], engine.fast.backwards - before[1]
+    return steps * forwards // len(x), steps * backwards // len(x)
+
+
+def _first_logit(logits: Tensor) -> Tensor:
+    return logits[:, 0]
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:

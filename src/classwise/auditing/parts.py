@@ -32,10 +32,15 @@ COLUMNS: Mapping[str, str] = {
     "forwards": "Int64",  # passes spent, verification included
     "backwards": "Int64",
     "zero_gradients": "Int64",  # how many of the gradients were zero everywhere; null if the attack does not tell
+    "queries": "Int64",  # logits that an attack without gradients asked for; null if the attack does not tell
+    "minimal_distance": "float64",  # to the nearest misclassified point that was met, infinite for none; else null
     "broken_by": "string",  # the attack that broke the image, or clean; null while it stands
     "status": "string",  # ok, nan (logits not finite) or skipped (broken before, in a cascade)
 }
 """The columns of the table and their pandas types; further int64 columns hold the groupings of the metadata."""
+
+TOLD = ("zero_gradients", "queries", "minimal_distance")
+"""The columns that only some attacks fill, from their own records; a table may lack them."""
 
 _META = b"classwise"
 
@@ -44,13 +49,13 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     """The frame with exactly the columns of `COLUMNS` and of the metadata's groupings, in their types.
 
     Raises:
-        UserError: if a column is missing.
+        UserError: if a column is missing that is not of `TOLD`; those are null.
     """
     types = {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
-    absent = [column for column in types if column not in frame.columns]
+    absent = [column for column in types if column not in frame.columns and column not in TOLD]
     if absent:
         raise UserError(f"the table of outcomes has no column {absent[0]!r}")
-    return frame[list(types)].astype(types)
+    return frame.reindex(columns=list(types)).astype(types)
 
 
 def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:

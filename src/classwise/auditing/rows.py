@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import Finished
 from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.parts import TOLD
 from classwise.stats.metrics import confidence_variance
 from classwise.threat import Threat
 
@@ -41,14 +43,20 @@ def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
         "forwards": _numpy(done.forwards),
         "backwards": _numpy(done.backwards),
     }
-    if "zero_gradients" in done.records:
-        columns["zero_gradients"] = _numpy(done.records["zero_gradients"])
-    return _frame(columns, attack)
+    told = {name: _numpy(done.records[name]) for name in TOLD if name in done.records}
+    return _frame(columns | told, attack)
 
 
-def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
-    """Rows of images that need no attack, since they are wrong as they are: the image itself, no steps, no passes."""
-    nothing = dict.fromkeys(("iterations", "forwards", "backwards", "zero_gradients"), 0)
+def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, told: Collection[str] = ()) -> pd.DataFrame:
+    """Rows of images that need no attack, since they are wrong as they are: the image itself, no steps, no passes.
+
+    Args:
+        attack: the attack's label.
+        clean: the images' rows of the clean pass.
+        epsilon: the radius, one number or one for each row.
+        told: what the attack would have told of them; all of it is 0, their distance too.
+    """
+    nothing = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in TOLD if name in told)), 0)
     return clean.assign(attack=attack, epsilon=epsilon, **nothing)
 
 

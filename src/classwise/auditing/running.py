@@ -133,7 +133,8 @@ class Runner:
         attackable = clean
         if self.plan.stop == "broken":
             wrong = clean[~clean["correct"]]
-            self.recorder.add(self._regrouped(carried_rows(label, wrong, self._epsilon(piece, wrong)), wrong))
+            carried = carried_rows(label, wrong, self._epsilon(piece, wrong), attack.records)
+            self.recorder.add(self._regrouped(carried, wrong))
             attackable = clean[clean["correct"]]
         if self.plan.cascade:
             broken = self._broken_before(label, attackable.index.to_numpy(dtype=np.int64))

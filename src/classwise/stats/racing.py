@@ -119,7 +119,9 @@ class Rules:
         tol: the answer may be this much (a fraction) above the worst class.
         priors: (a, b) of each level: before and after the escalating attack has run on all survivors of a class.
         draw: how many survivors of a class are drawn at once.
-        patience: a class is escalated once this share of its pool has been drawn; 0: before the first draw.
+        patience: a class is escalated once this share of its pool has been drawn: about the passes of the escalating
+            attack over those of all after the first, so that draws never cost much more than it would have.
+        together: how many classes are drawn from at once; 1 takes the fewest passes, more fill a device.
 
     Raises:
         UserError: for a value out of range.
@@ -129,14 +131,16 @@ class Rules:
     tol: float = 0.0
     priors: tuple[tuple[float, float], ...] = ((0.5, 8.0), (0.5, 60.0))
     draw: int = 10
-    patience: float = 0.1
+    patience: float = 0.2
+    together: int = 1
 
     def __post_init__(self) -> None:
         checked_level(self.alpha)
         if not 0 <= self.tol < 1:
             raise UserError(f"tol = {self.tol}: the tolerance is a fraction of at least 0 and below 1, such as 0.02")
-        if self.draw < 1:
-            raise UserError(f"draw = {self.draw}: at least 1 image is drawn at once")
+        for name in ("draw", "together"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: give a whole number of at least 1")
         if not 1 <= len(self.priors) <= 2 or any(not min(prior) > 0 for prior in self.priors):
             raise UserError(f"priors = {self.priors}: one or two pairs (a, b) of numbers above 0")
         if not 0 <= self.patience <= 1:
@@ -157,20 +161,72 @@ def usual_tolerance(classes: int) -> float:
     return TOLERANCE_OF_MANY if classes >= MANY_CLASSES else 0.0
 
 
-def leaders(estimate: FloatArray, low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Who races: the class of least estimate, the least lower bound among the others, and the wider of these two.
+def usual_draw(images: ArrayLike) -> int:
+    """How many survivors to draw at once: 10 of classes with 250 images and more, fewer of smaller ones, 2 at least.
+
+    Args:
+        images: (C,) images of each class.
+    """
+    count = np.asarray(images)
+    return int(np.clip(np.median(count[count > 0]) // 25, 2, 10)) if (count > 0).any() else 2
+
+
+class Front(NamedTuple):
+    """Who races, in one race or in several at once.
+
+    Attributes:
+        worst: (...) the class of least estimate.
+        rival: (...) the class of least lower bound among the others.
+        labels: (..., n) whom to attack further: the wider of these two, then the other one, then the classes of next
+            least lower bounds.
+        valid: (..., n) whether the label before is meant; none is where the race is over.
+    """
+
+    worst: IntArray
+    rival: IntArray
+    labels: IntArray
+    valid: BoolArray
+
+
+def front(estimate: FloatArray, low: FloatArray, high: FloatArray, tol: float, together: int = 1) -> Front:
+    """The classes that decide the race.
+
+    It is over when the upper bound of ``worst`` is at most the least lower bound among the others plus ``tol``.
 
     Args:
         estimate: (..., C) accuracies; infinity for a class without images, as in the other two.
         low: lower bounds.
         high: upper bounds.
+        tol: the tolerance.
+        together: n, how many classes to attack at once.
     """
     place = np.arange(estimate.shape[-1])
     worst = estimate.argmin(-1)
-    rival = np.where(place == worst[..., None], np.inf, low).argmin(-1)
-    width = np.where(np.isfinite(high), high - low, 0.0)
-    mine, other = (np.take_along_axis(width, each[..., None], -1)[..., 0] for each in (worst, rival))
-    return worst, rival, np.where(mine >= other, worst, rival)
+    others = np.where(place == worst[..., None], np.inf, low)
+    rival = others.argmin(-1)
+    top, width = _pick(high, worst), _width(low, high)
+    over = top <= _pick(others, rival) + tol + EASE
+    mine_first = _pick(width, worst) >= _pick(width, rival)
+    chosen = np.where(mine_first, worst, rival)
+    if together == 1:
+        return Front(worst, rival, chosen[..., None], ~over[..., None])
+    contends = (width > 0) & (others + tol + EASE < top[..., None])
+    key = np.where(contends, others, np.inf)
+    pair_key = np.where(place == chosen[..., None], -2.0, -1.0)
+    pair = (place == worst[..., None]) | (place == rival[..., None])
+    key = np.where(pair & (width > 0), pair_key, key)
+    labels = np.argsort(key, axis=-1, kind="stable")[..., :together]
+    return Front(worst, rival, labels, np.isfinite(np.take_along_axis(key, labels, -1)) & ~over[..., None])
+
+
+def _pick(values: FloatArray, place: IntArray) -> FloatArray:
+    return np.take_along_axis(values, place[..., None], -1)[..., 0]
+
+
+def _width(low: FloatArray, high: FloatArray) -> FloatArray:
+    """The widths of intervals; 0 for absent classes, whose two ends are infinite."""
+    present = np.isfinite(high)
+    return np.where(present, high, 0.0) - np.where(present, low, 0.0)
 
 
 class Draw(NamedTuple):
@@ -186,11 +242,7 @@ class Escalate(NamedTuple):
     label: int
 
 
-class Stop(NamedTuple):
-    """The worst class is known."""
-
-
-Move = Draw | Escalate | Stop
+Move = Draw | Escalate
 
 
 class Race:
@@ -257,15 +309,21 @@ class Race:
     def _accuracy(self, broken: FloatArray | IntArray) -> FloatArray:
         return np.where(self.present, (self.survivors - broken) / np.maximum(self.images, 1), np.inf)
 
-    def next(self) -> Move:
-        """What to do now."""
-        low, high = self.low, self.high
-        worst, rival, chosen = (int(each) for each in leaders(self.estimate, low, high))
-        if rival == worst or high[worst] <= low[rival] + self.rules.tol + EASE:
-            return Stop()
-        if self._escalates(chosen):
-            return Escalate(chosen)
-        return Draw(chosen, int(min(self.rules.draw, self.unsettled[chosen])))
+    def next(self) -> tuple[Move, ...]:
+        """What to do now, one move for each of some classes; nothing when the worst class is known.
+
+        At first some survivors of every class are drawn: without a draw a class could stand at 0.
+        """
+        who = front(self.estimate, self.low, self.high, self.rules.tol, self.rules.together)
+        if not who.valid.any():
+            return ()
+        if not (self.drawn.any() or self.level.any()):
+            return tuple(self._draw(int(label)) for label in np.flatnonzero(self.pool))
+        labels = (int(label) for label in who.labels[who.valid])
+        return tuple(Escalate(label) if self._escalates(label) else self._draw(label) for label in labels)
+
+    def _draw(self, label: int) -> Draw:
+        return Draw(label, int(min(self.rules.draw, self.unsettled[label])))
 
     def _escalates(self, label: int) -> bool:
         early = self.level[label] + 1 < self.rules.levels
@@ -308,8 +366,8 @@ class Race:
     def verdict(self) -> Verdict:
         """The answer as far as it is known now."""
         low, high, estimate = self.low, self.high, self.estimate
-        worst, rival, _ = (int(each) for each in leaders(estimate, low, high))
-        settled = isinstance(self.next(), Stop)
+        who = front(estimate, low, high, self.rules.tol)
+        worst = int(who.worst)
         # A class whose lower bound is above the upper bound of another is not the worst.
         may = self.present & (low <= high[self.present].min() + EASE)
         return Verdict(
@@ -318,8 +376,7 @@ class Race:
             estimate=float(estimate[worst]),
             low=float(low[worst]),
             high=float(high[worst]),
-            rival=float(low[rival]) if rival != worst else math.inf,
-            settled=settled,
+            settled=not who.valid.any(),
             unsettled=int(self.unsettled[self.present].sum()),
             alpha=self.rules.alpha,
             tol=self.rules.tol,
@@ -347,7 +404,6 @@ class Verdict:
         estimate: the accuracy of ``worst``, a fraction.
         low: lower end of its interval; the intervals of all classes hold together.
         high: upper end.
-        rival: the least lower bound among the other classes; infinity if there is no other.
         settled: whether the race was run to its end, so that ``worst`` is guaranteed up to ``tol``.
         unsettled: survivors that were never attacked to the end.
         alpha: 1 minus the confidence.
@@ -359,7 +415,6 @@ class Verdict:
     estimate: float
     low: float
     high: float
-    rival: float
     settled: bool
     unsettled: int
     alpha: float

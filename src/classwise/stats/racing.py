@@ -13,6 +13,7 @@ which survivors are drawn.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ def log_ratio(
 
 
 def _log_falling(n: FloatArray, k: FloatArray) -> FloatArray:
-    """log n (n-1) ... (n-k+1)."""
+    """Log n (n-1) ... (n-k+1)."""
     return np.asarray(special.gammaln(n + 1) - special.gammaln(n - k + 1))
 
 
@@ -131,7 +132,7 @@ class Rules:
     tol: float = 0.0
     priors: tuple[tuple[float, float], ...] = ((0.5, 8.0), (0.5, 60.0))
     draw: int = 10
-    patience: float = 0.2
+    patience: float = 0.3
     together: int = 1
 
     def __post_init__(self) -> None:
@@ -388,7 +389,8 @@ def narrowed(least: ArrayLike, most: ArrayLike, found: Broken, known: ArrayLike)
 
     Both hold unless the truth was lost, and then they may exclude each other; the new ones remain.
     """
-    fresh = Broken(np.asarray(known + found.least), np.asarray(known + found.most))
+    outside = np.asarray(known, dtype=np.int64)
+    fresh = Broken(np.asarray(outside + found.least), np.asarray(outside + found.most))
     lower, upper = np.maximum(least, fresh.least), np.minimum(most, fresh.most)
     agree = lower <= upper
     return Broken(np.where(agree, lower, fresh.least), np.where(agree, upper, fresh.most))
@@ -420,19 +422,20 @@ class Verdict:
     alpha: float
     tol: float
 
-    def sentence(self, names: tuple[str, ...] | list[str], suite: str = "this suite") -> str:
+    def sentence(
+        self, names: Sequence[str], population: str = "this test set", suite: str = "this suite and seed"
+    ) -> str:
         """What is guaranteed, of which population, relative to which suite."""
         sure = f"with {_number(100 * (1 - self.alpha))} % confidence (over the random order of the draws)"
-        scope = f"on this test set, under {suite} with this seed"
+        scope = f"on {population} under {suite}"
+        listed = ", ".join(names[label] for label in self.possibly)
         if not self.settled:
-            listed = ", ".join(names[label] for label in self.possibly)
-            return f"the race was stopped: {sure}, the worst class is among {listed}, {scope}"
-        above = f"at most {_number(100 * self.tol)} points above the worst class" if self.tol else "no class is below it"
-        text = f"{names[self.worst]}: {sure}, {above}, {scope}"
-        others = [names[label] for label in self.possibly if label != self.worst]
-        if not others:
-            return text
-        return f"{text}; {', '.join(others)} may be as low" + (" or lower" if self.tol else "")
+            return f"{sure} the worst class is among {listed}, {scope}; the race was stopped before it was told apart"
+        mine = names[self.worst]
+        points = f"{_number(100 * self.tol)} points"
+        claim = f"no class is more than {points} below {mine}" if self.tol else f"no class is below {mine}"
+        tie = f"; the worst may be any of {listed}" if len(self.possibly) > 1 else ""
+        return f"{sure} {claim}, {scope}{tie}"
 
 
 def _number(value: float) -> str:

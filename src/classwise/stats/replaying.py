@@ -1,4 +1,4 @@
-"""Races replayed on recorded outcomes, over many random orders at once: what they cost, and how often they are right."""
+"""Races replayed on recorded outcomes, over many random orders at once: their cost, and how often they are right."""
 
 from __future__ import annotations
 
@@ -234,19 +234,12 @@ class _Lanes:
         count = np.minimum(self.rules.draw, (self.pool - self.drawn)[at])
         later = self.level[at] > 0
         place = np.where(later, self.later_begin[label] + self.skipped[at], self.begin[label]) + self.drawn[at]
-        for early, late, sums in (
-            (self.first_hits, self.later_hits, self.hits),
-            (self.first_cost, self.later_cost, None),
-        ):
-            # The table that does not apply is read at 0.
-            one, two = np.where(later, 0, place), np.where(later, place, 0)
-            gain = np.where(
-                later, late[lane, two + count * later] - late[lane, two], early[lane, one + count * ~later] - early[lane, one]
-            )
-            if sums is None:
-                np.add.at(self.passes, lane, gain)
-            else:
-                sums[at] += gain.astype(np.int64)
+        early = self.first_hits, self.first_cost, ~later
+        late = self.later_hits, self.later_cost, later
+        for hits, cost, mine in (early, late):
+            rows, columns, here, end = lane[mine], label[mine], place[mine], (place + count)[mine]
+            self.hits[rows, columns] += (hits[rows, end] - hits[rows, here]).astype(np.int64)
+            np.add.at(self.passes, rows, cost[rows, end] - cost[rows, here])
         self.drawn[at] += count
 
     def _escalate(self, lane: IntArray, label: IntArray) -> None:
@@ -273,8 +266,10 @@ class _Lanes:
         """The accuracies again, where something changed."""
         at = lane, label
         a, b = self.priors[self.level[at]].T
-        mean = self.known[at] + self.hits[at] + (self.pool - self.drawn)[at] * (a + self.hits[at]) / (
-            a + b + self.drawn[at]
+        mean = (
+            self.known[at]
+            + self.hits[at]
+            + (self.pool - self.drawn)[at] * (a + self.hits[at]) / (a + b + self.drawn[at])
         )
         broken = np.clip(mean, self.least[at], self.most[at]), self.most[at], self.least[at]
         for target, number in zip((self.estimate, self.low, self.high), broken, strict=True):

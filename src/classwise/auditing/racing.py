@@ -272,8 +272,9 @@ class _Track:
             rounds += 1
             up = [move.label for move in moves if isinstance(move, Escalate)]
             chosen = {label: order[label][contest.drawn[label] :] for label in up}
-            drawn = {m.label: order[m.label][contest.drawn[m.label] :][: m.count] for m in moves if isinstance(m, Draw)}
-            self.progress.begin(f"round {rounds}", sum(map(len, [*chosen.values(), *drawn.values()])))
+            drawn = {m.label: order[m.label][contest.drawn[m.label] :][: m.size] for m in moves if isinstance(m, Draw)}
+            size = sum(len(rows) for rows in (*chosen.values(), *drawn.values()))
+            self.progress.begin(f"round {rounds}", size)
             fresh = [rows for label, rows in drawn.items() if contest.level[label] == 0]
             self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
             for attack in range(2, len(self.attacks)):
@@ -286,7 +287,7 @@ class _Track:
                 contest.tell_escalation(name, len(rows) - len(order[name]))
                 if len(self.attacks) == 2:
                     self._settle(contest, name, order[name])
-            self.progress.advance(sum(map(len, [*chosen.values(), *drawn.values()])))
+            self.progress.advance(size)
         return rounds
 
     def _settle(self, contest: Race, label: int, rows: IntArray) -> None:

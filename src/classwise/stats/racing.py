@@ -231,10 +231,10 @@ def _width(low: FloatArray, high: FloatArray) -> FloatArray:
 
 
 class Draw(NamedTuple):
-    """Attack the next ``count`` survivors of a class with the whole rest of the suite."""
+    """Attack the next ``size`` survivors of a class with the whole rest of the suite."""
 
     label: int
-    count: int
+    size: int
 
 
 class Escalate(NamedTuple):

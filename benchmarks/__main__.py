@@ -1,12 +1,12 @@
-"""Run every benchmark and print Markdown: ``python -m benchmarks [--quick] [training_step] [evaluation]``."""
+"""Run every benchmark and print Markdown: ``python -m benchmarks [--quick] [training_step] [evaluation] [racing]``."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import evaluation, training_step
+from benchmarks import evaluation, racing, training_step
 
-ALL = {"training_step": training_step.run, "evaluation": evaluation.run}
+ALL = {"training_step": training_step.run, "evaluation": evaluation.run, "racing": racing.run}
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def log_ratio(
     """Log of the prior over the posterior of "the pool holds ``broken`` that break", after some draws.
 
     The prior is beta-binomial with parameters a and b; so is the posterior of what is left. At the true number the
-    ratio is a martingale that begins at 1, so that it ever reaches 1/alpha has probability at most alpha.
+    ratio is a supermartingale that begins at 1, so that it ever reaches 1/alpha has probability at most alpha.
 
     Args:
         broken: K, how many of the pool break; any shape that broadcasts with the others.

@@ -1,0 +1,153 @@
+"""Racing for the worst class, replayed: the share of a full audit's passes, and how often the answer is right.
+
+The outcomes are either recorded (``docs/results/racing/*.csv``, of a real model) or made up to have a certain gap.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.pairing import table
+from classwise.stats.racing import Rules, usual_draw, usual_tolerance
+from classwise.stats.replaying import Recording, replay
+
+RECORDED = Path(__file__).parents[1] / "docs" / "results" / "racing"
+BATCH = 128
+
+FATES = ("clean", "first", "escalation", "rest", "stands")
+AUTOATTACK = {"first": 201, "escalation": 9 * 202, "rest": 9 * 202 + 5001}
+"""Passes of APGD-CE, of APGD-T, and of FAB-T with Square on an image that stands; one that breaks takes about half."""
+CIFAR = (0.45, 0.65, 0.30, 0.20, 0.32, 0.40, 0.52, 0.56, 0.57, 0.62)
+"""Robust accuracies of the usual shape on CIFAR-10: cats last, then birds and deer (ours, after published tables)."""
+
+
+def made_up(
+    accuracy: Sequence[float], images: int, seed: int = 0, falls: float = 0.04, rest: float = 0.002
+) -> Recording:
+    """Classes of these final accuracies; of the first attack's survivors a share falls to the second, few to the rest."""
+    generator = np.random.default_rng(seed)
+    fates = []
+    for value in accuracy:
+        stands = round(value * images)
+        survivors = min(images, round(stands / (1 - falls - rest)))
+        last = generator.binomial(survivors - stands, rest / (falls + rest))
+        wrong = round(0.3 * (images - survivors))
+        count = (wrong, images - survivors - wrong, survivors - stands - last, last, stands)
+        fates.append(np.repeat(np.arange(5), count))
+    fate = np.concatenate(fates)
+    cost = np.array([1, *AUTOATTACK.values()], dtype=np.float64)
+    passes = cost * np.where(fate[:, None] == np.arange(4), 0.5, 1.0)
+    return recording(np.repeat(np.arange(len(accuracy)), images), fate, passes)
+
+
+def recording(labels: np.ndarray, fate: np.ndarray, passes: np.ndarray) -> Recording:
+    """From the place of each image's fate in `FATES`."""
+    return Recording(labels, fate != 0, fate == 1, fate == 2, fate == 3, passes)
+
+
+def recorded(path: Path) -> Recording:
+    """A table with a row per class and fate: how many images, and the mean passes of each stage."""
+    labels, fates, passes = [], [], []
+    with path.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            count = int(row["images"])
+            labels += [int(row["label"])] * count
+            fates += [FATES.index(row["fate"])] * count
+            passes += [[float(row[stage]) for stage in FATES[:4]]] * count
+    return recording(np.array(labels), np.array(fates), np.array(passes))
+
+
+def record(folder: str, path: Path) -> None:
+    """Write the table of an audit in cascade: ``python -c "from benchmarks.racing import record; ..."``."""
+    from classwise.auditing.outcomes import Outcomes
+
+    outcomes = Outcomes.load(folder)
+    order = [label for label in outcomes.meta.attacks if label != "clean"]
+    stage = {"clean": "clean", order[0]: "first", order[1]: "escalation", **dict.fromkeys(order[2:], "rest")}
+    frame = outcomes.frame.assign(stage=outcomes.frame["attack"].astype(str).map(stage))
+    frame["passes"] = frame["forwards"] + frame["backwards"]
+    wide = frame.pivot_table(index=["index", "label"], columns="stage", values="passes", aggfunc="sum").reset_index()
+    broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first().map(stage)
+    wide["fate"] = wide["index"].map(broken).fillna("stands")
+    rows = wide.groupby(["label", "fate"]).agg(images=("index", "size"), **{s: (s, "mean") for s in FATES[:4]})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows.reset_index().round(3).to_csv(path, index=False)
+
+
+def rules(record: Recording, tol: float | None = None, together: int | None = None) -> Rules:
+    classes, draw = int((record.images > 0).sum()), usual_draw(record.images)
+    slack = usual_tolerance(classes) if tol is None else tol
+    return Rules(tol=slack, draw=draw, together=together or max(1, BATCH // draw))
+
+
+def row(name: str, record: Recording, orders: int, chosen: Rules) -> list[str]:
+    found = replay(record, orders, seed=0, rules=chosen)
+    share = found.share
+    present = np.sort(record.accuracy[record.images > 0])
+    low, high = np.quantile(share, [0.05, 0.95])
+    return [
+        name,
+        f"{len(present):,} x {int(np.median(record.images[record.images > 0])):,}",
+        f"{100 * (present[1] - present[0]):.1f}",
+        f"{100 * chosen.tol:g}",
+        f"{chosen.together}",
+        f"{np.median(share):.1%} ({low:.1%} to {high:.1%})",
+        f"{share.max():.1%}",
+        f"{np.median(found.rounds):.0f}",
+        f"{found.right.mean():.2%}",
+        f"{found.covered.mean():.2%}",
+        f"{orders:,}",
+    ]
+
+
+HEADER = [
+    "outcomes",
+    "classes x images",
+    "gap (points)",
+    "tol (points)",
+    "classes at once",
+    "passes of a full audit: median (5 % to 95 % of orders)",
+    "most",
+    "rounds",
+    "answer right",
+    "interval holds",
+    "orders",
+]
+
+
+def with_gap(accuracy: Sequence[float], gap: float) -> list[float]:
+    """The same classes, those nearer than the gap to the worst one lifted to it."""
+    worst = min(accuracy)
+    return [value if value == worst else max(value, worst + gap) for value in accuracy]
+
+
+def run(*, quick: bool) -> str:
+    orders = 100 if quick else 10_000
+    rows = []
+
+    def add(name: str, record: Recording, **options: float) -> None:
+        for together in (None, 1) if len(record.images) < 100 else (None,):
+            chosen = rules(record, options.get("tol"), together)
+            rows.append(row(name, record, orders if chosen.together > 1 else min(orders, 1000), chosen))
+
+    for path in sorted(RECORDED.glob("*.csv")):
+        add(path.stem, recorded(path))
+    for gap in (0.10, 0.05, 0.02, 0.01):
+        nearest = [0.2 + gap if value == 0.30 else value for value in CIFAR]
+        add(f"like CIFAR-10, gap {100 * gap:g}", made_up(nearest, 1000))
+    for worst in (0.20, 0.30, 0.45):
+        add(f"all others tie, {worst:.0%} and {worst + 0.05:.0%}", made_up([worst] + [worst + 0.05] * 9, 1000))
+    add("all ten tie", made_up([0.4] * 10, 1000))
+    for classes, images in ((100, 100), (1000, 50)):
+        spread = np.clip(np.random.default_rng(0).beta(3, 3, classes), 0.1, 0.95)
+        spread[0] = 0.1
+        for gap in (0.10, 0.02):
+            for tol in (0.02, 0.0):
+                add("spread widely", made_up(with_gap(spread.tolist(), gap), images), tol=tol)
+        add("all others tie", made_up([0.3] + [0.36] * (classes - 1), images))
+    title = f"Racing for the worst class at 95 % confidence, replayed over {orders:,} orders"
+    return table(title, HEADER, rows)

@@ -25,11 +25,9 @@ CIFAR = (0.45, 0.65, 0.30, 0.20, 0.32, 0.40, 0.52, 0.56, 0.57, 0.62)
 """Robust accuracies of the usual shape on CIFAR-10: cats last, then birds and deer (ours, after published tables)."""
 
 
-def made_up(
-    accuracy: Sequence[float], images: int, seed: int = 0, falls: float = 0.04, rest: float = 0.002
-) -> Recording:
-    """Classes of these final accuracies; of the first attack's survivors a share falls to the second, few to the rest."""
-    generator = np.random.default_rng(seed)
+def made_up(accuracy: Sequence[float], images: int, falls: float = 0.04, rest: float = 0.002) -> Recording:
+    """Classes of these final accuracies; the second attack breaks a share of survivors, the rest few."""
+    generator = np.random.default_rng(0)
     fates = []
     for value in accuracy:
         stands = round(value * images)
@@ -39,9 +37,13 @@ def made_up(
         count = (wrong, images - survivors - wrong, survivors - stands - last, last, stands)
         fates.append(np.repeat(np.arange(5), count))
     fate = np.concatenate(fates)
+    return recording(np.repeat(np.arange(len(accuracy)), images), fate, autoattack_passes(fate))
+
+
+def autoattack_passes(fate: np.ndarray) -> np.ndarray:
+    """(N, 4) passes of each stage, half of them where the image breaks in it."""
     cost = np.array([1, *AUTOATTACK.values()], dtype=np.float64)
-    passes = cost * np.where(fate[:, None] == np.arange(4), 0.5, 1.0)
-    return recording(np.repeat(np.arange(len(accuracy)), images), fate, passes)
+    return cost * np.where(fate[:, None] == np.arange(4), [1.0, 0.5, 0.5, 0.5], 1.0)
 
 
 def recording(labels: np.ndarray, fate: np.ndarray, passes: np.ndarray) -> Recording:
@@ -49,8 +51,11 @@ def recording(labels: np.ndarray, fate: np.ndarray, passes: np.ndarray) -> Recor
     return Recording(labels, fate != 0, fate == 1, fate == 2, fate == 3, passes)
 
 
-def recorded(path: Path) -> Recording:
-    """A table with a row per class and fate: how many images, and the mean passes of each stage."""
+def recorded(path: Path, *, autoattack: bool = False) -> Recording:
+    """A table with a row per class and fate: how many images, and the mean passes of each stage.
+
+    With ``autoattack`` the fates are the recorded ones, and the passes what AutoAttack's stages would take.
+    """
     labels, fates, passes = [], [], []
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -58,22 +63,35 @@ def recorded(path: Path) -> Recording:
             labels += [int(row["label"])] * count
             fates += [FATES.index(row["fate"])] * count
             passes += [[float(row[stage]) for stage in FATES[:4]]] * count
-    return recording(np.array(labels), np.array(fates), np.array(passes))
+    fate = np.array(fates)
+    return recording(np.array(labels), fate, autoattack_passes(fate) if autoattack else np.array(passes))
 
 
-def record(folder: str, path: Path) -> None:
-    """Write the table of an audit in cascade: ``python -c "from benchmarks.racing import record; ..."``."""
+def record(folder: str | Path, path: Path) -> None:
+    """Write the table of an audit's outcomes, as if its attacks had run in cascade.
+
+    ``python -c "from benchmarks.racing import *; record('audits/mine', RECORDED / 'mine.csv')"``
+    """
     from classwise.auditing.outcomes import Outcomes
 
     outcomes = Outcomes.load(folder)
-    order = [label for label in outcomes.meta.attacks if label != "clean"]
-    stage = {"clean": "clean", order[0]: "first", order[1]: "escalation", **dict.fromkeys(order[2:], "rest")}
-    frame = outcomes.frame.assign(stage=outcomes.frame["attack"].astype(str).map(stage))
-    frame["passes"] = frame["forwards"] + frame["backwards"]
+    attacks = [label for label in outcomes.meta.attacks if label != "clean"]
+    stage = dict(zip(("clean", *attacks), ("clean", "first", "escalation", *["rest"] * len(attacks)), strict=False))
+    frame = outcomes.frame.assign(
+        place=outcomes.frame["attack"].astype(str).map({label: place for place, label in enumerate(stage)}),
+        stage=outcomes.frame["attack"].astype(str).map(stage),
+        passes=outcomes.frame["forwards"] + outcomes.frame["backwards"],
+        correct=outcomes.frame["correct"].astype(bool),
+    )
+    broken = frame[~frame["correct"]].groupby("index")["place"].min()
+    frame["last"] = frame["index"].map(broken).fillna(len(stage))
+    frame = frame[frame["place"] <= frame["last"]]  # a cascade hands on what stands
     wide = frame.pivot_table(index=["index", "label"], columns="stage", values="passes", aggfunc="sum").reset_index()
-    broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first().map(stage)
-    wide["fate"] = wide["index"].map(broken).fillna("stands")
-    rows = wide.groupby(["label", "fate"]).agg(images=("index", "size"), **{s: (s, "mean") for s in FATES[:4]})
+    names = dict(enumerate(stage.values()))
+    wide["fate"] = wide["index"].map(broken.map(names)).fillna("stands")
+    rows = (
+        wide.fillna(0).groupby(["label", "fate"]).agg(images=("index", "size"), **{s: (s, "mean") for s in FATES[:4]})
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     rows.reset_index().round(3).to_csv(path, index=False)
 
@@ -120,22 +138,23 @@ HEADER = [
 
 
 def with_gap(accuracy: Sequence[float], gap: float) -> list[float]:
-    """The same classes, those nearer than the gap to the worst one lifted to it."""
-    worst = min(accuracy)
-    return [value if value == worst else max(value, worst + gap) for value in accuracy]
+    """The first class as it is, the others at least the gap above it."""
+    return [accuracy[0], *(max(value, accuracy[0] + gap) for value in accuracy[1:])]
 
 
 def run(*, quick: bool) -> str:
     orders = 100 if quick else 10_000
     rows = []
 
-    def add(name: str, record: Recording, **options: float) -> None:
+    def add(name: str, record: Recording, tol: float | None = None) -> None:
         for together in (None, 1) if len(record.images) < 100 else (None,):
-            chosen = rules(record, options.get("tol"), together)
-            rows.append(row(name, record, orders if chosen.together > 1 else min(orders, 1000), chosen))
+            chosen = rules(record, tol, together)
+            few = chosen.together == 1 or len(record.images) >= 1000
+            rows.append(row(name, record, min(orders, 1000) if few else orders, chosen))
 
     for path in sorted(RECORDED.glob("*.csv")):
-        add(path.stem, recorded(path))
+        add(f"{path.stem}, recorded", recorded(path))
+        add(f"{path.stem}, recorded, at AutoAttack's passes", recorded(path, autoattack=True))
     for gap in (0.10, 0.05, 0.02, 0.01):
         nearest = [0.2 + gap if value == 0.30 else value for value in CIFAR]
         add(f"like CIFAR-10, gap {100 * gap:g}", made_up(nearest, 1000))
@@ -149,5 +168,5 @@ def run(*, quick: bool) -> str:
             for tol in (0.02, 0.0):
                 add("spread widely", made_up(with_gap(spread.tolist(), gap), images), tol=tol)
         add("all others tie", made_up([0.3] + [0.36] * (classes - 1), images))
-    title = f"Racing for the worst class at 95 % confidence, replayed over {orders:,} orders"
+    title = "Racing for the worst class at 95 % confidence, replayed over many orders"
     return table(title, HEADER, rows)

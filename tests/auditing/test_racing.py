@@ -118,7 +118,7 @@ def fit(net: nn.Module, data: Images) -> None:
     x, y = data.pixels(), data.y
     for _ in range(30):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(net(x), y).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(net(x), y))
         optimizer.step()
 
 

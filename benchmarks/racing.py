@@ -6,6 +6,7 @@ The outcomes are either recorded (``docs/results/racing/*.csv``, of a real model
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -149,8 +150,9 @@ def run(*, quick: bool) -> str:
     def add(name: str, record: Recording, tol: float | None = None) -> None:
         for together in (None, 1) if len(record.images) < 100 else (None,):
             chosen = rules(record, tol, together)
-            few = chosen.together == 1 or len(record.images) >= 1000
-            rows.append(row(name, record, min(orders, 1000) if few else orders, chosen))
+            most = 500 if chosen.together == 1 else max(200, 100_000 // len(record.images))
+            rows.append(row(name, record, min(orders, most), chosen))
+            print(*rows[-1], sep="; ", file=sys.stderr, flush=True)
 
     for path in sorted(RECORDED.glob("*.csv")):
         add(f"{path.stem}, recorded", recorded(path))

@@ -162,6 +162,8 @@ def run(*, quick: bool) -> str:
         add(f"like CIFAR-10, gap {100 * gap:g}", made_up(nearest, 1000))
     for worst in (0.20, 0.30, 0.45):
         add(f"all others tie, {worst:.0%} and {worst + 0.05:.0%}", made_up([worst] + [worst + 0.05] * 9, 1000))
+        name = f"the same, {worst:.0%} and {worst + 0.05:.0%}, 6 % fall to the second attack"
+        add(name, made_up([worst] + [worst + 0.05] * 9, 1000, falls=0.06, rest=0.003))
     add("all ten tie", made_up([0.4] * 10, 1000))
     for classes, images in ((100, 100), (1000, 50)):
         spread = np.clip(np.random.default_rng(0).beta(3, 3, classes), 0.1, 0.95)

@@ -1,12 +1,17 @@
-"""Run every benchmark and print Markdown: ``python -m benchmarks [--quick] [training_step] [evaluation] [autoattack]``."""
+"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, all of them."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import autoattack, evaluation, training_step
+from benchmarks import autoattack, evaluation, racing, training_step
 
-ALL = {"training_step": training_step.run, "evaluation": evaluation.run, "autoattack": autoattack.run}
+ALL = {
+    "training_step": training_step.run,
+    "evaluation": evaluation.run,
+    "autoattack": autoattack.run,
+    "racing": racing.run,
+}
 
 
 def main() -> None:

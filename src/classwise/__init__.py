@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
     from classwise.auditing.outcomes import Outcomes as Outcomes
+    from classwise.auditing.racing import race as race
     from classwise.compute import Compute as Compute
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
@@ -44,6 +45,7 @@ _PUBLIC = {
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading",
     "metrics": "classwise.stats.metrics",
+    "race": "classwise.auditing.racing",
     "train": "classwise.training.loop",
 }
 """Every public name and the module that holds it; ``metrics`` is a module itself."""

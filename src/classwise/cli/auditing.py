@@ -10,6 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Device, Estimate, Json, Resume, Root, check_device, new_file, numbers, pairs
+from classwise.cli.racing import asked, find_worst, refuse_with_worst
 from classwise.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ def audit(
         float | None, typer.Option("--max-time", metavar="MINUTES", min=0, help="Stop cleanly after so long.")
     ] = None,
     estimate: Estimate = False,
+    worst: Annotated[
+        bool,
+        typer.Option("--worst", help="Only find the worst class, by racing, for a fraction of the passes."),
+    ] = False,
+    tol: Annotated[
+        str | None,
+        typer.Option("--tol", metavar="SHARE", help="With --worst: be content this near to the worst, as 2%."),
+    ] = None,
+    confidence: Annotated[
+        str | None, typer.Option("--confidence", metavar="SHARE", help="With --worst: of the answer. [0.95]")
+    ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
@@ -112,6 +124,7 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa --worst --tol 1% --confidence 0.99
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.threat import Threat
@@ -122,6 +135,10 @@ def audit(
     normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
+    certainty = asked(worst, tol, confidence)
+    if worst:
+        given = {"--cascade": cascade, "--stop": stop == "never", "--group": group, "--out": out, "--resume": resume}
+        refuse_with_worst(given | {"--html": html, "--fail-if": fail_if, "--estimate": estimate, "--keep": keep})
     page = new_file(html, "--html")
     check_device(device)
 
@@ -130,6 +147,11 @@ def audit(
         ball = Threat.parse(run.recipe.threat)
     images = _images(run, data, split, root, subset, seed, data_options)
     network = _network(model, weights, images, device, width, normalisation, model_options)
+    seconds = None if max_time is None else 60 * max_time
+    if certainty is not None:
+        chosen: dict[str, Any] = {"batch": batch, "seed": seed, "device": device, "max_time": seconds}
+        find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
+        return
     settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
     if estimate:
         _estimate(network, images, ball, attack or None, settings, json)
@@ -150,7 +172,7 @@ def audit(
             out=folder,
             resume=resume,
             keep=tuple(keep or ()),
-            max_time=None if max_time is None else 60 * max_time,
+            max_time=seconds,
             progress=listener,
             name=name,
             **settings,

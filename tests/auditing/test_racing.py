@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import classwise as cw
+from classwise.auditing.audit import Audit
+from classwise.auditing.racing import RACING_SPECS, RaceResult
+from classwise.auditing.suite import parse_attacks
+from classwise.data.images import Images
+from classwise.models import build_model
+
+from .toys import Linear, images, model, patterns
+
+SUITE = ("fgsm:step_size=0.9eps", "fgsm:step_size=0.97eps", "fgsm:step_size=0.99eps", "pgd:steps=2,step_size=1eps")
+"""On a linear model one full step is the strongest attack, so that shorter ones leave work to those after them."""
+REAL = ("pgd:steps=2", "pgd:steps=4,objective=margin", "tpgd:steps=4,inverse_temperature=5")
+STRENGTH = (0.032, 0.037, 0.042, 0.04)
+EPSILON = "Linf:0.03"
+QUICK: dict[str, Any] = {"batch": 32}
+
+
+@pytest.fixture(scope="module")
+def data() -> Images:
+    return images(480, classes=4, strength=STRENGTH, noise=0.05)
+
+
+@pytest.fixture(scope="module")
+def full(data: Images) -> Audit:
+    """The truth: every image attacked by the whole suite in cascade."""
+    return cw.audit(model(4), data, EPSILON, SUITE, cascade=True, **QUICK)
+
+
+@pytest.fixture(scope="module")
+def found(data: Images) -> RaceResult:
+    return cw.race(model(4), data, EPSILON, SUITE, **QUICK)
+
+
+def passes(audit: Audit) -> int:
+    frame = audit.outcomes.frame
+    return int(frame["forwards"].sum() + frame["backwards"].sum())
+
+
+def test_it_finds_the_worst_class_of_the_full_audit(found: RaceResult, full: Audit) -> None:
+    assert found.worst == full.worst().name
+    assert found.verdict.settled
+    truth = full.table["all"].to_numpy()
+    assert (found.table["low"].to_numpy() <= truth + 1e-12).all()
+    assert (truth <= found.table["high"].to_numpy() + 1e-12).all()
+    assert found.table["clean"].to_numpy() == pytest.approx(full.table["clean"].to_numpy())
+    assert found.table["first"].to_numpy() == pytest.approx(full.table["fgsm"].to_numpy())
+
+
+def test_every_image_it_settled_fared_as_in_the_full_audit(found: RaceResult, full: Audit) -> None:
+    frame = full.outcomes.frame
+    broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first()
+    settled = found.images[found.images["settled"]].set_index("index")
+    assert len(settled) < len(found.images)
+    theirs = broken.reindex(settled.index)
+    assert settled["broken_by"].fillna("").tolist() == theirs.fillna("").tolist()
+    cost = frame.groupby("index")[["forwards", "backwards"]].sum().loc[settled.index]
+    assert np.array_equal(settled[["forwards", "backwards"]].to_numpy(), cost.to_numpy())
+    assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.table["unsettled"].sum())
+
+
+def test_it_costs_less_and_knows_what_a_full_audit_costs(found: RaceResult, full: Audit) -> None:
+    assert found.passes < 0.9 * passes(full)
+    assert found.full == pytest.approx(passes(full), rel=0.1)
+
+
+def test_a_tie_costs_no_more_than_the_full_audit() -> None:
+    """Two classes that are each other's mirror images fare alike, so that only the last image tells."""
+    one = images(40, classes=1, strength=0.032)
+    x = torch.cat([one.pixels(), 1 - one.pixels()])
+    mirrored = Images(x, torch.arange(2).repeat_interleave(40), name="mirrored")
+    net = Linear(torch.cat([patterns(1), -patterns(1)]), 0.2).eval()
+    result = cw.race(net, mirrored, EPSILON, SUITE, **QUICK)
+    whole = cw.audit(net, mirrored, EPSILON, SUITE, cascade=True, **QUICK)
+    assert 0 < whole.worst().accuracy < whole.table["fgsm"].min()
+    assert result.possibly == ("0", "1")
+    assert result.verdict.low <= whole.worst().accuracy <= result.verdict.high
+    assert result.verdict.unsettled < 5
+    assert result.passes <= 1.01 * passes(whole)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_short_suites(data: Images, count: int) -> None:
+    """One attack settles everything at once; of two, the second is the whole rest."""
+    result = cw.race(model(4), data, EPSILON, SUITE[:count], **QUICK)
+    whole = cw.audit(model(4), data, EPSILON, SUITE[:count], cascade=True, **QUICK)
+    assert result.worst == whole.worst().name
+    assert result.passes <= passes(whole)
+    if count == 1:
+        assert (result.verdict.unsettled, result.rounds) == (0, 0)
+        assert result.table["estimate"].to_numpy() == pytest.approx(whole.table["all"].to_numpy())
+
+
+def test_on_digits() -> None:
+    digits = cw.load_data("digits").take(slice(0, 200))
+    torch.manual_seed(0)
+    net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
+    fit(net, digits)
+    result = cw.race(net, digits, "Linf:0.1", REAL, **QUICK)
+    whole = cw.audit(net, digits, "Linf:0.1", REAL, cascade=True, **QUICK)
+    truth = whole.table["all"]
+    assert truth[result.worst] == truth.min()
+    assert set(truth.index[truth == truth.min()]) <= set(result.possibly)
+    assert result.passes <= 1.01 * passes(whole)
+
+
+def fit(net: nn.Module, data: Images) -> None:
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    x, y = data.pixels(), data.y
+    for _ in range(30):
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(net(x), y))
+        optimizer.step()
+
+
+def test_the_guarantee_is_said(found: RaceResult) -> None:
+    said = found.sentence
+    for part in ("95 % confidence", f"no class is below {found.worst}", "these 480 images (toy)", "seed 0"):
+        assert part in said
+    assert "fgsm, fgsm-2, fgsm-3, pgd at Linf:0.03" in said
+    slack = cw.race(model(4), images(48, 4, strength=STRENGTH), EPSILON, SUITE, tol=0.05, alpha=0.1)
+    assert "90 % confidence" in slack.sentence
+    assert f"no class is more than 5 points below {slack.worst}" in slack.sentence
+
+
+def test_the_seed_decides_the_order(data: Images, found: RaceResult) -> None:
+    again, other = (cw.race(model(4), data, EPSILON, SUITE, seed=seed, **QUICK) for seed in (0, 1))
+    pd.testing.assert_frame_equal(again.images, found.images)
+    assert not again.images["settled"].equals(other.images["settled"])
+
+
+def test_a_stream_is_as_good(data: Images, found: RaceResult) -> None:
+    blocks = [(data.pixels(slice(i, i + 100)), data.y[i : i + 100]) for i in range(0, len(data), 100)]
+    streamed = cw.race(model(4), blocks, EPSILON, SUITE, **QUICK)
+    assert streamed.images.drop(columns="index").equals(found.images.drop(columns="index"))
+
+
+def test_each_image_keeps_its_own_radius() -> None:
+    toy = images(96, classes=3, strength=0.045)
+    radius = torch.where(toy.y == 1, 0.05, 0.01)
+    result = cw.race(model(3), toy, cw.Threat("Linf", radius), SUITE)
+    assert result.worst == "class 1"
+
+
+def test_time_that_is_up(data: Images) -> None:
+    result = cw.race(model(4), data, EPSILON, SUITE, max_time=1e-6, **QUICK)
+    assert not result.verdict.settled
+    assert "stopped" in result.sentence
+    assert result.possibly == ("class 0", "class 1", "class 2", "class 3")
+
+
+def test_the_default_suite_is_a_first_an_escalation_and_the_rest(data: Images) -> None:
+    assert list(RACING_SPECS) == ["first", "escalation", "rest"]
+    result = cw.race(model(4), data.take(slice(0, 40)), EPSILON, **QUICK)
+    listed = [parse_attacks(specs) for specs in RACING_SPECS.values()]
+    assert [len(listed[0].attacks), len(listed[1].attacks)] == [1, 1]
+    assert list(result.meta.attacks) == ["clean", *(label for suite in listed for label in suite.attacks)]
+
+
+def test_the_model_is_left_as_it_was(data: Images) -> None:
+    net = model(4).train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    cw.race(net, data, EPSILON, SUITE, **QUICK)
+    assert net.training
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"alpha": 1.0}, "alpha 1.0"),
+        ({"tol": -1.0}, "tol = -1.0"),
+        ({"draw": 0}, "draw = 0"),
+        ({"together": 0}, "together = 0"),
+        ({"max_time": 0}, "max_time = 0"),
+        ({"batch": 8}, "batch = 8"),
+        ({"attacks": "pdg"}, "did you mean"),
+    ],
+)
+def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None:
+    with pytest.raises(cw.UserError, match=said):
+        cw.race(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]

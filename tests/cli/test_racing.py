@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Classwise
+
+FAST = ["--attack=fgsm", "--attack=pgd:steps=2", "--attack=pgd:steps=3,objective=margin", "--batch=32", "--subset=150"]
+
+
+def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Path) -> None:
+    said = classwise("audit", run_folder, "--worst", *FAST)
+    assert said.status == 0, said.err
+    facts = json.loads(classwise("audit", run_folder, "--worst", *FAST, "--json").out)
+    worst = facts["worst"]
+    assert f"worst class: {worst['class']}, {100 * worst['accuracy']:.1f} %" in said.out
+    assert f"guarantee: {facts['guarantee']}" in said.out
+    assert f"unsettled: {facts['unsettled']} images" in said.out
+    assert "passes: " in said.out
+    assert "with 95 % confidence" in facts["guarantee"]
+    assert "these 150 images (digits test) under fgsm, pgd, pgd-margin at Linf:0.1 with seed 0" in facts["guarantee"]
+    assert (facts["confidence"], facts["tol"], facts["settled"]) == (pytest.approx(0.95), 0.0, True)
+    assert worst["class"] in worst["possibly"]
+    assert facts["passes"] <= 1.01 * facts["full_audit_passes"]
+    assert sum(row["n"] for row in facts["classes"].values()) == 150
+    assert not (run_folder / "audits").exists()
+
+
+def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:
+    words = ["audit", run_folder, "--worst", *FAST, "--json", "--tol=5%", "--confidence=0.9", "--seed=2"]
+    facts = json.loads(classwise(*words).out)
+    assert (facts["confidence"], facts["tol"], facts["seed"]) == (pytest.approx(0.9), pytest.approx(0.05), 2)
+    assert "with 90 % confidence" in facts["guarantee"]
+    assert f"no class is more than 5 points below {facts['worst']['class']}" in facts["guarantee"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tol=2%"], "--tol 2% means something with --worst only"),
+        (["--confidence=0.9"], "--confidence 0.9 means something with --worst only"),
+        (["--worst", "--tol=much"], "--tol 'much' is not a number"),
+        (["--worst", "--tol=-1%"], "--tol -1% should be at least 0"),
+        (["--worst", "--confidence=95"], "--confidence 95 should lie between 0 and 1"),
+        (["--worst", "--cascade"], "--cascade does not go with --worst"),
+        (["--worst", "--fail-if=worst(all) < 1"], "--fail-if does not go with --worst"),
+        (["--worst", "--keep=logits"], "--keep does not go with --worst"),
+        (["--worst", "--batch=4"], "batch = 4"),
+    ],
+)
+def test_bad_words(classwise: Classwise, run_folder: Path, words: list[str], said: str) -> None:
+    answer = classwise("audit", run_folder, "--subset=50", *words)
+    assert answer.status == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1

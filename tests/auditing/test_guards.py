@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.ascent import PGD
+from classwise.attacks import ATTACKS
+from classwise.attacks.ascent import PGD, Ascent
 from classwise.attacks.base import Case
 from classwise.auditing.audit import audit
 from classwise.auditing.guards import GUARDS, Evidence, run_guards
@@ -22,6 +23,7 @@ from classwise.compute import EXACT
 from classwise.data.images import Images
 from classwise.settings import settings
 from tests.auditing import toys
+from tests.auditing.searching import RandomSearch
 
 STRENGTH = (0.03, 0.08, 0.08)
 """One class is clearly the weakest, so that nothing is to be said about the choice of it."""
@@ -38,7 +40,7 @@ def run(**more: Any) -> Audit:
         "threat": "Linf:0.02",
         "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
         "compute": EXACT,
-        "batch": 32,
+        "batch": 128,
     }
     return audit(**(chosen | more))
 
@@ -60,16 +62,49 @@ def flat(z: Tensor, _: Tensor) -> Tensor:
     return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
 
 
-class Steep(nn.Module):
-    """Honest logits with gradients that point the wrong way."""
+class Reading(nn.Module):
+    """The honest model on images that something was done to."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = toys.model(scale=2.0)
+        self.change = change
+        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(2 * x.detach() - x)
+        out: Tensor = self.inner(self.change(x))
         return out
+
+
+def backwards(x: Tensor) -> Tensor:
+    """The image, with gradients that point the wrong way."""
+    return 2 * x.detach() - x
+
+
+def backwards_in_one(z: Tensor, x: Tensor) -> Tensor:
+    """Wrong gradients where the model says class 1, right ones elsewhere."""
+    return torch.where((z.argmax(1) == 1)[:, None], 2 * z.detach() - z, z)
+
+
+def quantised(x: Tensor) -> Tensor:
+    """Eight grey levels and no gradient."""
+    return (x * 8).round() / 8
+
+
+def straight_through(x: Tensor) -> Tensor:
+    """Eight grey levels, and the gradient as if there were none."""
+    return x + (quantised(x) - x).detach()
+
+
+def outside(x: Tensor) -> Tensor:
+    """What becomes of an image in a model that was trained on (x - 0.5) / 0.05."""
+    return 0.5 + 0.05 * x
+
+
+def wary(z: Tensor, x: Tensor) -> Tensor:
+    """No gradient for an image that is far from grey, as an attack with a large radius makes it."""
+    far = (x - 0.5).abs().flatten(1).mean(1) > 0.11
+    return torch.where(far[:, None], z.detach(), z)
 
 
 @settings
@@ -78,6 +113,16 @@ class Shy(PGD):
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
         return 0 * logits.sum(1)
+
+
+@settings
+class Ratio(Ascent):
+    """An attack that says it follows the difference of logits ratio."""
+
+    objective: Literal["dlr"] = "dlr"
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        return logits.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)
 
 
 def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[], set[str]]:
@@ -126,9 +171,17 @@ TRIPPED: dict[str, Callable[[], set[str]]] = {
     "batch-dependence": guards_of(model=Twisted(lambda z, _: z - z.mean(0))),
     "zero-radius": guards_of(model=Twisted(lambda z, _: z + 5 * torch.randn_like(z))),
     "outside-ball": of_columns(strayed),
+    "normalised-outside": guards_of(model=Reading(outside)),
     "zero-gradients": guards_of(model=Twisted(flat)),
+    "misleading-gradients": guards_of(model=Reading(straight_through)),
     "single-step": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
-    "large-radius": guards_of(model=Steep()),
+    "few-classes": guards_of(attacks=[Ratio(steps=20), PGD(steps=20)]),
+    "random-noise": guards_of(attacks=[Shy(steps=5, begin="none")], threat="Linf:0.1"),
+    "black-box-stronger": guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05"),
+    "no-black-box": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
+    "not-falling": guards_of(model=Twisted(wary), threat="Linf:0.08"),
+    "huge-radius": guards_of(threat="Linf:8"),
+    "large-radius": guards_of(model=Reading(backwards)),
     "not-converged": guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
     "training-attack": with_training_attack,
     "training-images": guards_of(data=split("train")),
@@ -136,6 +189,13 @@ TRIPPED: dict[str, Callable[[], set[str]]] = {
     "incomplete": of_columns(shortened),
     "not-repeatable": of_columns(noted),
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attack called ``square``, where there is none yet."""
+    if "square" not in ATTACKS:
+        monkeypatch.setitem(ATTACKS._entries, "square", "tests.auditing.searching:RandomSearch")
 
 
 @pytest.mark.parametrize("name", GUARDS)

@@ -18,11 +18,7 @@ from classwise.settings import make
 from classwise.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs" / "guards").glob("*.md")),
-]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
 
 
 def code_blocks(document: Path, language: str) -> list[str]:

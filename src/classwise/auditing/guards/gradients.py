@@ -103,7 +103,7 @@ def beyond_suite(evidence: Evidence, probe: Probe, broken: Tensor, what: str) ->
 
 
 LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
-"""What may fall in the last quarter of an attack's steps, of all images and of those of one class."""
+"""What may fall in the last quarter of an attack's steps, of all images and of those of one class, but for chance."""
 
 
 def not_converged(evidence: Evidence) -> Found | None:
@@ -122,8 +122,8 @@ def not_converged(evidence: Evidence) -> Found | None:
         labels, classes = rows["label"].to_numpy(dtype=np.int64), outcomes.num_classes
         hits, images = (np.bincount(labels[which], minlength=classes) for which in (late, np.ones_like(late)))
         worst = excessive(hits, images, LATE_CLASS_SHARE)
-        share = float(late.mean())
-        if share > LATE_SHARE or worst is not None:
+        share, overall = float(late.mean()), excessive(hits.sum(keepdims=True), images.sum(keepdims=True), LATE_SHARE)
+        if overall is not None or worst is not None:
             where = "" if worst is None else f" ({percent(hits[worst] / images[worst])} of {evidence.name_of(worst)})"
             what = f"{percent(share)} of the images{where} fall in the last quarter of {label!r}"
             return Found(f"{what}: take more steps.", share)

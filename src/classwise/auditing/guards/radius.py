@@ -122,9 +122,7 @@ def large_radius(evidence: Evidence, probe: Probe) -> Found | None:
     if left <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None:
         return None
     what = f"At {probe.threat.norm} {radius:g} the accuracy of a sample is still {percent(left)}"
-    where = (
-        "" if worst is None else f", with all that may stand in one class; most wrongly in {evidence.name_of(worst)}"
-    )
+    where = "" if worst is None else f" (and nothing of {evidence.name_of(worst)})"
     return Found(f"{what}, where {percent(share)} is possible{where}: the attack is too weak.", left)
 
 

@@ -323,7 +323,10 @@ def test_black_boxes_are_compared_overall_and_by_class(
 
 def test_in_a_cascade_an_attack_answers_only_for_what_it_was_asked() -> None:
     """What the search broke first, the gradients never saw; and the other way round it is an excess."""
-    for order, warned in ((["square", "pgd:steps=5"], False), ([Shy(steps=3), "square"], True)):
+    for order, warned in (
+        (["square:proposals=100", "pgd:steps=5"], False),
+        ([Shy(steps=3), "square:proposals=100"], True),
+    ):
         result = run(attacks=order, cascade=True, threat="Linf:0.05")
         assert ("black-box-stronger" in {each.name for each in result.warnings}) is warned
 
@@ -361,7 +364,7 @@ def test_the_ratio_of_logits_wants_four_classes(spec: str, classes: int, warned:
 
 
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
-    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3), "square"], threat="Linf:0.05")()
+    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3), "square:proposals=100"], threat="Linf:0.05")()
 
 
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:

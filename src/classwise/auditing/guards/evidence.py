@@ -6,17 +6,19 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, value_and_gradient
 from classwise.attacks.engine import Engine, Job
+from classwise.attacks.losses import negative_margin
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.compute import EXACT, Compute
 from classwise.data.images import Batch
+from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
 from classwise.threat import Threat
 
@@ -78,6 +80,16 @@ class Probe:
         """(C,) in how many images of each class the mask (N,) holds."""
         counts: IntArray = torch.bincount(self.labels[mask.cpu()], minlength=self.logits.shape[1]).numpy()
         return counts
+
+    @property
+    def margin_gradient(self) -> Tensor:
+        """The gradient of the negative logit margin at each image, shaped like the images."""
+        model = self.engine.model
+        forward, parts = self.compute.forward(model), []
+        with evaluating(model), frozen(model):
+            for x, y in zip(*(part.split(self.engine.batch) for part in (self.batch.x, self.batch.y)), strict=True):
+                parts.append(value_and_gradient(forward, x, partial(negative_margin, y=y))[1])
+        return torch.cat(parts)
 
     def broken(self, attack: Attack, threat: Threat) -> Tensor:
         """Which images of the sample an attack breaks, or were wrong before."""

@@ -7,13 +7,12 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.ascent import FGSM
-from classwise.attacks.base import Attack, value_and_gradient
-from classwise.attacks.losses import margin, negative_margin
+from classwise.attacks.base import Attack
+from classwise.attacks.losses import margin
 from classwise.auditing.guards.chance import excessive, stronger
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent, quoted
 from classwise.auditing.guards.radius import reach
 from classwise.auditing.suite import attack_length
-from classwise.models.modes import evaluating, frozen
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Zero gradients above these shares, overall or in one class, hide the true robustness."""
@@ -48,11 +47,7 @@ SMALL_STEP = 0.1
 @on_sample
 def misleading_gradients(evidence: Evidence, probe: Probe) -> Found | None:
     """A small step along the gradient does not lower the margin: the gradient is of another function."""
-    x, y = probe.batch.x, probe.batch.y
-    with evaluating(probe.engine.model), frozen(probe.engine.model):
-        _, gradient = value_and_gradient(
-            probe.compute.forward(probe.engine.model), x, lambda logits: negative_margin(logits, y)
-        )
+    x, gradient = probe.batch.x, probe.margin_gradient
     # Each pixel moves by little, in every norm: a tenth of the radius, spread over the image.
     step = SMALL_STEP * 0.5 / reach(probe.threat.norm, x) * probe.threat.radius(x)
     moved = (x + step * gradient.sign()).clamp(0, 1)

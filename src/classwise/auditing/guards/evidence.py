@@ -87,7 +87,9 @@ class Probe:
         model = self.engine.model
         forward, parts = self.compute.forward(model), []
         with evaluating(model), frozen(model):
-            for x, y in zip(*(part.split(self.engine.batch) for part in (self.batch.x, self.batch.y)), strict=True):
+            for x, y in zip(
+                *(torch.split(part, self.engine.batch) for part in (self.batch.x, self.batch.y)), strict=True
+            ):
                 parts.append(value_and_gradient(forward, x, partial(negative_margin, y=y))[1])
         return torch.cat(parts)
 

@@ -18,16 +18,22 @@ from classwise.settings import make
 from classwise.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
 
 
 def code_blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_every_guard_is_explained() -> None:
-    named = re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs" / "guards.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert named == list(GUARDS)
+def test_every_guard_has_a_page_and_a_line_of_the_index() -> None:
+    index = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[`([a-z-]+)`\]\(guards/\1\.md\) \|", index, re.MULTILINE) == list(GUARDS)
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "guards").iterdir()}
+    assert set(pages) == set(GUARDS)
+    for name, page in pages.items():
+        assert page.startswith(f"# `{name}`\n")
+        for part in ("Looks at", "Why it matters", "What to do", "Passes"):
+            assert f"**{part}.** " in page, (name, part)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

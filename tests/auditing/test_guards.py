@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
-from classwise.attacks.ascent import PGD
+from classwise.attacks import ATTACKS
+from classwise.attacks.ascent import FGSM, PGD, Ascent
 from classwise.attacks.base import Case
+from classwise.attacks.engine import Engine
 from classwise.auditing.audit import audit
-from classwise.auditing.guards import GUARDS, Evidence, run_guards
+from classwise.auditing.guards import GUARDS, Evidence, Scale, run_guards
+from classwise.auditing.guards.chance import excessive
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
 from classwise.compute import EXACT
+from classwise.data import load_data
 from classwise.data.images import Images
+from classwise.data.sets.digits import Digits
+from classwise.errors import UserError
 from classwise.settings import settings
 from tests.auditing import toys
+from tests.auditing.searching import RandomSearch
 
 STRENGTH = (0.03, 0.08, 0.08)
 """One class is clearly the weakest, so that nothing is to be said about the choice of it."""
@@ -38,7 +47,7 @@ def run(**more: Any) -> Audit:
         "threat": "Linf:0.02",
         "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
         "compute": EXACT,
-        "batch": 32,
+        "batch": 128,
     }
     return audit(**(chosen | more))
 
@@ -60,16 +69,49 @@ def flat(z: Tensor, _: Tensor) -> Tensor:
     return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
 
 
-class Steep(nn.Module):
-    """Honest logits with gradients that point the wrong way."""
+class Reading(nn.Module):
+    """The honest model on images that something was done to."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = toys.model(scale=2.0)
+        self.change = change
+        self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(2 * x.detach() - x)
+        out: Tensor = self.inner(self.change(x))
         return out
+
+
+def backwards(x: Tensor) -> Tensor:
+    """The image, with gradients that point the wrong way."""
+    return 2 * x.detach() - x
+
+
+def backwards_in_one(z: Tensor, x: Tensor) -> Tensor:
+    """Wrong gradients where the model says class 1, right ones elsewhere."""
+    return torch.where((z.argmax(1) == 1)[:, None], 2 * z.detach() - z, z)
+
+
+def quantised(x: Tensor) -> Tensor:
+    """Eight grey levels and no gradient."""
+    return (x * 8).round() / 8
+
+
+def straight_through(x: Tensor) -> Tensor:
+    """Eight grey levels, and the gradient as if there were none."""
+    return x + (quantised(x) - x).detach()
+
+
+def outside(x: Tensor) -> Tensor:
+    """What becomes of an image in a model that was trained on (x - 0.5) / 0.05."""
+    return 0.5 + 0.05 * x
+
+
+def wary(z: Tensor, x: Tensor) -> Tensor:
+    """No gradient for an image that is far from grey, as an attack with a large radius makes it."""
+    far = (x - 0.5).abs().flatten(1).mean(1) > 0.11
+    return torch.where(far[:, None], z.detach(), z)
 
 
 @settings
@@ -78,6 +120,16 @@ class Shy(PGD):
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
         return 0 * logits.sum(1)
+
+
+@settings
+class Ratio(Ascent):
+    """An attack that says it follows the difference of logits ratio."""
+
+    objective: Literal["dlr"] = "dlr"
+
+    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+        return logits.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)
 
 
 def of_columns(change: Callable[[Outcomes], Outcomes]) -> Callable[[], set[str]]:
@@ -126,9 +178,17 @@ TRIPPED: dict[str, Callable[[], set[str]]] = {
     "batch-dependence": guards_of(model=Twisted(lambda z, _: z - z.mean(0))),
     "zero-radius": guards_of(model=Twisted(lambda z, _: z + 5 * torch.randn_like(z))),
     "outside-ball": of_columns(strayed),
+    "normalised-outside": guards_of(model=Reading(outside)),
     "zero-gradients": guards_of(model=Twisted(flat)),
+    "misleading-gradients": guards_of(model=Reading(straight_through)),
     "single-step": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
-    "large-radius": guards_of(model=Steep()),
+    "few-classes": guards_of(attacks=[Ratio(steps=20), PGD(steps=20)]),
+    "random-noise": guards_of(attacks=[Shy(steps=5, begin="none")], threat="Linf:0.1"),
+    "black-box-stronger": guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05"),
+    "no-black-box": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
+    "not-falling": guards_of(model=Twisted(wary), threat="Linf:0.08"),
+    "huge-radius": guards_of(threat="Linf:8"),
+    "large-radius": guards_of(model=Reading(backwards)),
     "not-converged": guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
     "training-attack": with_training_attack,
     "training-images": guards_of(data=split("train")),
@@ -136,6 +196,13 @@ TRIPPED: dict[str, Callable[[], set[str]]] = {
     "incomplete": of_columns(shortened),
     "not-repeatable": of_columns(noted),
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attack called ``square``, where there is none yet."""
+    if "square" not in ATTACKS:
+        monkeypatch.setitem(ATTACKS._entries, "square", "tests.auditing.searching:RandomSearch")
 
 
 @pytest.mark.parametrize("name", GUARDS)
@@ -181,6 +248,24 @@ def test_a_class_may_be_masked_alone() -> None:
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
+def test_gradients_may_mislead_in_one_class_alone() -> None:
+    found = {each.name: each for each in run(model=Twisted(backwards_in_one)).warnings}
+    assert "most in 'class 1'" in found["misleading-gradients"].sentence
+    assert found["misleading-gradients"].value == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_a_model_that_rounds_its_inputs_has_no_gradient_and_falls_to_a_search() -> None:
+    names = guards_of(model=Reading(quantised), threat="Linf:0.05")()
+    assert {"zero-gradients", "misleading-gradients", "no-black-box"} <= names
+
+
+def test_wrong_gradients_leave_standing_what_cannot_stand() -> None:
+    found = {each.name: each for each in run(model=Twisted(backwards_in_one)).warnings}
+    grey = int(toys.model(scale=2.0)(torch.full((1, 1, toys.SIDE, toys.SIDE), 0.5)).argmax())
+    assert grey != 1
+    assert "nothing of 'class 1'" in found["large-radius"].sentence
+
+
 def test_every_finding_is_one_sentence_with_a_number() -> None:
     result = run(model=Twisted(lambda z, _: z.softmax(1)), data=split("train"))
     assert len(result.warnings) >= 2
@@ -195,3 +280,153 @@ def test_predictions_from_elsewhere_need_no_model() -> None:
     labels = np.arange(60) % 3
     outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, "abc")
     assert run_guards(Evidence(outcomes)) == ()
+
+
+def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
+    """Outcomes of ``images`` of each class; by attack, how many images of a class it breaks, from its first on.
+
+    Attacks whose name begins with ``black`` ask for no gradient.
+    """
+    labels = np.repeat(np.arange(classes), images)
+    place = np.tile(np.arange(images), classes)
+    predicted = {
+        name: np.where(place < np.array([hits.get(int(label), 0) for label in labels]), (labels + 1) % classes, labels)
+        for name, hits in broken.items()
+    }
+    outcomes = Outcomes.from_predictions(labels, labels, predicted, [f"class {label}" for label in range(classes)])
+    black = outcomes.frame["attack"].str.startswith("black") | (outcomes.frame["attack"] == "clean")
+    frame = outcomes.frame.assign(forwards=10, backwards=np.where(black, 0, 10), iterations=10)
+    return Outcomes(frame, dataclasses.replace(outcomes.meta, stop="broken"))
+
+
+@pytest.mark.parametrize(
+    ("white", "black", "told"),
+    [
+        ({0: 50}, {0: 50}, None),
+        ({0: 50}, {0: 52}, None),  # 0.2 % of 1,000 images, not more
+        ({0: 50}, {0: 51, 1: 1, 2: 1}, ""),  # 0.3 %, in no class beyond chance
+        ({0: 50}, {1: 50}, "50.0 % of 'class 1'"),  # as many in all, but others: class 1 is masked
+        ({0: 50}, {0: 30, 1: 9}, "9.0 % of 'class 1'"),  # 10 * 2^-8 = 0.039
+        ({0: 50}, {0: 30, 1: 8}, None),  # 10 * 2^-7 = 0.078
+    ],
+)
+def test_black_boxes_are_compared_overall_and_by_class(
+    white: dict[int, int], black: dict[int, int], told: str | None
+) -> None:
+    """In one class b images to none have the p-value 2^(1-b), which Holm multiplies by the ten classes."""
+    found = GUARDS["black-box-stronger"](Evidence(table(10, 100, white=white, black=black)))
+    assert (found is None) is (told is None)
+    if found is not None and told is not None:
+        assert told in found.sentence
+        assert ("of 'class" in found.sentence) is bool(told)
+
+
+def test_in_a_cascade_an_attack_answers_only_for_what_it_was_asked() -> None:
+    """What the search broke first, the gradients never saw; and the other way round it is an excess."""
+    for order, warned in (
+        (["square:proposals=100", "pgd:steps=5"], False),
+        ([Shy(steps=3), "square:proposals=100"], True),
+    ):
+        result = run(attacks=order, cascade=True, threat="Linf:0.05")
+        assert ("black-box-stronger" in {each.name for each in result.warnings}) is warned
+
+
+def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
+    attacks = {"fgsm": FGSM(), "pgd": PGD(steps=20)}
+    equal = Evidence(table(10, 100, fgsm={0: 20}, pgd={0: 50}), attacks)
+    masked = Evidence(table(10, 100, fgsm={0: 20, 4: 15}, pgd={0: 50}), attacks)
+    assert GUARDS["single-step"](equal) is None
+    found = GUARDS["single-step"](masked)
+    assert found is not None
+    assert "15.0 % of 'class 4'" in found.sentence
+
+
+@pytest.mark.parametrize(("late", "told"), [({}, None), ({3: 5}, None), ({3: 13}, "13.0 % of 'class 3'")])
+def test_a_class_may_need_more_steps_than_others(late: dict[int, int], told: str | None) -> None:
+    """With 100 images and a rate of 5 %, 13 or more have the probability 0.0015, below 0.05 / 10; 5 have 0.56."""
+    found = GUARDS["not-converged"](Evidence(table(10, 100, pgd=late), {"pgd": PGD(steps=12)}))
+    assert (found and told and told in found.sentence) or (found is None and told is None)
+
+
+def test_what_is_excessive_is_what_scipy_finds_unlikely() -> None:
+    images = np.array([13, 13, 0, 40])
+    for hits in ([0, 0, 0, 0], [3, 0, 0, 0], [4, 0, 0, 5], [0, 3, 0, 6], [13, 13, 0, 40]):
+        tails = stats.binom.sf(np.array(hits) - 1, images, 0.03)
+        expected = int(np.nanargmin(tails)) if np.nanmin(tails) < 0.05 / 3 else None
+        assert excessive(np.array(hits), images, 0.03) == expected
+
+
+@pytest.mark.parametrize(("spec", "classes", "warned"), [("dlr", 3, True), ("dlr", 4, False), ("ce", 3, False)])
+def test_the_ratio_of_logits_wants_four_classes(spec: str, classes: int, warned: bool) -> None:
+    attack = Ratio(steps=3) if spec == "dlr" else PGD(steps=3)
+    found = GUARDS["few-classes"](Evidence(table(classes, 5, a={}), {"a": attack}))
+    assert (found is not None) is warned
+
+
+def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
+    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3), "square:proposals=100"], threat="Linf:0.05")()
+
+
+def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(ATTACKS._entries, "square")
+    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3)], threat="Linf:0.05")()
+
+
+def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
+    evidence = seen(attacks=PGD(steps=500))
+    assert evidence.probe is not None
+    counted = Counted()
+    probe = dataclasses.replace(evidence.probe, engine=Engine(counted, batch=128))
+    assert GUARDS["zero-radius"](dataclasses.replace(evidence, probe=probe)) is None
+    assert counted.passes <= 1 + 1 + 20 + 1  # the clean pass, the classes, the steps, the verification
+
+
+class Counted(toys.Linear):
+    """The honest model, counting its passes."""
+
+    def __init__(self) -> None:
+        super().__init__(toys.patterns(3), 2.0)
+        self.passes = 0
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+def seen(**more: Any) -> Evidence:
+    """What the guards of an audit get to see."""
+    kept: list[Evidence] = []
+
+    def keep(evidence: Evidence) -> tuple[()]:
+        kept.append(evidence)
+        return ()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("classwise.auditing.audit.run_guards", keep)
+        run(**more)
+    return kept[0]
+
+
+def test_the_pixels_are_standardised_by_what_is_usual_for_the_data() -> None:
+    digits = load_data("digits", split="test", subset=20)
+    evidence = seen(data=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), attacks="fgsm")
+    assert evidence.probe is not None
+    assert evidence.probe.scale == Scale(Digits.mean, Digits.std)
+    strangers = seen(attacks="fgsm").probe
+    assert strangers is not None
+    assert strangers.scale is None
+
+
+CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "fashion-mnist-at.safetensors"
+
+
+def test_a_really_trained_robust_model_trips_none() -> None:
+    try:
+        data = load_data("fashion-mnist", split="test", subset=64, download=False)
+    except UserError:
+        pytest.skip("fashion-mnist is not on this machine")
+    result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch=64)
+    assert 0.5 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
+    # With six images a class nobody knows which class is the worst, and the guard that says so is right.
+    assert {each.name for each in result.warnings} <= {"same-images"}

@@ -17,7 +17,7 @@ from torch import Tensor
 from classwise.attacks.engine import Stop
 from classwise.auditing import parts
 from classwise.auditing.estimating import estimate
-from classwise.auditing.guards import SAMPLE, Evidence, Probe, run_guards
+from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
 from classwise.auditing.keeping import checked_kinds
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
@@ -27,6 +27,8 @@ from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, writ
 from classwise.auditing.running import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
+from classwise.data.images import Images
+from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
@@ -113,7 +115,9 @@ def audit(
         outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, data_hash=ready.source.fingerprint()))
     for label, count in outcomes.missing.items():
         listener.say(f"{label}: {count} images are not judged, the time was up")
-    evidence = Evidence(outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner))
+    evidence = Evidence(
+        outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner, ready.source)
+    )
     seconds = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
     result = Audit(
         outcomes=outcomes,
@@ -131,7 +135,7 @@ def audit(
     return result
 
 
-def _probe(runner: Runner) -> Probe | None:
+def _probe(runner: Runner, source: Images | Stream) -> Probe | None:
     """The model and a sample for the guards; None when the time is up."""
     if runner.sample is None or runner.late:
         return None
@@ -139,7 +143,9 @@ def _probe(runner: Runner) -> Probe | None:
     if runner.sample_radius is not None:
         threat = threat.with_epsilon(runner.sample_radius)
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
-    return Probe(runner.engine, sample, threat, runner.plan.compute)
+    known = named_set(source) if isinstance(source, Images) else None
+    scale = None if known is None else Scale(known.mean, known.std)
+    return Probe(runner.engine, sample, threat, runner.plan.compute, scale)
 
 
 def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:

@@ -112,8 +112,10 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
+    from classwise.auditing.team import launched, local_device
     from classwise.threat import Threat
 
     # Everything that can be wrong with the words alone is found before data or weights are read.
@@ -123,38 +125,43 @@ def audit(
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
     page = new_file(html, "--html")
-    check_device(device)
 
     run = _run_of(model)
     if ball is None and run is not None and run.recipe.threat is not None:
         ball = Threat.parse(run.recipe.threat)
-    images = _images(run, data, split, root, subset, seed, data_options)
-    network = _network(model, weights, images, device, width, normalisation, model_options)
-    settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
-    if estimate:
-        _estimate(network, images, ball, attack or None, settings, json)
-        return
-    from classwise.auditing.audit import audit as run_audit
+    with launched() as team:
+        device = local_device(device)
+        check_device(device)
+        images = _images(run, data, split, root, subset, seed, data_options)
+        network = _network(model, weights, images, device, width, normalisation, model_options)
+        settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+        if estimate:
+            if team.first:
+                _estimate(network, images, ball, attack or None, settings, json)
+            return
+        from classwise.auditing.audit import audit as run_audit
 
-    name = "-".join(
-        filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
-    )
-    folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
-    with console.progress() as listener:
-        result = run_audit(
-            network,
-            images,
-            ball,
-            attack or None,
-            group=group,
-            out=folder,
-            resume=resume,
-            keep=tuple(keep or ()),
-            max_time=None if max_time is None else 60 * max_time,
-            progress=listener,
-            name=name,
-            **settings,
+        name = "-".join(
+            filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
         )
+        folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
+        with console.progress() as listener:
+            result = run_audit(
+                network,
+                images,
+                ball,
+                attack or None,
+                group=group,
+                out=folder,
+                resume=resume,
+                keep=tuple(keep or ()),
+                max_time=None if max_time is None else 60 * max_time,
+                progress=listener,
+                name=name,
+                **settings,
+            )
+    if not team.first:
+        return
     written = result.html(page or folder / "page.html", run)
     held = {text: condition.holds(result) for text, condition in conditions.items()}
     if json:

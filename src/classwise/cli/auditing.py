@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.condition import Condition
+    from classwise.auditing.radii import Curve
     from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
     from classwise.data.images import Images
-    from classwise.threat import Threat
+    from classwise.threat import Norm, Threat
     from classwise.training.folder import Run
 
 FAILED = 1
@@ -87,6 +88,15 @@ def audit(
         list[str] | None,
         typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
     ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="Find each image's smallest breaking radius, up to --threat. [twice the data's usual one]"
+        ),
+    ] = False,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", help="With --curve: how often the range is halved. [6]")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Images on the device at once.")] = 128,
     width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None,
@@ -112,6 +122,7 @@ def audit(
         classwise audit runs/cfa
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa --curve --threat Linf:16/255
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
@@ -125,9 +136,14 @@ def audit(
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
     page = new_file(html, "--html")
+    if curve:
+        _only_for_audits(fail_if=fail_if, group=group, keep=keep, resume=resume, max_time=max_time, estimate=estimate)
+        _only_for_audits(stop=stop != "broken", cascade=cascade is not None)
+    elif rounds is not None:
+        raise UserError("--rounds belongs to --curve; give both, or neither")
 
     run = _run_of(model)
-    if ball is None and run is not None and run.recipe.threat is not None:
+    if ball is None and run is not None and run.recipe.threat is not None and not curve:
         ball = Threat.parse(run.recipe.threat)
     with launched() as team:
         device = local_device(device)
@@ -135,6 +151,12 @@ def audit(
         images = _images(run, data, split, root, subset, seed, data_options)
         network = _network(model, weights, images, device, width, normalisation, model_options)
         settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+        if curve:
+            name = f"curve-{images.name}-{images.split}"
+            folder = out or (run.path / "curves" / name if run else Path("audits") / f"{Path(model).stem}-{name}")
+            settings = {"rounds": rounds, "batch": batch, "seed": seed, "device": device, "name": name}
+            _curve(network, images, ball, attack or None, settings, folder, page, json)
+            return
         if estimate:
             if team.first:
                 _estimate(network, images, ball, attack or None, settings, json)
@@ -176,6 +198,66 @@ def audit(
         typer.echo(f"failed: {text}", err=True)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _only_for_audits(**options: object) -> None:
+    """Refuse what says nothing about a curve."""
+    for name, value in options.items():
+        if value:
+            raise UserError(f"--{name.replace('_', '-')} does not go with --curve; leave one of them out")
+
+
+def _curve(
+    network: nn.Module | str,
+    images: Images,
+    ball: Threat | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    folder: Path,
+    page: Path | None,
+    json: bool,
+) -> None:
+    """Search, and write the radii, the tables, the figure and the page into a folder."""
+    from classwise.auditing.curve import ROUNDS
+    from classwise.auditing.curve import curve as find_curve
+    from classwise.auditing.radii import check_folder
+    from classwise.auditing.team import joined
+    from classwise.report import curve_page, export_curve
+
+    check_folder(folder)
+    settings["rounds"] = ROUNDS if settings["rounds"] is None else settings["rounds"]
+    norm: Norm = "Linf" if ball is None else ball.norm
+    highest = None if ball is None else float(ball.epsilon)
+    with joined() as team:
+        with console.progress() as listener:
+            found = find_curve(network, images, norm, attacks, highest=highest, progress=listener, **settings)
+        if not team.first:
+            return
+        found.save(folder)
+        export_curve(found, folder)
+        written = curve_page(found, page or folder / "page.html")
+    if json:
+        facts = {"folder": str(folder), "page": str(written), "highest": found.highest, "width": found.width}
+        classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
+        console.show_json(facts | {"weakest": found.weakest, "classes": classes})
+        return
+    show_curve(found)
+    typer.echo(f"curve: {folder}")
+    typer.echo(f"page: {written}")
+
+
+def show_curve(found: Curve) -> None:
+    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
+    from classwise.report.curving import radius_table
+
+    table = radius_table(found)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
+    typer.echo("")
+    typer.echo(table.note)
 
 
 def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:

@@ -78,6 +78,7 @@ def _context(curve: Curve) -> dict[str, Any]:
     meta, summary = curve.meta, curve.summary
     weakest, overall = summary.loc[curve.weakest], summary.loc[OVERALL]
     where = " ".join(filter(None, (meta.data, meta.split)))
+    images = int(curve.summary["n"].iloc[0])
     mean = f"{factor * weakest['mean']:.3g}"
     span = f"{factor * weakest['mean_low']:.3g}\u2013{factor * weakest['mean_high']:.3g}"
     table = curve.table()
@@ -91,7 +92,7 @@ def _context(curve: Curve) -> dict[str, Any]:
         "weakest": curve.weakest,
         "mean": mean,
         "lead": (
-            f"Mean radius up to which its images stand, of {wording.count(float(weakest['n']))} images; over all images it is "
+            f"Mean radius up to which its images stand, of {wording.count(images)} images; over all images it is "
             f"{factor * overall['mean']:.3g}."
         ),
         "level": wording.level(curve.alpha),

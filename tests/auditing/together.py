@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from classwise.auditing import preparing
 from classwise.auditing.audit import audit
 from classwise.auditing.curve import curve
 from classwise.cli import main
@@ -67,6 +68,7 @@ def said(call: Any) -> str:
 
 def command_line(folder: Path) -> dict[str, Any]:
     words = ["audit", str(folder / "model.safetensors"), "--data=digits", "--subset=120", "--cascade"]
+    words += ["--threat=Linf:0.03"]
     words += ["--attack=pgd:steps=3", "--attack=fgsm", f"--out={folder / 'cli'}"]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -80,6 +82,7 @@ def command_line(folder: Path) -> dict[str, Any]:
 
 def python(folder: Path, rank: int) -> dict[str, Any]:
     data, net = toys.images(101), toys.model()
+    preparing.PIECE_BYTES = 10_000  # a stream in several pieces
     found: dict[str, Any] = {}
     found["shared"] = audit(net, data, keep="logits", trace=[4, 80], **SETTINGS)
     if rank == 0:
@@ -110,13 +113,11 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
 def run(folder: Path) -> None:
     """Everything, one after the other."""
     torch.set_num_threads(1)
-    found = command_line(folder)
-    dist.init_process_group("gloo")
+    found = command_line(folder)  # which initialises the group
     rank = dist.get_rank()
     found |= python(folder, rank)
     (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ after their next block of rows, and a process that is gone is known by its silen
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -97,7 +98,8 @@ class _Joined(Team):
         self._closed = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
         self._wait(self._arrivals, ARRIVAL_SECONDS)
-        self._group = dist.new_group(backend="gloo")
+        with self._losing():
+            self._group = dist.new_group(backend="gloo")
 
     def check(self) -> None:
         with self._losing():
@@ -254,12 +256,15 @@ def launched() -> Iterator[Team]:
         with joined() as team:
             yield team
         return
-    dist.init_process_group("gloo")
     try:
-        with joined() as team:
-            yield team
-    finally:
-        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"the processes of torchrun do not find each other: {reason}") from error
+    # Only at the end: over one store of torchrun a group can be made once.
+    atexit.register(dist.destroy_process_group)
+    with joined() as team:
+        yield team
 
 
 def local_device(device: str) -> str:

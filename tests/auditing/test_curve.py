@@ -126,8 +126,7 @@ def test_the_attack_that_broke_an_image_last_goes_first(monkeypatch: pytest.Monk
         return attack(self, place, *more)
 
     monkeypatch.setattr(_Search, "_attack", watched)
-    found = search(attacks=["pgd:steps=2,step_size=0.25eps", STRONG])
-    assert set(found.frame["broken_by"]) == {"pgd", "pgd-margin"}
+    search(attacks=["pgd:steps=2,step_size=0.25eps", STRONG])
     known = [(place, breaker) for place, breaker in first.values() if breaker >= 0]
     assert {breaker for _, breaker in known} == {0, 1}
     assert all(place == breaker for place, breaker in known)

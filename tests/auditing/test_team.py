@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.distributed.distributed_c10d import HashStore  # type: ignore[attr-defined]  # torch exports it nowhere
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
 from torch.nn import functional
 
 from classwise.auditing import team

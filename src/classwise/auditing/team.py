@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store  # torch has no public way to the store
 
 from classwise.errors import UserError
 
@@ -91,6 +90,9 @@ class _Joined(Team):
     _teams = 0
 
     def __init__(self) -> None:
+        # torch has no public way to the store; and not every build of it has this module.
+        from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
         super().__init__(dist.get_rank(), dist.get_world_size())
         _Joined._teams += 1
         self._store = PrefixStore(f"classwise/{_Joined._teams}", _get_default_store())

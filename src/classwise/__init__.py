@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from classwise.attacks.base import Attack as Attack
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
+    from classwise.auditing.curve import curve as curve
     from classwise.auditing.outcomes import Outcomes as Outcomes
     from classwise.auditing.racing import race as race
+    from classwise.auditing.radii import Curve as Curve
     from classwise.compute import Compute as Compute
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
@@ -34,6 +36,7 @@ _PUBLIC = {
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
     "Compute": "classwise.compute",
+    "Curve": "classwise.auditing.radii",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalise",
     "Outcomes": "classwise.auditing.outcomes",
@@ -42,6 +45,7 @@ _PUBLIC = {
     "Threat": "classwise.threat",
     "UserError": "classwise.errors",
     "audit": "classwise.auditing.audit",
+    "curve": "classwise.auditing.curve",
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading",
     "metrics": "classwise.stats.metrics",

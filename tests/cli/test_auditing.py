@@ -167,3 +167,34 @@ def test_options_of_a_zoo_model(classwise: Classwise, tmp_path: Path) -> None:
     assert classwise(*words, "--model-set=depht=10").status == 2
     said = classwise(*words, "--model-set=depth=10", "--model-set=widen=1")
     assert said.status == 0, said.err
+
+
+def test_a_curve(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = ["audit", run, "--curve", "--rounds=2", "--attack=fgsm", "--subset=60", f"--out={tmp_path / 'c'}"]
+    said = classwise(*words, "--threat=Linf:0.1")
+    assert said.status == 0, said.err
+    assert f"curve: {tmp_path / 'c'}" in said.out
+    names = {path.name for path in (tmp_path / "c").iterdir()}
+    assert names >= {"radii.parquet", "curve.csv", "radii.csv", "curve.svg", "curve.png", "page.html"}
+    facts = json.loads(classwise(*words, "--json").out)
+    assert facts["highest"] == pytest.approx(0.2)
+    assert facts["width"] == pytest.approx(0.05)
+    assert facts["weakest"] == next(iter(facts["classes"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rounds=3"], "--rounds belongs to --curve"),
+        (["--curve", "--fail-if=worst(all) < 1"], "--fail-if does not go with --curve"),
+        (["--curve", "--stop=never"], "--stop does not go with --curve"),
+        (["--curve", "--rounds=0"], "rounds = 0"),
+    ],
+)
+def test_what_does_not_go_with_a_curve(
+    classwise: Classwise, run: Path, tmp_path: Path, words: list[str], message: str
+) -> None:
+    said = classwise("audit", run, "--subset=60", f"--out={tmp_path / 'c'}", *words)
+    assert said.status == 2
+    assert message in said.err
+    assert not (tmp_path / "c").exists()

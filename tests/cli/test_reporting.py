@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from classwise.attacks import suites
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.auditing.suite import parse_attacks
 
 from .conftest import Classwise
 
@@ -43,3 +47,31 @@ def test_an_unknown_form_leaves_nothing(classwise: Classwise, audit: Path, tmp_p
     assert (said.status, said.out) == (2, "")
     assert "docx" in said.err
     assert not (tmp_path / "new").exists()
+
+
+def test_robustbench_refuses_what_it_would_not_mean(classwise: Classwise, audit: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "Mine.json"
+    said = classwise("report", audit, "--robustbench", target, "--out", tmp_path / "new" / "page.html")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+    said = classwise("report", audit, "--robustbench-info", "venue=ICML 2020")
+    assert said.status == 2
+    assert "--robustbench FILE" in said.err
+
+
+def test_robustbench_of_an_audit(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": ("fgsm",)})
+    labels = np.arange(60) % 3
+    attacked = np.where(np.arange(60) % 4 == 0, (labels + 1) % 3, labels)
+    outcomes = Outcomes.from_predictions(labels, labels, {"fgsm": attacked}, ["a", "b", "c"], threat="Linf:8/255")
+    specs = {"clean": None, **parse_attacks("autoattack").specs()}
+    outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, attacks=specs, stop="broken"))
+    folder = Audit(outcomes, name="aa").save(tmp_path / "audit")
+    info = ["--robustbench-info", "dataset=cifar10", "--robustbench-info", "venue=ICML 2020"]
+    said = classwise("report", folder, "--robustbench", tmp_path / "Mine.json", *info)
+    assert said.status == 0, said.err
+    assert f"file: {tmp_path / 'Mine.json'}" in said.out
+    assert "link is for you to fill in" in said.out
+    assert "venue is" not in said.out
+    assert json.loads((tmp_path / "Mine.json").read_text(encoding="utf-8"))["autoattack_acc"] == "75.00"

@@ -104,7 +104,7 @@ class Foreign(Attack):
         attack = self._ready(module)
         x, y = case.x[rows], case.y[rows]
         seed = int(case.uniform(())[rows[0]] * 2**24)
-        with _seeded(seed, x.device), _counted(model, module, len(rows)), torch.enable_grad():
+        with _seeded(seed, x.device), _counted(model, module, len(rows), len(case.x)), torch.enable_grad():
             if _is_foolbox(attack):
                 made = self._by_foolbox(attack, module, case, rows)
             else:
@@ -200,8 +200,8 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _counted(forward: Any, module: nn.Module | None, count: int) -> Iterator[None]:
-    """Add the passes through the module meanwhile to those of the forward, as their mean over the images."""
+def _counted(forward: Any, module: nn.Module | None, count: int, slots: int) -> Iterator[None]:
+    """Add the passes through the module meanwhile to the forward's: their mean over the images, for each slot."""
     if module is None:
         yield
         return
@@ -220,5 +220,5 @@ def _counted(forward: Any, module: nn.Module | None, count: int) -> Iterator[Non
         yield
     finally:
         handle.remove()
-        forward.forwards += round(seen["forwards"] / count)
-        forward.backwards += round(seen["backwards"] / count)
+        forward.forwards += round(seen["forwards"] / count) * slots
+        forward.backwards += round(seen["backwards"] / count) * slots

@@ -26,6 +26,7 @@ from classwise.auditing.recording import Recorder
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
 from classwise.auditing.running import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.team import Team, joined
 from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.data.loading import named_set
@@ -58,8 +59,12 @@ def audit(
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     name: str = "audit",
+    alone: bool = False,
 ) -> Audit:
     """Attack a model on every image, and say class by class what is left.
+
+    Where `torch.distributed` is initialised, all its processes must call this with the same settings: they share the
+    images, and the outcomes are those of one process, bit for bit. All of them get the result.
 
     Args:
         model: a module that maps images in [0, 1] to logits (N, C), a run folder, or whatever else `load_model` reads.
@@ -84,6 +89,7 @@ def audit(
         device: where to run; None: where the model is. A module is moved there.
         progress: who is told how it goes.
         name: what the audit is called.
+        alone: judge every image in this process, whatever others there are.
 
     Returns:
         The audit, its guards run.
@@ -92,47 +98,93 @@ def audit(
         UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
             holds something else; all before any attack.
     """
-    started = time.monotonic()
-    listener = progress or Silent()
-    suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
-    cascade = suite.cascade if cascade is None else cascade
-    if max_time is not None and not max_time > 0:
-        raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
-    settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
-    settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
-    ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
-    folder = None if out is None else folder_for(Path(out), name)
-    decided = _decided(ready.plan, ready.meta)
-    if folder is not None:
-        _claim(folder, decided, Audit(_nothing(ready.meta), name=name), resume=resume)
-    recorder = Recorder(folder, ready.meta)
-    deadline = float("inf") if max_time is None else started + max_time
-    runner = Runner(ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE)
-    runner.run(ready.pieces)
+    with joined(alone=alone) as team:
+        started = time.monotonic()
+        listener = progress if progress is not None and team.first else Silent()
+        suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
+        cascade = suite.cascade if cascade is None else cascade
+        if max_time is not None and not max_time > 0:
+            raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
+        settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
+        settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
+        ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
+        folder = None if out is None else folder_for(Path(out), name)
+        decided = _decided(ready.plan, ready.meta)
+        _same_everywhere(team.all(decided))
+        if folder is not None and team.first:
+            _claim(folder, decided, Audit(_nothing(ready.meta), name=name), resume=resume)
+        team.meet()
+        recorder = Recorder(folder, ready.meta, team.rank, team.size)
+        team.meet()  # nobody writes before everybody has seen which numbers are taken
+        if team.size > 1:
+            listener.say(f"{team.size} processes share the images; what is counted here is the part of the first")
+        deadline = float("inf") if max_time is None else started + max_time
+        runner = Runner(ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE, team=team)
+        runner.run(ready.pieces)
 
-    outcomes = recorder.outcomes()
-    if isinstance(ready.source, Stream):
-        outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, data_hash=ready.source.fingerprint()))
-    for label, count in outcomes.missing.items():
-        listener.say(f"{label}: {count} images are not judged, the time was up")
-    evidence = Evidence(
-        outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner, ready.source)
-    )
-    seconds = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
-    result = Audit(
-        outcomes=outcomes,
-        warnings=run_guards(evidence),
-        group=group_name(group),
-        name=name,
-        path=folder,
-        environment=environment(runner.engine.device) | seconds,
-        kept=recorder.kept,
-        trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
-    )
-    if folder is not None:
-        result.write_trace(folder)
-        write_about(folder, result, settings=decided)
-    return result
+        recorder = _together(recorder, team)
+        if isinstance(ready.source, Stream):
+            read = team.all(ready.source.fingerprint())
+            if len({each for each in read if each}) > 1:
+                raise UserError("the processes read other images of the stream; give all of them the same order")
+        if not team.first:
+            result: Audit = team.spread(None)
+            return result
+        outcomes = recorder.outcomes()
+        if isinstance(ready.source, Stream):
+            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, data_hash=read[0]))
+        for label, count in outcomes.missing.items():
+            listener.say(f"{label}: {count} images are not judged, the time was up")
+        evidence = Evidence(
+            outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner, ready.source)
+        )
+        facts = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
+        if team.size > 1:
+            facts["processes"] = team.size
+        result = Audit(
+            outcomes=outcomes,
+            warnings=run_guards(evidence),
+            group=group_name(group),
+            name=name,
+            path=folder,
+            environment=environment(runner.engine.device) | facts,
+            kept=recorder.kept,
+            trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
+        )
+        if folder is not None:
+            result.write_trace(folder)
+            write_about(folder, result, settings=decided)
+        team.spread(result)
+        return result
+
+
+def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:
+    """See that all processes were asked for the same audit.
+
+    Raises:
+        UserError: if they were not.
+    """
+    for rank, other in enumerate(settings):
+        for key, value in settings[0].items():
+            if other[key] != value:
+                mine, theirs = json.dumps(value), json.dumps(other[key])
+                raise UserError(f"process {rank} has another {key}: {theirs[:80]}, not {mine[:80]}")
+
+
+def _together(recorder: Recorder, team: Team) -> Recorder:
+    """The first process's recorder with the rows of all; the others' as they are."""
+    if team.size == 1:
+        return recorder
+    notes = dict.fromkeys(note for each in team.all(recorder.meta.notes) for note in each)
+    others = team.gather(None if recorder.folder is not None else recorder)
+    if not team.first:
+        return recorder
+    meta = dataclasses.replace(recorder.meta, notes=tuple(notes))
+    if recorder.folder is not None:
+        return Recorder(recorder.folder, meta)
+    recorder.meta = meta
+    recorder.merge(others[1:])
+    return recorder
 
 
 def _probe(runner: Runner, source: Images | Stream) -> Probe | None:

@@ -57,6 +57,11 @@ class Kept:
         """Keep some rows in memory."""
         self._memory.setdefault((kind, attack), []).append((index, rows))
 
+    def merge(self, other: Kept) -> None:
+        """Take over what another holds in memory."""
+        for key, blocks in other._memory.items():
+            self._memory.setdefault(key, []).extend(blocks)
+
     def kinds(self) -> tuple[str, ...]:
         """What was kept."""
         if self.folder is None:
@@ -128,7 +133,7 @@ def remove_orphans(folder: Path) -> None:
     whole = {path.stem for path in parts.listed(folder / "outcomes")}
     for path in (folder / FOLDER).glob("*/*.safetensors"):
         if path.stem not in whole:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another process may have been faster
 
 
 def _attack_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
 
 
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
-    """Read one part, a folder of parts, or an audit's folder; the metadata is that of the last part.
+    """Read one part, a folder of parts, or an audit's folder; the metadata is the last part's, with all notes.
 
     Raises:
         UserError: if there are no outcomes, or as `read` does.
@@ -123,4 +124,6 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     found = [read(part) for part in listed(folder)]
     if not found:
         raise UserError(f"{path} holds no outcomes; make some with: classwise audit MODEL DATA --out {path}")
-    return pd.concat([frame for frame, _ in found], ignore_index=True), found[-1][1]
+    notes = dict.fromkeys(note for _, meta in found for note in meta.notes)
+    meta = dataclasses.replace(found[-1][1], notes=tuple(notes))
+    return pd.concat([frame for frame, _ in found], ignore_index=True), meta

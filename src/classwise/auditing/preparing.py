@@ -185,6 +185,19 @@ def training_attack_of(model: Model) -> Attack | None:
     return None if run is None else run.recipe.parts().attack
 
 
+def usual_radius(source: Images | Stream, norm: str) -> float:
+    """The radius that the field uses for data that are known by name.
+
+    Raises:
+        UserError: if none is usual in this norm.
+    """
+    known = named_set(source) if isinstance(source, Images) else None
+    usual = None if known is None else Threat.parse(known.threat)
+    if usual is None or usual.norm != norm or isinstance(usual.epsilon, Tensor):
+        raise UserError(f"no {norm} radius is usual for {source.name!r}; give the largest radius to search")
+    return usual.epsilon
+
+
 def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
     """The ball that was asked for, or the usual one of the data.
 

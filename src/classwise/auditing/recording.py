@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,24 @@ class Recorder:
     Args:
         folder: the audit's folder, or None; the parts in it are taken over as done.
         meta: the metadata of new parts; it may be replaced while the audit runs.
+        place: of this recorder among those that write into the folder at the same time,
+        among: how many there are; each has part numbers of its own.
     """
 
-    def __init__(self, folder: Path | None, meta: Meta) -> None:
+    def __init__(self, folder: Path | None, meta: Meta, place: int = 0, among: int = 1) -> None:
         self.folder = folder
         self.meta = meta
         self.kept = Kept(folder)
         self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
         self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
         self._since = time.monotonic()
-        self._next = 0
+        self._next, self._among = place, among
         if folder is None:
             return
         keeping.remove_orphans(folder)
         for path in parts.listed(folder / "outcomes"):
             frame, _ = parts.read(path)
-            self._next = int(path.stem.removeprefix("part-")) + 1
+            self._next = int(path.stem.removeprefix("part-")) + 1 + place
             for label, rows in frame.groupby("attack", sort=False):
                 self._done[str(label)].append(rows)
 
@@ -81,7 +83,7 @@ class Recorder:
         if self.folder is not None:
             parts.write(self.folder / "outcomes" / parts.name(self._next), rows, self.meta)
         self._done[label].append(rows)
-        self._next += 1
+        self._next += self._among
         self._waiting = []
 
     def rows(self, label: str, index: IntArray) -> pd.DataFrame:
@@ -91,6 +93,13 @@ class Recorder:
             return pd.DataFrame(columns=[*parts.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
         rows = pd.concat(self._done[label]).set_index("index", drop=False)
         return rows.loc[index[np.isin(index, rows.index)]]
+
+    def merge(self, others: Iterable[Recorder]) -> None:
+        """Take over what other recorders hold in memory."""
+        for other in others:
+            for label, blocks in other._done.items():
+                self._done[label] += blocks
+            self.kept.merge(other.kept)
 
     def outcomes(self) -> Outcomes:
         """Everything that was recorded."""

@@ -21,6 +21,7 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan
 from classwise.auditing.recording import Recorder
 from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.team import Team
 from classwise.auditing.tracing import trace_rows
 from classwise.data.images import Batch, Images
 from classwise.errors import UserError
@@ -55,6 +56,7 @@ class Runner:
         progress: who is told.
         deadline: the time (`time.monotonic`) after which no further image is begun; infinity for none.
         sample_size: how many of the first images to hold for the guards.
+        team: the processes that share the images; each has its part of every class.
 
     Attributes:
         sample: these images, classes in turn.
@@ -71,6 +73,7 @@ class Runner:
         *,
         deadline: float = math.inf,
         sample_size: int = 0,
+        team: Team | None = None,
     ) -> None:
         self.model = model
         self.plan = plan
@@ -78,6 +81,7 @@ class Runner:
         self.progress = progress
         self.deadline = deadline
         self.sample_size = sample_size
+        self.team = team or Team()
         self.engine = plan.engine(model)
         self.traces: list[pd.DataFrame] = []
         self.sample: Batch | None = None
@@ -97,6 +101,7 @@ class Runner:
             if self.sample is None:
                 rows = order[: self.sample_size]
                 self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+            order = part_of(order, piece.y.cpu(), self.team)
             self._clean(piece, order)
             self._choose_examples(piece)
             for label, attack in self.plan.suite.attacks.items():
@@ -118,6 +123,7 @@ class Runner:
         for rows in torch.split(todo, self.plan.batch):
             if self.late or not len(rows):
                 break
+            self.team.check()
             batch = piece.batch(rows)
             logits = self._predict(batch.x)
             frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
@@ -163,12 +169,14 @@ class Runner:
                 tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._twins(done)
                 self.recorder.add(frame, tensors)
                 self.progress.advance(len(done.row))
+                self.team.check()
 
     def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
         """The images to attack; none any more when the time is up, so that those begun are finished."""
         for rows in torch.split(todo, self.plan.batch):
             if self.late:
                 return
+            self.team.check()
             batch = piece.batch(rows)
             radius = self._radii(rows)
             yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
@@ -237,6 +245,7 @@ class Runner:
         """The images of each class whose twins a report may show: the first ones that are right when clean."""
         size = 4 * math.prod(piece.shape) * len(self.plan.suite.attacks)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
+        share = -(-share // self.team.size)
         clean = self.recorder.rows(CLEAN, piece.index.cpu().numpy())
         if clean.empty:  # the time was up before the first image
             return
@@ -257,7 +266,7 @@ class Runner:
 
     def _trace(self, piece: Images) -> None:
         rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
-        if not len(rows) or self.late:
+        if not len(rows) or self.late or not self.team.first:
             return
         batch = piece.batch(rows)
         radius = self._radii(rows)
@@ -273,3 +282,17 @@ def balanced_order(y: Tensor) -> Tensor:
     rank = torch.empty_like(by_class)
     rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
     return torch.argsort(rank, stable=True)
+
+
+def part_of(order: Tensor, y: Tensor, team: Team) -> Tensor:
+    """The rows of an order that are this process's: of every class as many as of the others, but for one.
+
+    Which rows they are depends on their labels ``y`` alone; what becomes of a row does not depend on whose it is.
+    """
+    if team.size == 1:
+        return order
+    place, label = torch.empty_like(order), y[order]
+    by_class = torch.argsort(label, stable=True)
+    counts = torch.bincount(label)
+    place[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label[by_class]]
+    return order[(place + label) % team.size == team.rank]

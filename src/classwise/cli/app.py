@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = app(words, prog_name="classwise", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        return _refuse(str(error), BAD_INPUT)
+        # Of several processes the first speaks; another only of what the first has not heard.
+        speaks = os.environ.get("RANK", "0") == "0" or getattr(error, "unheard", False)
+        return _refuse(str(error), BAD_INPUT) if speaks else BAD_INPUT
     except _Refused as error:
         return _refuse(_explained(error), BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.condition import Condition
+    from classwise.auditing.radii import Curve
     from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
     from classwise.data.images import Images
-    from classwise.threat import Threat
+    from classwise.threat import Norm, Threat
     from classwise.training.folder import Run
 
 FAILED = 1
@@ -99,6 +100,15 @@ def audit(
         list[str] | None,
         typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
     ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="Find each image's smallest breaking radius, up to --threat. [twice the data's usual one]"
+        ),
+    ] = False,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", help="With --curve: how often the range is halved. [6]")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Images on the device at once.")] = 128,
     width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None,
@@ -125,8 +135,11 @@ def audit(
         classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
         classwise audit runs/cfa --worst --tol 1% --confidence 0.99
+        classwise audit runs/cfa --curve --threat Linf:16/255
+        torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
+    from classwise.auditing.team import launched, local_device
     from classwise.threat import Threat
 
     # Everything that can be wrong with the words alone is found before data or weights are read.
@@ -138,45 +151,64 @@ def audit(
     certainty = asked(worst, tol, confidence)
     if worst:
         given = {"--cascade": cascade, "--stop": stop == "never", "--group": group, "--out": out, "--resume": resume}
-        refuse_with_worst(given | {"--html": html, "--fail-if": fail_if, "--estimate": estimate, "--keep": keep})
+        refuse_with_worst(
+            given | {"--html": html, "--curve": curve, "--fail-if": fail_if, "--estimate": estimate, "--keep": keep}
+        )
     page = new_file(html, "--html")
-    check_device(device)
+    if curve:
+        _only_for_audits(fail_if=fail_if, group=group, keep=keep, resume=resume, max_time=max_time, estimate=estimate)
+        _only_for_audits(stop=stop != "broken", cascade=cascade is not None)
+    elif rounds is not None:
+        raise UserError("--rounds belongs to --curve; give both, or neither")
 
     run = _run_of(model)
-    if ball is None and run is not None and run.recipe.threat is not None:
+    if ball is None and run is not None and run.recipe.threat is not None and not curve:
         ball = Threat.parse(run.recipe.threat)
-    images = _images(run, data, split, root, subset, seed, data_options)
-    network = _network(model, weights, images, device, width, normalisation, model_options)
-    seconds = None if max_time is None else 60 * max_time
-    if certainty is not None:
-        chosen: dict[str, Any] = {"batch": batch, "seed": seed, "device": device, "max_time": seconds}
-        find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
-        return
-    settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
-    if estimate:
-        _estimate(network, images, ball, attack or None, settings, json)
-        return
-    from classwise.auditing.audit import audit as run_audit
+    with launched() as team:
+        device = local_device(device)
+        check_device(device)
+        images = _images(run, data, split, root, subset, seed, data_options)
+        network = _network(model, weights, images, device, width, normalisation, model_options)
+        settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+        seconds = None if max_time is None else 60 * max_time
+        if certainty is not None:
+            if team.first:
+                chosen: dict[str, Any] = {"batch": batch, "seed": seed, "device": device, "max_time": seconds}
+                find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
+            return
+        if curve:
+            name = f"curve-{images.name}-{images.split}"
+            folder = out or (run.path / "curves" / name if run else Path("audits") / f"{Path(model).stem}-{name}")
+            settings = {"rounds": rounds, "batch": batch, "seed": seed, "device": device, "name": name}
+            _curve(network, images, ball, attack or None, settings, folder, page, json)
+            return
+        if estimate:
+            if team.first:
+                _estimate(network, images, ball, attack or None, settings, json)
+            return
+        from classwise.auditing.audit import audit as run_audit
 
-    name = "-".join(
-        filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
-    )
-    folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
-    with console.progress() as listener:
-        result = run_audit(
-            network,
-            images,
-            ball,
-            attack or None,
-            group=group,
-            out=folder,
-            resume=resume,
-            keep=tuple(keep or ()),
-            max_time=seconds,
-            progress=listener,
-            name=name,
-            **settings,
+        name = "-".join(
+            filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
         )
+        folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
+        with console.progress() as listener:
+            result = run_audit(
+                network,
+                images,
+                ball,
+                attack or None,
+                group=group,
+                out=folder,
+                resume=resume,
+                keep=tuple(keep or ()),
+                max_time=seconds,
+                progress=listener,
+                name=name,
+                **settings,
+            )
+    if not team.first:
+        return
     written = result.html(page or folder / "page.html", run)
     held = {text: condition.holds(result) for text, condition in conditions.items()}
     if json:
@@ -191,6 +223,66 @@ def audit(
         typer.echo(f"failed: {text}", err=True)
     if failed:
         raise typer.Exit(FAILED)
+
+
+def _only_for_audits(**options: object) -> None:
+    """Refuse what says nothing about a curve."""
+    for name, value in options.items():
+        if value:
+            raise UserError(f"--{name.replace('_', '-')} does not go with --curve; leave one of them out")
+
+
+def _curve(
+    network: nn.Module | str,
+    images: Images,
+    ball: Threat | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    folder: Path,
+    page: Path | None,
+    json: bool,
+) -> None:
+    """Search, and write the radii, the tables, the figure and the page into a folder."""
+    from classwise.auditing.curve import ROUNDS
+    from classwise.auditing.curve import curve as find_curve
+    from classwise.auditing.radii import check_folder
+    from classwise.auditing.team import joined
+    from classwise.report import curve_page, export_curve
+
+    check_folder(folder)
+    settings["rounds"] = ROUNDS if settings["rounds"] is None else settings["rounds"]
+    norm: Norm = "Linf" if ball is None else ball.norm
+    highest = None if ball is None else float(ball.epsilon)
+    with joined() as team:
+        with console.progress() as listener:
+            found = find_curve(network, images, norm, attacks, highest=highest, progress=listener, **settings)
+        if not team.first:
+            return
+        found.save(folder)
+        export_curve(found, folder)
+        written = curve_page(found, page or folder / "page.html")
+    if json:
+        facts = {"folder": str(folder), "page": str(written), "highest": found.highest, "width": found.width}
+        classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
+        console.show_json(facts | {"weakest": found.weakest, "classes": classes})
+        return
+    show_curve(found)
+    typer.echo(f"curve: {folder}")
+    typer.echo(f"page: {written}")
+
+
+def show_curve(found: Curve) -> None:
+    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
+    from classwise.report.curving import radius_table
+
+    table = radius_table(found)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
+    typer.echo("")
+    typer.echo(table.note)
 
 
 def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:

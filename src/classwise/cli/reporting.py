@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from classwise.cli.options import new_file
+from classwise.cli.options import new_file, pairs
+from classwise.errors import UserError
 
 
 def report(
@@ -24,6 +25,20 @@ def report(
     files: Annotated[
         Path | None, typer.Option("--files", metavar="DIR", help="Where they go. [files, beside the page]")
     ] = None,
+    robustbench: Annotated[
+        Path | None,
+        typer.Option(
+            "--robustbench", metavar="FILE", help="Write RobustBench's model_info too, of an audit by autoattack."
+        ),
+    ] = None,
+    info: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--robustbench-info",
+            metavar="KEY=VALUE",
+            help="What only the author knows, such as venue='ICML 2020'. May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Write the page of an audit again, and its tables and figures.
 
@@ -31,18 +46,31 @@ def report(
     Examples:
         classwise report runs/cfa
         classwise report runs/cfa --out cfa.html --export csv,pdf
+        classwise report audits/aa --robustbench Rice2020Overfitting.json --robustbench-info 'venue=ICML 2020'
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.result import Audit
     from classwise.report import export as export_files
 
     page = new_file(out, "--out")
+    target, facts = new_file(robustbench, "--robustbench"), pairs(info, "--robustbench-info")
+    if facts and target is None:
+        raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
     audit = Audit.load(source)
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
     page = page or beside / "page.html"
     written: list[Path] = []
+    left: list[str] = []
+    if target is not None:  # first, so that a refusal leaves nothing
+        from classwise.report.robustbench import write_robustbench
+
+        block = write_robustbench(audit, target, facts)["classwise"]
+        left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]
+        written.append(target)
     if export is not None:  # first, so that an unknown form leaves no page either
         forms = [form.strip() for form in export.split(",")]
-        written = export_files(audit, files or page.parent / "files", forms)
+        written += export_files(audit, files or page.parent / "files", forms)
     typer.echo(f"page: {audit.html(page)}")
     for path in written:
         typer.echo(f"file: {path}")
+    for note in left:
+        typer.echo(f"{target}: {note}")

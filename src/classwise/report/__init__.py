@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from classwise.report.comparing import compare_page as compare_page
+    from classwise.report.curving import curve_page as curve_page
+    from classwise.report.curving import export_curve as export_curve
     from classwise.report.exporting import export as export
     from classwise.report.exporting import export_comparison as export_comparison
     from classwise.report.pages import page as page
+    from classwise.report.robustbench import write_robustbench as write_robustbench
 
 _PUBLIC = {
     "compare_page": "classwise.report.comparing",
+    "curve_page": "classwise.report.curving",
     "export": "classwise.report.exporting",
     "export_comparison": "classwise.report.exporting",
+    "export_curve": "classwise.report.curving",
     "page": "classwise.report.pages",
+    "write_robustbench": "classwise.report.robustbench",
 }
 
 __all__ = list(_PUBLIC)  # the keys are strings

@@ -1,0 +1,227 @@
+"""Audits that several processes share: real ones, and the waiting for each other by itself."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
+from torch.nn import functional
+
+from classwise.auditing import team
+from classwise.auditing.audit import audit
+from classwise.auditing.result import Audit
+from classwise.auditing.running import balanced_order, part_of
+from classwise.auditing.team import PeerError, Team, UnheardError, joined, local_device
+from classwise.data import load_data
+from classwise.errors import UserError
+from classwise.models import build_model, load_model, save_weights
+
+ROOT = Path(__file__).parents[2]
+
+
+def trained(path: Path) -> None:
+    """A small model that is right about most digits."""
+    torch.manual_seed(0)
+    data = load_data("digits", split="train", subset=300)
+    net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    for _ in range(25):
+        loss = functional.cross_entropy(net(data.pixels()), data.y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    save_weights(path, net)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes of torchrun left."""
+    path = tmp_path_factory.mktemp("together")
+    trained(path / "model.safetensors")
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "tests.auditing.together"]
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    log = path / "log.txt"
+    with log.open("wb") as file:
+        launcher = subprocess.Popen(
+            [sys.executable, *words, str(path)], cwd=ROOT, env=environment, stdout=file, stderr=file
+        )
+        try:
+            status = launcher.wait(120)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # and torchrun ends its processes
+            status = launcher.wait(60)
+    assert status == 0, log.read_text(errors="replace")[-4000:]
+    return path
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    return [pickle.loads((folder / f"rank-{rank}.pkl").read_bytes()) for rank in range(2)]
+
+
+def same(first: pd.DataFrame, second: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+
+
+def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> None:
+    alone, shared = ranks[0]["alone"], ranks[0]["shared"]
+    assert len(alone.outcomes.frame) == 5 * 101
+    same(shared.outcomes.frame, alone.outcomes.frame)
+    assert shared.outcomes.meta == alone.outcomes.meta
+    assert shared.warnings == alone.warnings
+    assert shared.environment["processes"] == 2
+    assert "processes" not in alone.environment
+    same(shared.trace, alone.trace)
+    for one, two in zip(shared.kept.get("logits", "tpgd[5]"), alone.kept.get("logits", "tpgd[5]"), strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_all_of_them_get_the_result(ranks: list[dict[str, Any]]) -> None:
+    same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
+    assert ranks[1]["shared"].worst() == ranks[0]["shared"].worst()
+
+
+def test_what_one_began_two_can_finish(ranks: list[dict[str, Any]], folder: Path) -> None:
+    assert ranks[0]["begun"] > 0
+    same(ranks[0]["resumed"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
+    same(Audit.load(folder / "killed").outcomes.frame, ranks[0]["alone"].outcomes.frame)
+
+
+def test_a_stream_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
+    same(ranks[0]["stream"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
+    assert ranks[0]["stream"].outcomes.meta.data_hash
+
+
+def test_a_curve_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
+    same(ranks[0]["curve"].frame, ranks[0]["curve alone"].frame)
+    same(ranks[1]["curve"].frame, ranks[0]["curve alone"].frame)
+
+
+def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Path) -> None:
+    (status, out, err), other = ranks[0]["cli"], ranks[1]["cli"]
+    assert (status, other) == (0, (0, "", ""))
+    assert "worst class: " in out
+    assert "2 processes share the images" in err
+    assert (folder / "cli" / "page.html").is_file()
+    net = load_model(folder / "model.safetensors")
+    data = load_data("digits", split="test", subset=120)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = audit(net, data, "Linf:0.03", ["pgd:steps=3", "fgsm"], cascade=True)
+    finally:
+        torch.set_num_threads(threads)
+    assert 20 < int(alone.outcomes.correct("all").sum()) < 110
+    same(Audit.load(folder / "cli").outcomes.frame, alone.outcomes.frame)
+
+
+def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
+    status, out, err = ranks[0]["cli again"]
+    assert (status, out) == (2, "")
+    assert "holds this audit already; resume it" in err
+    assert ranks[1]["cli again"] == (2, "", "")
+
+
+def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[1]["failure"] == "UserError: the cat sat on the power switch"
+    assert ranks[0]["failure"] == "PeerError: process 1 of 2 failed: the cat sat on the power switch"
+    assert ranks[0]["failure seconds"] < team.FAREWELL_SECONDS
+    same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
+
+
+def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        assert each["differ"] == "UserError: process 1 has another seed: 1, not 0"
+        assert "the processes read other images of the stream" in each["shuffled"]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_parts_are_of_every_class_alike(size: int) -> None:
+    y = torch.tensor([0] * 7 + [1] * 20 + [3] * 1)[torch.randperm(28, generator=torch.Generator().manual_seed(0))]
+    order = balanced_order(y)
+    parts = [part_of(order, y, Team(rank, size)) for rank in range(size)]
+    assert sorted(torch.cat(parts).tolist()) == list(range(28))
+    for label in (0, 1, 3):
+        counts = [int((y[part] == label).sum()) for part in parts]
+        assert max(counts) - min(counts) <= 1
+    assert part_of(order, y, Team()) is order
+
+
+class Pretended(team._Joined):
+    """One of two processes, whose store is in memory."""
+
+    def __init__(self, store: HashStore, rank: int) -> None:
+        Team.__init__(self, rank, 2)
+        self._store = store  # type: ignore[assignment]  # the same methods
+        self._meetings = 0
+
+
+def test_a_process_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "SILENCE_SECONDS", 0.1)
+    began = time.monotonic()
+    with pytest.raises(PeerError, match=r"process 1 of 2 was lost; .* can be resumed"):
+        Pretended(HashStore(), 0).meet()
+    assert time.monotonic() - began < 5
+
+
+def test_a_process_that_lives_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "SILENCE_SECONDS", 0.3)
+    store = HashStore()
+    first, second = Pretended(store, 0), Pretended(store, 1)
+
+    def work() -> None:
+        for _ in range(8):
+            time.sleep(0.1)
+            store.add("beat/1", 1)
+        second.meet()
+
+    worker = threading.Thread(target=work)
+    began = time.monotonic()
+    worker.start()
+    first.meet()
+    assert time.monotonic() - began > 0.75
+    worker.join()
+
+
+def test_a_process_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Pretended(HashStore(), 0)
+    with pytest.raises(PeerError, match=r"process 1 of 2 has not come to the audit in 0 s; .* alone=True"):
+        here._wait(here._arrivals, 0.05)
+
+
+def test_who_is_not_heard_speaks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "FAREWELL_SECONDS", 0.1)
+    store = HashStore()
+    assert not Pretended(store, 1).announce(UserError("the disk is full"))
+    with pytest.raises(PeerError, match="process 1 of 2 failed: the disk is full"):
+        Pretended(store, 0).check()
+    assert Pretended(store, 1).announce(UserError("the disk is full"))
+    assert UnheardError.unheard
+
+
+def test_one_process_alone_does_nothing() -> None:
+    with joined() as found:
+        assert (found.rank, found.size, found.first) == (0, 1, True)
+        found.check()
+        found.meet()
+        assert found.all(3) == found.gather(3) == [3]
+        assert found.spread(3) == 3
+
+
+def test_each_process_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert local_device("cuda") == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert [local_device(name) for name in ("cuda", "cuda:0", "cpu")] == ["cuda:1", "cuda:0", "cpu"]

@@ -1,0 +1,124 @@
+"""A script that ``torchrun`` starts in two processes; what each of them got is left in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from classwise.auditing import preparing
+from classwise.auditing.audit import audit
+from classwise.auditing.curve import curve
+from classwise.cli import main
+from classwise.compute import EXACT
+from classwise.data.stream import Stream
+from classwise.errors import UserError
+from tests.auditing import toys
+
+SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "compute": EXACT, "batch": 32}
+
+
+class Failing(toys.Linear):
+    """A model that fails after some passes."""
+
+    left = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise UserError("the cat sat on the power switch")
+        return super().forward(x)
+
+
+class Stopping:
+    """A listener that stops an audit after some images."""
+
+    def __init__(self) -> None:
+        self.left = 120
+
+    def begin(self, task: str, total: int) -> None:
+        """Ignore it."""
+
+    def advance(self, amount: int) -> None:
+        """Stop when enough are done."""
+        self.left -= amount
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def say(self, line: str) -> None:
+        """Ignore it."""
+
+
+def said(call: Any) -> str:
+    """The line of the error that a call ends with."""
+    try:
+        call()
+    except UserError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def command_line(folder: Path) -> dict[str, Any]:
+    words = ["audit", str(folder / "model.safetensors"), "--data=digits", "--subset=120", "--cascade"]
+    words += ["--threat=Linf:0.03"]
+    words += ["--attack=pgd:steps=3", "--attack=fgsm", f"--out={folder / 'cli'}"]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    first = status, out.getvalue(), err.getvalue()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+    return {"cli": first, "cli again": (status, out.getvalue(), err.getvalue())}
+
+
+def python(folder: Path, rank: int) -> dict[str, Any]:
+    data, net = toys.images(101), toys.model()
+    preparing.PIECE_BYTES = 10_000  # a stream in several pieces
+    found: dict[str, Any] = {}
+    found["shared"] = audit(net, data, keep="logits", trace=[4, 80], **SETTINGS)
+    if rank == 0:
+        found["alone"] = audit(net, data, keep="logits", trace=[4, 80], alone=True, **SETTINGS)
+        with contextlib.suppress(KeyboardInterrupt):
+            audit(net, data, out=folder / "killed", progress=Stopping(), alone=True, **SETTINGS)
+        found["begun"] = len(list((folder / "killed" / "outcomes").iterdir()))
+    dist.barrier()
+    found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
+    found["stream"] = audit(net, Stream(list(zip(data.x, data.y, strict=True)), data.class_names), **SETTINGS)
+    search: dict[str, Any] = {"highest": 0.1, "rounds": 4, "compute": EXACT, "batch": 32, "attacks": "pgd:steps=4"}
+    found["curve"] = curve(net, data, "Linf", **search)
+    if rank == 0:
+        found["curve alone"] = curve(net, data, "Linf", alone=True, **search)
+    began = time.monotonic()
+    other = Failing(toys.patterns(3), 0.2).eval()
+    other.left = 3 if rank == 1 else 1 << 30
+    found["failure"] = said(lambda: audit(other, data, **SETTINGS))
+    found["failure seconds"] = time.monotonic() - began
+    found["differ"] = said(lambda: audit(net, data, seed=rank, **SETTINGS))
+    shuffled = data.take(torch.arange(101).flip(0)) if rank else data
+    stream = Stream(list(zip(shuffled.x, shuffled.y, strict=True)), data.class_names)
+    found["shuffled"] = said(lambda: audit(net, stream, **SETTINGS))
+    found["after"] = audit(net, data, **SETTINGS).outcomes.frame
+    return found
+
+
+def run(folder: Path) -> None:
+    """Everything, one after the other."""
+    torch.set_num_threads(1)
+    found = command_line(folder)  # which initialises the group
+    rank = dist.get_rank()
+    found |= python(folder, rank)
+    (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

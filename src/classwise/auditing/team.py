@@ -108,9 +108,9 @@ class _Joined(Team):
             if not self._store.check(["failure"]):
                 return
             message = self._store.get("failure").decode()
-            self._store.add("heard", 1)
             if self.first:
                 self._store.set("told", "")
+            self._store.add("heard", 1)  # the last word: who reads it finds the rest
         raise PeerError(message)
 
     def meet(self) -> None:
@@ -142,10 +142,10 @@ class _Joined(Team):
         """Leave word that this process fails; whether the first one has heard of it, or failed itself."""
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
         try:
+            if self.first:
+                self._store.set("told", "")  # before the count, which lets the others go
             if self._store.add("failures", 1) == 1:
                 self._store.set("failure", f"process {self.rank} of {self.size} failed: {said}")
-            if self.first:
-                self._store.set("told", "")
             if isinstance(error, KeyboardInterrupt):
                 return True
             until = time.monotonic() + FAREWELL_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from classwise.attacks.engine import Finished, Job
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, Prepared, prepare
-from classwise.auditing.suite import Attacks, attack_length, parse_attacks
+from classwise.auditing.suite import Attacks, attack_length, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.draws import Draws
@@ -27,13 +27,10 @@ from classwise.stats.counts import BoolArray, IntArray
 from classwise.stats.racing import Draw, Escalate, Race, Rules, Verdict, usual_draw, usual_tolerance
 from classwise.threat import Threat
 
-RACING_SPECS: Mapping[str, tuple[str, ...]] = {
-    "first": ("pgd:steps=20,step_size=0.1eps",),
-    "escalation": ("pgd:steps=20,step_size=0.1eps,objective=margin",),
-    "rest": ("tpgd:steps=20,step_size=0.1eps",),
-}
-"""What a race runs unless told otherwise: on all images; on all survivors of a class that is hard to tell; on those
-drawn only. The first two are to break nearly all that the suite breaks, so that few draws show how little is left."""
+RACING_SUITE = "autoattack"
+"""What a race runs unless told otherwise: APGD on the cross-entropy on all images, targeted APGD on all survivors of a
+class that is hard to tell, FAB-T and Square on those drawn only. The first two break nearly all that the suite breaks,
+so that few draws show how little is left."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def race(
         data: as `audit` takes them; of a stream, the survivors of the first attack are kept in memory.
         threat: the ball.
         attacks: the suite: first the attack for all images, then the escalating one, then the rest. None:
-            `RACING_SPECS`.
+            `RACING_SUITE`.
         alpha: 1 minus the confidence.
         tol: the answer may be this much (a fraction) above the worst class. None: 0; 0.02 from 100 classes on.
         draw: how many survivors of a class to draw at once. None: see `usual_draw`.
@@ -142,8 +139,7 @@ def race(
         raise UserError(f"max_time = {max_time}: give the seconds that the race may take, above 0")
     # Whatever is out of range is refused before the first pass.
     Rules(alpha=alpha, tol=tol or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
-    default = [spec for specs in RACING_SPECS.values() for spec in specs]
-    suite = parse_attacks(default if attacks is None else attacks)
+    suite = parse_attacks(RACING_SUITE if attacks is None else attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
 

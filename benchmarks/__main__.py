@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import autoattack, evaluation, racing, training_step
+from benchmarks import autoattack, evaluation, racing, scaling, training_step
 
 ALL = {
     "training_step": training_step.run,
     "evaluation": evaluation.run,
     "autoattack": autoattack.run,
     "racing": racing.run,
+    "scaling": scaling.run,
 }
 
 

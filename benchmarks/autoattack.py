@@ -116,7 +116,8 @@ def passage(library: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: float
             found.broken[name] = broken
             found.seconds[name] = time.perf_counter() - started
             found.passes[name] = total[0] - before
-            print(f"  {library}, seed {seed}, {name}: {found.seconds[name]:.0f} s", flush=True)
+            which = broken.nonzero().squeeze(1).tolist()
+            print(f"  {library}, seed {seed}, {name}: {found.seconds[name]:.0f} s, broke {which}", flush=True)
 
 
 def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) -> str:

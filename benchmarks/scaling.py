@@ -1,0 +1,89 @@
+"""What an evaluation costs as images, steps and classes grow, and whether the batch size changes its answer."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+from benchmarks.evaluation import CHECKPOINTS
+from benchmarks.pairing import table
+from classwise.attacks.apgd import APGD
+from classwise.attacks.ascent import PGD
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Job
+from classwise.compute import FAST
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.models import build_model, load_model
+from classwise.threat import Threat
+
+THREAT = Threat("Linf", 8 / 255)
+
+
+def seconds(model: nn.Module, attack: Attack, count: int) -> float:
+    """Seconds of an attack that nothing breaks, on random images."""
+    x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    engine = Engine(model, compute=FAST, stop="never")
+    y = torch.cat(list(engine.predict([x]))).argmax(1)
+    started = time.perf_counter()
+    for _ in engine.attack(attack, THREAT, [Job(torch.arange(count), x, y)]):
+        pass
+    return time.perf_counter() - started
+
+
+def growth(*, quick: bool) -> str:
+    """Cost against images, steps and classes: each the median of three, as a multiple of the first row."""
+    count = 128 if quick else 512
+    cases = [(1, 10, 10), (2, 10, 10), (1, 20, 10), (1, 10, 100), (1, 10, 1000)]
+    models = {
+        classes: build_model("preactresnet18", num_classes=classes, in_channels=3, width=0.25).eval()
+        for classes in (10, 100, 1000)
+    }
+    taken: dict[tuple[str, int], list[float]] = {}
+    for _ in range(1 if quick else 3):
+        for place, (times, steps, classes) in enumerate(cases):
+            for name, attack in (("PGD", PGD(steps=steps)), ("APGD", APGD(steps=steps))):
+                taken.setdefault((name, place), []).append(seconds(models[classes], attack, times * count))
+    rows = []
+    for place, (times, steps, classes) in enumerate(cases):
+        cells = [f"{times * count}", f"{steps}", f"{classes}"]
+        for name in ("PGD", "APGD"):
+            median = sorted(taken[name, place])[len(taken[name, place]) // 2]
+            first = sorted(taken[name, 0])[len(taken[name, 0]) // 2]
+            cells += [f"{median:.2f} s", f"{median / first:.2f}"]
+        rows.append(cells)
+    header = ["images", "steps", "classes", "PGD", "times the first row", "APGD-CE", "times the first row"]
+    return table("Cost of an evaluation, quarter-width PreActResNet-18, every step taken", header, rows)
+
+
+def agreement(data: Images) -> str:
+    """How many images come out otherwise at another batch size."""
+    model = load_model(CHECKPOINTS / "cifar10-at.safetensors")
+    found = {}
+    for batch in (128, 64, 96, 200):
+        engine = Engine(model, compute=FAST, batch=batch)
+        broken = torch.zeros(len(data), dtype=torch.bool)
+        jobs = (Job(part.index, part.x, part.y) for part in data.batches(batch))
+        place = {int(index): row for row, index in enumerate(data.index)}
+        for done in engine.attack(PGD(steps=20, step_size="0.1eps"), THREAT, jobs):
+            for index, hit in zip(done.index.tolist(), done.broken.tolist(), strict=True):
+                broken[place[index]] = hit
+        found[batch] = broken
+    rows = [
+        [str(batch), f"{1 - float(each.float().mean()):.2%}", str(int((each != found[128]).sum()))]
+        for batch, each in found.items()
+    ]
+    header = ["batch", "robust accuracy", f"images of {len(data)} that differ from batch 128"]
+    return table("PGD-20 with bfloat16 gradients at several batch sizes, cifar10-at.safetensors", header, rows)
+
+
+def run(*, quick: bool) -> str:
+    """Both tables."""
+    try:
+        data = load_data("cifar10", split="test", subset=128 if quick else 1000, download=False)
+        second = agreement(data)
+    except UserError as error:
+        second = f"agreement between batch sizes is left out: {error}\n"
+    return growth(quick=quick) + "\n" + second

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from classwise.attacks import ATTACKS
+from classwise.attacks.suites import SUITES
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.settings import describe, make
@@ -17,7 +18,7 @@ from .conftest import Classwise
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("data", list(DATA)), ("attacks", list(ATTACKS)), ("models", list(MODELS)), ("recipes", recipe_names())],
+    [("data", list(DATA)), ("attacks", [*ATTACKS, *SUITES]), ("models", list(MODELS)), ("recipes", recipe_names())],
 )
 def test_lists_show_every_name(classwise: Classwise, command: str, names: list[str]) -> None:
     said = classwise(command)
@@ -34,6 +35,15 @@ def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
     assert all(key in said for key in known["settings"])
     example = said.splitlines()[-1].partition("as a spec: ")[2]
     assert make(ATTACKS, example) == make(ATTACKS, name)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suites_members(classwise: Classwise, name: str) -> None:
+    assert json.loads(classwise("attacks", name, "--json").out)["versions"] == {
+        version: list(specs) for version, specs in SUITES[name].items()
+    }
+    said = classwise("attacks", name).out
+    assert all(f"{name}:version={version}" in said for version in SUITES[name])
 
 
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 11_173_962), ("wrn-34-10", 46_160_474)])

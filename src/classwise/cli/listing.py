@@ -74,18 +74,28 @@ def attacks(
     name: Annotated[str | None, typer.Argument(help="An attack; without it, list all.")] = None,
     json: Json = False,
 ) -> None:
-    """List the attacks, or show the settings of one.
+    """List the attacks and suites, or show the settings of one.
 
     \b
     Examples:
         classwise attacks
         classwise attacks tpgd
+        classwise attacks autoattack
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
+    from classwise.attacks.suites import SUITES
     from classwise.settings import describe, flat_options, make
 
     if name is None:
-        _list_registry(ATTACKS, json)
+        suites = {suite: f"A suite: {', '.join(next(iter(SUITES[suite].values())))}, in cascade." for suite in SUITES}
+        _list({**_summaries(ATTACKS), **suites}, json)
+        return
+    if name in SUITES:
+        if json:
+            console.show_json({"name": name, "versions": SUITES[name]})
+            return
+        rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
+        console.show(["suite", "attacks, each on what those before it left standing"], rows)
         return
     cls = ATTACKS.load(name)
     defaults = describe(ATTACKS, make(ATTACKS, name))
@@ -158,8 +168,11 @@ def recipes(
         typer.echo(recipe.yaml().rstrip())
 
 
-def _list_registry(registry: Registry[Any], json: bool) -> None:
-    found: Mapping[str, str] = {name: _summary(registry.load(name)) for name in registry}
+def _summaries(registry: Registry[Any]) -> dict[str, str]:
+    return {name: _summary(registry.load(name)) for name in registry}
+
+
+def _list(found: Mapping[str, str], json: bool) -> None:
     if json:
         console.show_json({name: {"summary": summary} for name, summary in found.items()})
         return

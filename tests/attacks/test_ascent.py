@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
+from classwise.attacks.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.base import Attack, Case
+from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import margin
 from classwise.compute import EXACT
 from classwise.draws import Draws
@@ -106,6 +108,41 @@ def test_steep_temperatures_underflow_in_the_papers_arithmetic_and_not_in_ours()
         shares[arithmetic] = float(state["zero_gradients"].float().mean())
     assert shares["paper"] > 0.5
     assert shares["stable"] == 0
+
+
+class Confident(nn.Module):
+    """The little network with logits a hundred times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = Small(10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.small(x)
+        return 100 * logits
+
+
+def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only() -> None:
+    """At 1/T = 300 on large logits, over 1,000 images, within half a point of PGD on the margin."""
+    model, x = Confident().eval(), images(1000)
+    y = model(x).argmax(1)
+
+    def standing(attack: Ascent) -> tuple[float, float]:
+        engine = Engine(model, batch=250)
+        jobs = [Job(torch.arange(1000), x, y)]
+        done = list(engine.attack(attack, Threat("Linf", 0.04), jobs))
+        zero = sum(int(each.records["zero_gradients"].sum()) for each in done)
+        passes = sum(int(each.backwards.sum()) for each in done)
+        return 1 - sum(int(each.broken.sum()) for each in done) / 1000, zero / passes
+
+    margin_stands, _ = standing(PGD(steps=10, objective="margin"))
+    stable_stands, stable_zero = standing(TemperaturePGD(steps=10, inverse_temperature=300))
+    paper_stands, paper_zero = standing(TemperaturePGD(steps=10, inverse_temperature=300, arithmetic="paper"))
+    assert 0.1 < margin_stands < 0.9
+    assert stable_stands <= margin_stands + 0.005
+    assert stable_zero == 0
+    assert paper_zero > 0.5
+    assert paper_stands > margin_stands + 0.05
 
 
 def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:

@@ -4,6 +4,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 WORKERS ?= 2
+# Which benchmarks to run, such as evaluation; all of them take hours.
+BENCH ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -23,7 +25,7 @@ test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 bench: $(INSTALLED) $(PEERS)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -78,8 +78,8 @@ def _context(curve: Curve) -> dict[str, Any]:
     meta, summary = curve.meta, curve.summary
     weakest, overall = summary.loc[curve.weakest], summary.loc[OVERALL]
     where = " ".join(filter(None, (meta.data, meta.split)))
-    images = int(curve.summary["n"].iloc[0])
-    mean = f"{factor * weakest['mean']:.3g}"
+    images = int(weakest["n"])
+    mean = f"{factor * weakest['mean']:.3g}" + ("" if factor == 1 else f"/{factor:g}")
     span = f"{factor * weakest['mean_low']:.3g}\u2013{factor * weakest['mean_high']:.3g}"
     table = curve.table()
     return {

@@ -78,7 +78,7 @@ def _context(curve: Curve) -> dict[str, Any]:
     meta, summary = curve.meta, curve.summary
     weakest, overall = summary.loc[curve.weakest], summary.loc[OVERALL]
     where = " ".join(filter(None, (meta.data, meta.split)))
-    images = int(weakest["n"])
+    images = int(summary["n"].to_dict()[curve.weakest])
     mean = f"{factor * weakest['mean']:.3g}" + ("" if factor == 1 else f"/{factor:g}")
     span = f"{factor * weakest['mean_low']:.3g}\u2013{factor * weakest['mean_high']:.3g}"
     table = curve.table()

@@ -108,7 +108,7 @@ def passage(library: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: float
     stages = LIBRARIES[library](model, x, y, epsilon, seed)
     with counted(model) as total:
         while True:
-            started, before = time.perf_counter(), total[0]
+            started, cpu, before = time.perf_counter(), time.process_time(), total[0]
             stage = next(stages, None)
             if stage is None:
                 return found
@@ -117,7 +117,8 @@ def passage(library: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: float
             found.seconds[name] = time.perf_counter() - started
             found.passes[name] = total[0] - before
             which = broken.nonzero().squeeze(1).tolist()
-            print(f"  {library}, seed {seed}, {name}: {found.seconds[name]:.0f} s, broke {which}", flush=True)
+            cost = f"{found.seconds[name]:.0f} s, {time.process_time() - cpu:.0f} s of CPU, {found.passes[name]:,} passes"
+            print(f"  {library}, seed {seed}, {name}: {cost}, broke {which}", flush=True)
 
 
 def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) -> str:

@@ -117,7 +117,8 @@ def passage(library: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: float
             found.seconds[name] = time.perf_counter() - started
             found.passes[name] = total[0] - before
             which = broken.nonzero().squeeze(1).tolist()
-            cost = f"{found.seconds[name]:.0f} s, {time.process_time() - cpu:.0f} s of CPU, {found.passes[name]:,} passes"
+            spent = time.process_time() - cpu
+            cost = f"{found.seconds[name]:.0f} s, {spent:.0f} s of CPU, {found.passes[name]:,} passes"
             print(f"  {library}, seed {seed}, {name}: {cost}, broke {which}", flush=True)
 
 

@@ -36,7 +36,7 @@ class Compute:
 
         def run(x: Tensor) -> Tensor:
             if self.channels_last and x.ndim == 4:
-                x = x.contiguous(memory_format=torch.channels_last)
+                x = _channels_last(x)
             with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
                 logits: Tensor = module(x)
             return logits.float()
@@ -47,6 +47,18 @@ class Compute:
         """Lay the model's weights out as these settings want them; values do not change."""
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """The images in channels-last format, those of one channel too.
+
+    For one channel the two formats hold the same bytes, and torch takes such a tensor for one that is not
+    channels-last: then every layer behind it runs in the slower format. Its strides have to say so.
+    """
+    if x.shape[1] > 1:
+        return x.contiguous(memory_format=torch.channels_last)
+    count, _, height, width = x.shape
+    return x.reshape(count, height, width, 1).permute(0, 3, 1, 2)
 
 
 FAST = Compute(dtype="bfloat16", channels_last=True)

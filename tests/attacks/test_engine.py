@@ -265,16 +265,16 @@ def sized(noise: float, order: Tensor) -> tuple[Finished, dict[int, int]]:
 
 def test_the_end_of_the_data_is_run_in_smaller_batches_where_these_give_the_same_bits() -> None:
     plain, sizes = sized(0.0, torch.arange(150))
-    assert set(sizes) == {128, 64, 32}
-    assert sizes[128] < sum(sizes.values())
+    assert {128, 32} <= set(sizes) <= {128, 96, 64, 32}
+    assert sizes[32] > 5
     shuffled, _ = sized(0.0, torch.randperm(150, generator=torch.Generator().manual_seed(0)))
     assert_same(plain, shuffled)
 
 
 def test_a_model_whose_bits_depend_on_the_batch_keeps_its_batch() -> None:
     plain, sizes = sized(1e-6, torch.arange(150))
-    assert sizes.pop(64) == 1  # the one trial
-    assert set(sizes) == {128}
+    assert min(sizes.values()) == 1  # the one trial
+    assert len(sizes) == 2
     shuffled, _ = sized(1e-6, torch.randperm(150, generator=torch.Generator().manual_seed(0)))
     assert_same(plain, shuffled)
 

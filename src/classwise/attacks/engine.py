@@ -35,7 +35,7 @@ SMALLEST_BATCH = 32
 """Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
 
 _LONG = 8
-"""From how many steps on it pays to try whether a smaller batch gives the same bits, which costs half a step."""
+"""From how many steps on it pays to try whether a smaller batch gives the same bits, which costs a step."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,8 @@ class _Run:
         self.fresh = Buffer(self._rows_of(jobs))
         self.again = Buffer()  # rows that a verification sent back, or that begin another start
         self.suspects = Buffer()  # rows of which one image waits for float32
-        self.same_bits_at: dict[int, bool] = {}  # by size of batch: whether a step gave the bits of the full size
+        self.proven: set[int] = set()  # sizes of batch at which a step gave the bits of a larger one
+        self.refused = False  # whether it did not at one of them
 
     def blocks(self) -> Iterator[Finished]:
         """Run to the end of the stream."""
@@ -261,23 +262,24 @@ class _Run:
         return slots, live.index_fill(0, vacant[:count], value=True)
 
     def _stepped(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
-        """The slots after a step; in half the room when, at the end of the stream, at least half of them are vacant.
+        """The slots after a step; in a smaller room when nobody is waiting for the vacant ones.
 
-        Which kernel a library picks depends on the size of a batch, and with it the last bits. So half the room is
-        taken only after one step of the rows in it has come out bit for bit as in the full room.
+        Which kernel a library picks depends on the size of a batch, and with it the last bits. So a smaller room is
+        taken only after one step of the rows in it has come out bit for bit as in the room before.
         """
-        rows, half = live.nonzero().squeeze(1), len(live) // 2
-        proven = self.same_bits_at.get(half)
-        worthwhile = proven or (proven is None and self.attack.length >= _LONG)
-        if half < max(len(rows), SMALLEST_BATCH) or not worthwhile or self._waiting():
+        rows = live.nonzero().squeeze(1)
+        room = SMALLEST_BATCH * -(-len(rows) // SMALLEST_BATCH)
+        worthwhile = room in self.proven or not (self.refused or self.attack.length < _LONG)
+        if room >= len(live) or not worthwhile or self._waiting():
             return self._advance(slots), live
-        narrow = self._advance(take(slots, rows[torch.arange(half) % len(rows)]))
-        if proven is None:
+        narrow = self._advance(take(slots, rows[torch.arange(room) % len(rows)]))
+        if room not in self.proven:
             wide = self._advance(slots)
-            self.same_bits_at[half] = same_bits(take(wide, rows), take(narrow, torch.arange(len(rows))))
-            if not self.same_bits_at[half]:
+            if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
+                self.refused = True
                 return wide, live
-        return narrow, torch.arange(half) < len(rows)
+            self.proven.add(room)
+        return narrow, torch.arange(room) < len(rows)
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
         """Jobs as columns on the device, with the bookkeeping that every row carries."""

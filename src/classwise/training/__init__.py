@@ -27,6 +27,8 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
     {
         "ccm": "classwise.training.schedules.cfa:CCM",
         "ccr": "classwise.training.schedules.cfa:CCR",
+        "frl": "classwise.training.schedules.frl:FRL",
+        "dafa": "classwise.training.schedules.dafa:DAFA",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
     },
 )
@@ -49,7 +51,13 @@ RATES: Registry[Rate] = Registry(
     },
 )
 UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
-REDUCTIONS: Registry[object] = Registry("reduction", {"mean": "classwise.training.reductions:mean"})
+REDUCTIONS: Registry[object] = Registry(
+    "reduction",
+    {
+        "mean": "classwise.training.reductions:mean",
+        "normalised": "classwise.training.reductions:normalised",
+    },
+)
 SELECTIONS: Registry[object] = Registry(
     "selection",
     {

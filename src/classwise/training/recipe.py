@@ -137,6 +137,12 @@ class Recipe:
             if schedule.needs_beta and not objective.regularised:
                 name = part if isinstance(part, str) else part.get("name")
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+            held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
+            if held_out and self.data.validation == 0:
+                name = part if isinstance(part, str) else part.get("name")
+                raise UserError(
+                    f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
+                )
         return Parts(
             threat=None if self.threat is None else Threat.parse(self.threat),
             objective=objective,

@@ -1,0 +1,183 @@
+"""Class schedules against numbers by hand and closed forms, and a short run of each on digits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.recipe import Recipe
+from classwise.training.reductions import mean, normalised
+from classwise.training.schedules.base import Classes
+from classwise.training.schedules.dafa import DAFA, class_weights
+from classwise.training.schedules.frl import FRL
+
+NAN = math.nan
+EPSILON = 8 / 255
+
+
+def classes(count: int) -> Classes:
+    return Classes(tuple(f"class {label}" for label in range(count)), torch.full((count,), 5))
+
+
+def constants(count: int) -> ClassSettings:
+    return ClassSettings(epsilon=torch.full((count,), EPSILON), beta=torch.full((count,), 6.0))
+
+
+def close(values: Tensor | None, expected: list[float], tolerance: float = 1e-6) -> bool:
+    assert values is not None
+    return torch.allclose(values.float(), torch.tensor(expected), atol=tolerance)
+
+
+def batch_of(y: Tensor) -> TrainingBatch:
+    return TrainingBatch(torch.zeros(len(y), 1, 1, 1), y, torch.arange(len(y)), Threat("Linf", 0.1))
+
+
+# FRL
+
+
+def test_frl_by_hand_over_two_epochs() -> None:
+    """Clean errors 0.1, 0.2, 0.6 (mean 0.3), boundary errors 0.2, 0.5, 0.2 (mean 0.3), tolerance 0.07."""
+    schedule = FRL(halve_every=1)
+    state = schedule.start(classes(3))
+    signals = {"valid.clean": torch.tensor([0.9, 0.8, 0.4]), "valid.robust": torch.tensor([0.7, 0.3, 0.2])}
+    first = schedule.settings(state, constants(3), 0)
+    assert close(first.clean_weight, [1.0] * 3)
+    assert close(first.epsilon, [EPSILON] * 3)
+    state = schedule.after_epoch(state, signals, 0)
+    assert close(state["clean"], [0, 0, 0.05 * 0.23])
+    assert close(state["robust"], [0, 0.1 * 0.13, 0])
+    assert close(state["margin"], [0.2 * -0.17, 0.2 * 0.13, 0.2 * -0.17])
+    state = schedule.after_epoch(state, signals, 1)  # the rate has halved, the margin's has not
+    lam0, lam1, lam2 = 0.075 * 0.23, 0.15 * 0.13, 0.4 * 0.13
+    assert close(state["clean"], [0, 0, lam0])
+    assert close(state["robust"], [0, lam1, 0])
+    after = schedule.settings(state, constants(3), 2)
+    assert close(after.clean_weight, [1 - lam0, 1 - lam0, 1 + 2 * lam0])
+    assert close(after.robust_weight, [1 - lam1, 1 + 2 * lam1, 1 - lam1])
+    widest = EPSILON * math.exp(2 * lam2)
+    assert close(after.epsilon, [0.98 * EPSILON, widest, 0.98 * EPSILON])
+    assert close(after.step_size, [widest / 4] * 3)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_frl_multipliers_stay_in_their_bounds_and_weights_sum_to_the_classes(count: int) -> None:
+    schedule = FRL(rate=10, margin_rate=5)
+    state = schedule.start(classes(count))
+    clean = torch.linspace(0.2, 0.9, count)
+    for epoch in range(3):
+        state = schedule.after_epoch(state, {"valid.clean": clean, "valid.robust": clean * clean}, epoch)
+        for name in ("clean", "robust"):
+            assert float(state[name].min()) >= 0
+            assert float(state[name].sum()) <= 0.5 + 1e-6
+        after = schedule.settings(state, constants(count), epoch + 1)
+        for weight in (after.clean_weight, after.robust_weight):
+            assert weight is not None
+            assert float(weight.sum()) == pytest.approx(count, rel=1e-5)
+            assert float(weight.min()) >= 0.5 - 1e-5
+        assert after.epsilon is not None
+        assert float(after.epsilon.min()) >= 0.98 * EPSILON - 1e-6
+        assert float(after.epsilon.max()) <= 3 * EPSILON + 1e-6
+
+
+def test_frl_keeps_the_multipliers_of_a_class_that_validation_does_not_hold() -> None:
+    schedule = FRL()
+    signals = {"valid.clean": torch.tensor([0.9, NAN, 0.1]), "valid.robust": torch.tensor([0.5, NAN, 0.1])}
+    state = schedule.after_epoch(schedule.start(classes(3)), signals, 0)
+    assert close(state["clean"], [0, 0, 0.05 * (0.9 - 0.5 - 0.07)])
+    assert float(state["margin"][1]) == 0
+
+
+def test_frl_variants_change_weights_or_radii() -> None:
+    signals = {"valid.clean": torch.tensor([0.9, 0.3]), "valid.robust": torch.tensor([0.1, 0.3])}
+    reweight, remargin = FRL(tolerance=0.1, margin_rate=0), FRL(boundary=0)
+    state = reweight.after_epoch(reweight.start(classes(2)), signals, 0)
+    after = reweight.settings(state, constants(2), 1)
+    assert close(after.epsilon, [EPSILON] * 2)
+    assert after.step_size is None
+    assert not close(after.robust_weight, [1.0] * 2)
+    state = remargin.after_epoch(remargin.start(classes(2)), signals, 0)
+    after = remargin.settings(state, constants(2), 1)
+    assert close(after.robust_weight, [1.0] * 2)
+    assert not close(after.epsilon, [EPSILON] * 2)
+
+
+def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
+    y = torch.tensor([0, 0, 1])
+    step = Step({"clean": torch.tensor([1.0, 2.0, 3.0]), "robust": torch.tensor([4.0, 5.0, 6.0])})
+    settings = ClassSettings(clean_weight=torch.tensor([0.5, 2.0, 7.0]), robust_weight=torch.tensor([1.0, 3.0, 7.0]))
+    by_hand = (0.5 + 1 + 6) / 3 + (4 + 5 + 18) / 5
+    assert float(normalised(step, batch_of(y), settings)) == pytest.approx(by_hand)
+    plain = ClassSettings()
+    assert float(normalised(step, batch_of(y), plain)) == pytest.approx(float(mean(step, batch_of(y), plain)))
+
+
+def test_a_schedule_that_reads_validation_is_refused_without_a_split() -> None:
+    with pytest.raises(UserError, match=r"schedule 'frl' reads valid.clean, and data.validation = 0") as caught:
+        Recipe.read("frl", {"data.validation": 0, "selection": "last"})
+    assert "\n" not in str(caught.value)
+
+
+# DAFA
+
+CONFIDENCE = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]])
+
+
+def test_dafa_by_hand() -> None:
+    """P_11 < P_00 < P_22: 1 takes 0.4 * 0.5 from 0 and 0.2 * 0.8 from 2, 0 takes 0.2 * 0.8 from 2."""
+    assert close(class_weights(CONFIDENCE, 1.0), [1 - 0.2 + 0.16, 1 + 0.2 + 0.16, 1 - 0.16 - 0.16])
+    assert close(class_weights(CONFIDENCE, 0.5), [0.98, 1.18, 0.84])
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
+    logits = 3 * torch.randn(count, count, generator=torch.Generator().manual_seed(0)).double()
+    weights = class_weights(logits.softmax(1), 1.5)
+    assert float(weights.sum()) == pytest.approx(count, rel=1e-12)
+    expected = [1.0] * count
+    confidence = logits.softmax(1).tolist()
+    for i in range(count):
+        for j in range(count):
+            if confidence[i][i] < confidence[j][j]:
+                expected[i] += 1.5 * confidence[i][j] * confidence[j][j]
+                expected[j] -= 1.5 * confidence[i][j] * confidence[j][j]
+    assert weights.tolist() == pytest.approx(expected)
+
+
+def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
+    schedule = DAFA(begin=2, floor=0.7)
+    before = ClassSettings(epsilon=torch.full((3,), EPSILON), step_size=torch.full((3,), 0.01))
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": torch.eye(3)}, 0)
+    assert schedule.settings(state, before, 1) is before
+    state = schedule.after_epoch(state, {"train.confidence": CONFIDENCE}, 1)
+    weights = [0.96, 1.36, 0.7]  # 0.68 before the clamp
+    for epoch in (2, 3):
+        after = schedule.settings(state, before, epoch)
+        assert close(after.clean_weight, weights)
+        assert after.robust_weight is None
+        assert close(after.epsilon, [weight * EPSILON for weight in weights])
+        assert close(after.step_size, [weight * 0.01 for weight in weights])
+        state = schedule.after_epoch(state, {"train.confidence": torch.eye(3)}, epoch)
+
+
+def test_a_class_without_images_trades_nothing() -> None:
+    confidence = CONFIDENCE.clone()
+    confidence[1] = NAN
+    assert close(class_weights(confidence, 1.0), [1.16, 1.0, 0.84])
+
+
+def test_confidences_are_means_over_the_epochs_attacked_images() -> None:
+    sums = ClassSums(3, frozenset({"train.confidence"}), torch.device("cpu"))
+    logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    sums.add(torch.tensor([0, 0]), None, logits[:2])
+    sums.add(torch.tensor([2]), None, logits[2:])
+    confidence = sums.signals()["train.confidence"]
+    assert torch.allclose(confidence[0], logits[:2].softmax(1).mean(0))
+    assert confidence[1].isnan().all()
+    assert torch.allclose(confidence[2], torch.full((3,), 1 / 3))

@@ -56,6 +56,7 @@ REDUCTIONS: Registry[object] = Registry(
     {
         "mean": "classwise.training.reductions:mean",
         "normalised": "classwise.training.reductions:normalised",
+        "faal": "classwise.training.faal:FAAL",
     },
 )
 SELECTIONS: Registry[object] = Registry(

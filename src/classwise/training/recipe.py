@@ -112,7 +112,7 @@ class Recipe:
     attack: Part = "pgd:steps=10,step_size=0.25eps"
     craft: Literal["eval", "train"] = "eval"
     schedules: tuple[Part, ...] = ()
-    reduction: str = "mean"
+    reduction: Part = "mean"
     update: Part = "plain"
     optimizer: Part = "sgd"
     rate: Part = "step"
@@ -148,7 +148,7 @@ class Recipe:
             objective=objective,
             attack=attack,
             schedules=schedules,
-            reduction=_function(REDUCTIONS, self.reduction),
+            reduction=_reduction(self.reduction),
             update=make(UPDATES, self.update),
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
@@ -167,6 +167,9 @@ class Recipe:
             objective=describe(OBJECTIVES, parts.objective),
             attack=describe(ATTACKS, make(ATTACKS, self.attack)),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
+            reduction=describe(REDUCTIONS, parts.reduction)
+            if dataclasses.is_dataclass(parts.reduction)
+            else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
             rate=describe(RATES, parts.rate),
@@ -318,3 +321,14 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
 
 def _function(registry: Registry[Any], name: str) -> Any:
     return registry.load(name) if ":" not in name else load_object(name, registry.kind)
+
+
+def _reduction(part: Part) -> Any:
+    """A reduction: a function by its name, or an object with settings by its spec."""
+    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else str(part.get("name"))
+    found = REDUCTIONS.load(name)
+    if isinstance(found, type):
+        return make(REDUCTIONS, part)
+    if part not in (name, {"name": name}):
+        raise UserError(f"reduction {name!r} takes no options; write reduction: {name}")
+    return found

@@ -20,6 +20,7 @@ OBJECTIVES: Registry[Objective] = Registry(
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
+        "trix": "classwise.training.objectives.trix:Trix",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(
@@ -29,6 +30,10 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "ccr": "classwise.training.schedules.cfa:CCR",
         "frl": "classwise.training.schedules.frl:FRL",
         "dafa": "classwise.training.schedules.dafa:DAFA",
+        "cfol": "classwise.training.schedules.cfol:CFOL",
+        "wat": "classwise.training.schedules.wat:WAT",
+        "fair-tat": "classwise.training.schedules.fair_tat:FairTAT",
+        "class-weights": "classwise.training.schedules.long_tail:ClassWeights",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
     },
 )

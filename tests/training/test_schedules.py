@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,16 +12,28 @@ import scipy.optimize
 import torch
 from torch import Tensor
 
+from classwise.attacks.ascent import PGD
+from classwise.attacks.base import Case
+from classwise.compute import Forward
+from classwise.draws import Draws
 from classwise.errors import UserError
+from classwise.progress import Silent
 from classwise.threat import Threat
+from classwise.training import loop
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.faal import FAAL, worst_distribution
+from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.trix import Trix
 from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean, normalised
 from classwise.training.schedules.base import Classes
+from classwise.training.schedules.cfol import CFOL
 from classwise.training.schedules.dafa import DAFA, class_weights
+from classwise.training.schedules.fair_tat import FairTAT
 from classwise.training.schedules.frl import FRL
+from classwise.training.schedules.long_tail import ClassWeights
+from classwise.training.schedules.wat import WAT
 
 NAN = math.nan
 EPSILON = 8 / 255
@@ -256,3 +270,248 @@ def test_a_reduction_has_settings_that_the_recipe_keeps() -> None:
         Recipe.read("at", {"reduction": "mean:radius=0.2"})
     with pytest.raises(UserError, match="unknown reduction 'fall'"):
         Recipe.read("at", {"reduction": "fall"})
+
+
+# CFOL
+
+
+def erring(y: Tensor, wrong: list[bool], count: int) -> Step:
+    predicted = torch.where(torch.tensor(wrong), (y + 1) % count, y)
+    return Step({"robust": torch.zeros(len(y))}, robust_logits=torch.eye(count)[predicted])
+
+
+def test_cfol_is_exp3_by_hand() -> None:
+    """Classes of 1 and 3 images; two errors in class 0 and one in class 1, rate 0.5, mix 0.4."""
+    schedule = CFOL(mix=0.4, rate=0.5)
+    state = schedule.start(Classes(("a", "b"), torch.tensor([1, 3])))
+    first = schedule.settings(state, constants(2), 0)
+    assert close(first.sampling, [0.5 / 0.25, 0.5 / 0.75])  # the odds of an image, so that a class has 1/2
+    y = torch.tensor([0, 0, 1, 1, 0])
+    state = schedule.after_batch(state, erring(y, [True, True, False, True, False], 2), batch_of(y))
+    assert close(state["scores"], [2 * 0.5 / 0.5, 0.5 / 0.5])
+    focused = math.exp(2) / (math.exp(2) + math.exp(1))
+    p = 0.2 + 0.6 * focused
+    assert close(schedule.law(state), [p, 1 - p])
+    state = schedule.after_batch(state, erring(y, [False] * 2 + [True] + [False] * 2, 2), batch_of(y))
+    assert close(state["scores"], [2.0, 1.0 + 0.5 / (1 - p)])
+
+
+def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
+    schedule = CFOL(mix=0.5, rate=0.1, acts="weights")
+    state = schedule.start(Classes(("a", "b", "c"), torch.tensor([1, 3, 0])))
+    y = torch.tensor([0, 1, 1])
+    state = schedule.after_batch(state, erring(y, [True, True, True], 3), batch_of(y))
+    assert close(state["scores"], [0.1 / 0.25, 0.2 / 0.75, 0])
+    high, low = math.exp(0.4), math.exp(0.2 / 0.75)
+    p = 0.25 + 0.5 * high / (high + low)
+    after = schedule.settings(state, constants(3), 0)
+    assert close(after.robust_weight, [3 * p, 3 * (1 - p), 0])
+    assert after.sampling is None
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_cfols_law_is_a_law_whatever_the_scores(count: int) -> None:
+    schedule = CFOL()
+    state = {"scores": torch.linspace(0, 1e4, count), "shares": torch.full((count,), 1 / count)}
+    law = schedule.law(state)
+    assert float(law.sum()) == pytest.approx(1, abs=1e-5)
+    assert float(law.min()) == pytest.approx(0.5 / count)
+
+
+# WAT
+
+
+def test_wat_is_hedge_by_hand() -> None:
+    schedule = WAT(rate=0.1, beta=6)
+    state = schedule.start(classes(2))
+    assert close(schedule.settings(state, constants(2), 0).clean_weight, [1.0, 1.0])
+    total = [0.0, 0.0, 0.0]
+    for epoch, (loss, divergence) in enumerate([([1.0, 2.0], [0.1, 0.5]), ([0.5, 1.0], [0.2, 0.4])]):
+        signals = {
+            "valid.loss": torch.tensor(loss),
+            "valid.divergence": torch.tensor(divergence),
+            "valid.count": torch.tensor([3.0, 1.0]),
+        }
+        state = schedule.after_epoch(state, signals, epoch)
+        each = [loss[c] + 6 * divergence[c] for c in (0, 1)]
+        each.append((3 * each[0] + each[1]) / 4)
+        total = [before + now for before, now in zip(total, each, strict=True)]
+    raised = [math.exp(0.1 * value) for value in total]
+    w = [value / sum(raised) for value in raised]
+    assert close(schedule.experts(state), w)
+    after = schedule.settings(state, constants(2), 2)
+    for weight in (after.clean_weight, after.robust_weight):
+        assert close(weight, [2 * w[0] + w[2], 2 * w[1] + w[2]])
+
+
+def test_wat_gives_a_class_without_validation_images_the_average() -> None:
+    signals = {
+        "valid.loss": torch.tensor([1.0, NAN, 3.0]),
+        "valid.divergence": torch.tensor([0.0, NAN, 0.0]),
+        "valid.count": torch.tensor([1.0, 0.0, 1.0]),
+    }
+    schedule = WAT()
+    assert close(schedule.after_epoch(schedule.start(classes(3)), signals, 0)["losses"], [1.0, 2.0, 3.0, 2.0])
+
+
+# TRIX and FAIR-TAT
+
+
+def test_the_classes_that_trix_calls_easy_by_hand() -> None:
+    """Weights 0.96, 1.36 and 0.68 for two images of class 0 and one each of the others: their mean is 0.99."""
+    logits = CONFIDENCE.log()[torch.tensor([0, 0, 1, 2])]
+    assert Trix().easy(logits, torch.tensor([0, 0, 1, 2])).tolist() == [True, True, False, True]
+    assert Trix().easy(logits[:2], torch.tensor([0, 0])).tolist() == [False, False]  # nothing to compare with
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
+    class Watched(PGD):
+        """Remembers what it was asked."""
+
+        def run(self, model: Forward, case: Case) -> Tensor:
+            del model
+            seen.append(case)
+            return case.x
+
+    seen: list[Case] = []
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(60) % count
+    logits = 2 * torch.randn(60, count, generator=generator) + torch.eye(count)[y] * y[:, None]
+    trix = Trix()
+    trix.points(lambda x: logits, batch_of(y), Watched(), ClassSettings(), Draws(0))
+    target = seen[0].target
+    assert target is not None
+    assert torch.equal(target >= 0, trix.easy(logits, y))
+    assert 0 < int((target >= 0).sum()) < 60
+    assert not bool((target == y).any())
+    assert int(target.max()) < count
+    assert len(set(((target - y) % count)[target >= 0].tolist())) == count - 1
+
+
+def test_towards_a_target_the_divergence_gives_way_to_the_cross_entropy() -> None:
+    """A linear model whose logits are the pixels: a target's pixel rises, and the untargeted row moves as ever."""
+
+    def linear(x: Tensor) -> Tensor:
+        return 5 * x.flatten(1)
+
+    x = torch.full((2, 1, 1, 3), 0.5) + torch.tensor([0.05, 0.0, -0.05])
+    case = Case(x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), Draws(0), reference=linear(x))
+    attack = PGD(steps=5, step_size=0.05, objective="kl", begin="normal")
+    plain = attack.run(linear, case)
+    aimed = attack.run(linear, dataclasses.replace(case, target=torch.tensor([2, -1])))
+    assert torch.allclose(aimed[0].flatten(), torch.tensor([0.45, 0.4, 0.55]), atol=1e-6)
+    assert torch.equal(aimed[1], plain[1])
+
+
+def test_fair_tat_by_hand() -> None:
+    schedule = FairTAT(smoothing=1)
+    state = schedule.start(classes(3))
+    first = schedule.settings(state, constants(3), 0).target
+    assert first is not None
+    assert torch.allclose(first, (1 - torch.eye(3)) / 2)
+    confusion = torch.tensor([[5.0, 2.0, 0.0], [1.0, 6.0, 0.0], [3.0, 4.0, 9.0]])
+    state = schedule.after_epoch(state, {"train.confusion": confusion}, 0)  # false positives 4, 6, 0
+    law = schedule.settings(state, constants(3), 1).target
+    assert law is not None
+    assert torch.allclose(law, torch.tensor([[0, 7 / 8, 1 / 8], [5 / 6, 0, 1 / 6], [5 / 12, 7 / 12, 0]]))
+
+
+# Long-tail weights
+
+COUNTS = torch.tensor([100, 10, 0, 1000])
+
+
+def raw(values: list[float]) -> list[float]:
+    held = sum(value > 0 for value in values)
+    return [value * held / sum(values) for value in values]
+
+
+def test_weights_by_counts_are_their_formulas() -> None:
+    names = ("a", "b", "c", "d")
+    inverse, effective = ClassWeights(kind="inverse"), ClassWeights(kind="effective", base=0.99)
+    assert close(inverse.weights(inverse.start(Classes(names, COUNTS))), raw([1 / 100, 1 / 10, 0, 1 / 1000]))
+    by_hand = [0.01 / (1 - 0.99**100), 0.01 / (1 - 0.99**10), 0, 0.01 / (1 - 0.99**1000)]
+    assert close(effective.weights(effective.start(Classes(names, COUNTS))), raw(by_hand))
+    evenly = ClassWeights(kind="inverse", acts="sampling")
+    sampling = evenly.settings(evenly.start(Classes(names, COUNTS)), constants(4), 0).sampling
+    assert sampling is not None
+    assert close(sampling * COUNTS, [27.027027] * 2 + [0.0, 27.027027], 1e-4)  # a class is drawn as often as another
+
+
+def test_weights_by_robust_images_follow_the_last_epoch() -> None:
+    schedule = ClassWeights(kind="inverse", by="robust", begin=1)
+    state = schedule.start(classes(3))
+    before = constants(3)
+    assert schedule.settings(state, before, 0) is before
+    state = schedule.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, NAN])}, 0)
+    assert close(schedule.settings(state, before, 1).robust_weight, raw([1 / 4, 1 / 2, 1 / 5]))
+
+
+def test_weights_by_robust_error_by_hand_and_never_negative() -> None:
+    schedule = ClassWeights(kind="robust-error", strength=2)
+    state = schedule.start(classes(3))
+    assert close(schedule.weights(state), [1.0] * 3)
+    state = schedule.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 0)
+    assert close(schedule.weights(state), [0.4, 1.2, 1.4])
+    steep = ClassWeights(kind="robust-error", strength=4)
+    assert close(steep.weights(state), [0.0, 1.4 * 3 / 3.2, 1.8 * 3 / 3.2])
+
+
+# All of them, on digits
+
+TINY = {
+    "model": {"name": "preactresnet18", "width": 0.0625},
+    "data.subset": 200,
+    "data.validation": 0.2,
+    "data.augment": "none",
+    "attack.steps": 2,
+    "validation_attack": "pgd:steps=2,step_size=0.5eps",
+    "threat": "Linf:0.1",
+    "batch_size": 48,
+    "epochs": 2,
+}
+METHODS = {
+    "frl-short": {},
+    "dafa-short": {"schedules.0.begin": 1},
+    "faal-short": {},
+    "cfol-short": {"schedules.0.rate": 0.01},
+    "cfol-weights-short": {"schedules.0.rate": 0.01},
+    "wat-short": {},
+    "trix-short": {"schedules.0.begin": 1},
+    "fair-tat-short": {},
+    "effective-number-short": {},
+}
+
+
+class Killed(BaseException):
+    """Ends a run at once."""
+
+
+class KillAt(Silent):
+    """Kills the run after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left <= 0:
+            raise Killed
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = TINY | METHODS[name]
+    whole = train(name, out=tmp_path / "whole", data="digits", changes=changes)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        train(name, out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(6))
+    resumed = train(name, out=tmp_path / "killed", data="digits", changes=changes, resume=True)
+    assert whole.complete
+    for file in ("epochs.parquet", "checkpoints/last.safetensors"):
+        assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
+    states = torch.load(whole.state_file, weights_only=True)["schedules"]
+    assert all(bool(value.isfinite().all()) for state in states for value in state.values())

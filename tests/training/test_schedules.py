@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.faal import FAAL, worst_distribution
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.margin import with_margin
 from classwise.training.objectives.trix import Trix
 from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean, normalised
@@ -32,6 +34,7 @@ from classwise.training.schedules.cfol import CFOL
 from classwise.training.schedules.dafa import DAFA, class_weights
 from classwise.training.schedules.fair_tat import FairTAT
 from classwise.training.schedules.frl import FRL
+from classwise.training.schedules.ldam import LDAM
 from classwise.training.schedules.long_tail import ClassWeights
 from classwise.training.schedules.wat import WAT
 
@@ -218,7 +221,7 @@ def test_faals_distribution_lies_on_the_boundary_of_its_ball(count: int, radius:
 def test_faals_closed_form_is_what_slsqp_finds(count: int, radius: float) -> None:
     margins = torch.rand(count, generator=torch.Generator().manual_seed(7 + count)).double().numpy() * 2 - 1
     uniform = np.full(count, 1 / count)
-    found = scipy.optimize.minimize(
+    found = scipy.optimize.minimize(  # type: ignore[call-overload]  # its stubs want narrower dicts
         lambda p: -p @ margins,
         uniform,
         jac=lambda p: -margins,
@@ -455,12 +458,38 @@ def test_weights_by_robust_error_by_hand_and_never_negative() -> None:
     state = schedule.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 0)
     assert close(schedule.weights(state), [0.4, 1.2, 1.4])
     steep = ClassWeights(kind="robust-error", strength=4)
+    with pytest.warns(UserWarning, match="strength = 4 turns weights negative"):
+        state = steep.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 0)
+    state = steep.after_epoch(state, {"train.robust": torch.tensor([0.8, 0.4, 0.3])}, 1)  # said once
     assert close(steep.weights(state), [0.0, 1.4 * 3 / 3.2, 1.8 * 3 / 3.2])
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_ldam_by_hand(scale: float) -> None:
+    """Counts 160, 10, none and 810: the fourth roots of 16, 1 and 81."""
+    schedule = LDAM(begin=2, base=0.99, scale=scale)
+    state = schedule.start(Classes(("a", "b", "c", "d"), torch.tensor([160, 10, 0, 810])))
+    early, late = schedule.settings(state, constants(4), 1), schedule.settings(state, constants(4), 2)
+    assert close(early.logit_margin, [0.25, 0.5, 0, 0.5 / 3])
+    assert early.robust_weight is None
+    assert close(late.logit_margin, [0.25, 0.5, 0, 0.5 / 3])
+    assert close(late.robust_weight, raw([1 / (1 - 0.99**160), 1 / (1 - 0.99**10), 0, 1 / (1 - 0.99**810)]))
+    logits, y = torch.tensor([[0.3, 0.1, 0.0, -0.2], [0.2, 0.4, 0.1, 0.9]]), torch.tensor([0, 3])
+    expected = scale * torch.tensor([[0.05, 0.1, 0.0, -0.2], [0.2, 0.4, 0.1, 0.9 - 0.5 / 3]])
+    assert torch.allclose(with_margin(logits, y, early), expected, atol=1e-6)
+    assert with_margin(logits, y, ClassSettings()) is logits
+
+
+def test_ldam_on_balanced_data_counts_robust_images() -> None:
+    schedule = LDAM(robust=True)
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.8, NAN, 0.4])}, 0)
+    roots = [2**-0.25, 2.5**-0.25, 1]
+    assert close(schedule.settings(state, constants(3), 1).logit_margin, [0.5 * root for root in roots])
 
 
 # All of them, on digits
 
-TINY = {
+TINY: dict[str, object] = {
     "model": {"name": "preactresnet18", "width": 0.0625},
     "data.subset": 200,
     "data.validation": 0.2,
@@ -471,7 +500,7 @@ TINY = {
     "batch_size": 48,
     "epochs": 2,
 }
-METHODS = {
+METHODS: dict[str, dict[str, object]] = {
     "frl-short": {},
     "dafa-short": {"schedules.0.begin": 1},
     "faal-short": {},
@@ -481,6 +510,7 @@ METHODS = {
     "trix-short": {"schedules.0.begin": 1},
     "fair-tat-short": {},
     "effective-number-short": {},
+    "ldam-short": {"schedules.0.begin": 1},
 }
 
 
@@ -515,3 +545,21 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
         assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
     states = torch.load(whole.state_file, weights_only=True)["schedules"]
     assert all(bool(value.isfinite().all()) for state in states for value in state.values())
+
+
+def test_a_run_may_start_from_another(tmp_path: Path) -> None:
+    first = train("at-short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
+    changes = TINY | {"model": {"name": "preactresnet18", "width": 0.0625, "start": str(first.path)}}
+    still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
+    second = train("faal", out=tmp_path / "second", data="digits", changes=changes | still)
+    before, after = (dict(run.model("last").named_parameters()) for run in (first, second))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    shutil.rmtree(first.path)
+    train("faal", out=tmp_path / "second", data="digits", changes=changes | still, resume=True)  # not needed any more
+    with pytest.raises(UserError, match="first"):
+        train("faal", out=tmp_path / "third", data="digits", changes=changes)
+
+
+def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
+    """Written down before the field was there, so that runs from then resume."""
+    assert Recipe.read("at").digest() == "3760392501186802cee842ea17d41611abaec3d2eadd286dc446a014320e3ef1"

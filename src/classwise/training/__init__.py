@@ -19,6 +19,7 @@ OBJECTIVES: Registry[Objective] = Registry(
     {
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
+        "at-margin": "classwise.training.objectives.margin:MarginAdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
         "trix": "classwise.training.objectives.trix:Trix",
     },
@@ -34,6 +35,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "wat": "classwise.training.schedules.wat:WAT",
         "fair-tat": "classwise.training.schedules.fair_tat:FairTAT",
         "class-weights": "classwise.training.schedules.long_tail:ClassWeights",
+        "ldam": "classwise.training.schedules.ldam:LDAM",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
     },
 )

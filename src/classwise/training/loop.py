@@ -20,7 +20,7 @@ from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
-from classwise.models import build_model, save_weights
+from classwise.models import build_model, load_model, save_weights
 from classwise.models.modes import frozen
 from classwise.progress import Progress, Silent
 from classwise.storage import replacing, write_text
@@ -210,6 +210,9 @@ class Trainer:
         torch.manual_seed(self.recipe.seed)
         spec = model_spec(self.recipe, images)
         model = build_model(**spec)
+        start = self.recipe.model.start
+        if start is not None and not self.folder.state_file.is_file():
+            model = load_model(model, weights=start)
         self.recipe.compute.prepare(model)
         return model.to(self.device)
 

@@ -67,11 +67,13 @@ class ModelSettings:
         name: a name of the zoo, or ``package.module:callable``.
         width: the width factor.
         options: further arguments of the model.
+        start: a run folder or a file of weights to start from; None for random weights.
     """
 
     name: str = "preactresnet18"
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
 
 
 @settings
@@ -195,6 +197,8 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may lie elsewhere
+        if plain["model"]["start"] is None:
+            del plain["model"]["start"]  # as in recipes from before there was one
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
@@ -326,7 +330,7 @@ def _function(registry: Registry[Any], name: str) -> Any:
 def _reduction(part: Part) -> Any:
     """A reduction: a function by its name, or an object with settings by its spec."""
     name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else str(part.get("name"))
-    found = REDUCTIONS.load(name)
+    found: Any = REDUCTIONS.load(name)
     if isinstance(found, type):
         return make(REDUCTIONS, part)
     if part not in (name, {"name": name}):

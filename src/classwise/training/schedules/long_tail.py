@@ -7,6 +7,8 @@ the errors set the weights directly (Benz et al., 2021, section 3.3).
 from __future__ import annotations
 
 import dataclasses
+import functools
+import warnings
 from typing import Annotated, Literal
 
 import pydantic
@@ -19,6 +21,17 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.weighing import BOTH, Term, weighed
 
 Base = Annotated[Number, pydantic.Field(ge=0, lt=1)]
+
+
+def effective(counts: Tensor, base: float) -> Tensor:
+    """(1 - b) / (1 - b^n) for counts n >= 1, float64 (C,)."""
+    return (1 - base) / (1 - base ** counts.double())
+
+
+def balanced(weights: Tensor, held: Tensor) -> Tensor:
+    """The weights, 0 where a class has no images, scaled to sum to the number of those that have, (C,)."""
+    weights = torch.where(held, weights, 0.0)
+    return (weights * held.sum() / weights.sum().clamp_min(1e-12)).float()
 
 
 @settings
@@ -59,7 +72,10 @@ class ClassWeights(ClassSchedule):
         """Take over the accuracy of the classes that were seen."""
         del epoch
         now = signals["train.robust"].float()
-        return {**state, "robust": torch.where(now.isnan(), state["robust"], now)}
+        robust = torch.where(now.isnan(), state["robust"], now)
+        if self.kind == "robust-error" and bool((1 + self.strength * (robust.nanmean() - robust) < 0).any()):
+            _notice(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
+        return {**state, "robust": robust}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The weights of this epoch."""
@@ -76,10 +92,15 @@ class ClassWeights(ClassSchedule):
         robust = state["robust"]
         if self.kind == "robust-error":
             gap = (robust.nanmean() - robust).nan_to_num(nan=0.0)
-            raw = (1 + self.strength * gap).clamp_min(0)
+            raw = (1 + self.strength * gap).clamp_min(0)  # after_epoch has said so
         else:
             seen = state["counts"] * robust.nan_to_num(nan=1.0) if self.by == "robust" else state["counts"]
             seen = seen.double().clamp_min(1)
-            raw = 1 / seen if self.kind == "inverse" else (1 - self.base) / (1 - self.base**seen)
-        raw = torch.where(held, raw, 0.0)
-        return (raw * held.sum() / raw.sum()).float()
+            raw = 1 / seen if self.kind == "inverse" else effective(seen, self.base)
+        return balanced(raw, held)
+
+
+@functools.cache
+def _notice(text: str) -> None:
+    """Warn, once in a process for each text."""
+    warnings.warn(text, UserWarning, stacklevel=3)

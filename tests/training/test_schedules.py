@@ -138,9 +138,37 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
     assert float(normalised(step, batch_of(y), plain)) == pytest.approx(float(mean(step, batch_of(y), plain)))
 
 
-def test_a_schedule_that_reads_validation_is_refused_without_a_split() -> None:
-    with pytest.raises(UserError, match=r"schedule 'frl' reads valid.clean, and data.validation = 0") as caught:
-        Recipe.read("frl", {"data.validation": 0, "selection": "last"})
+@pytest.mark.parametrize(
+    ("recipe", "changes", "says"),
+    [
+        (
+            "frl",
+            {"data.validation": 0, "selection": "last"},
+            "'frl' reads valid.clean, and data.validation = 0",
+        ),
+        (
+            "wat",
+            {"data.validation": 0, "selection": "last"},
+            "'wat' reads valid.count, and data.validation = 0",
+        ),
+        ("frl", {"objective": "at"}, "sets beta, which this objective does not have"),
+        (
+            "ldam",
+            {"objective": "at"},
+            "sets margins, which this objective does not take; use at-margin",
+        ),
+        ("dafa", {"schedules.0.begin": 0}, "begin = 0"),
+        ("dafa", {"schedules.0.terms": ["cleen"]}, "terms.0 = 'cleen'"),
+        ("faal", {"reduction.radius": 0}, "radius = 0"),
+        ("cfol", {"schedules.0.mix": 1.5}, "mix = 1.5"),
+        ("effective-number", {"schedules.0.base": 1}, "base = 1"),
+        ("fair-tat", {"schedules.0.smoothing": 0}, "smoothing = 0"),
+    ],
+)
+def test_a_mistake_is_one_line_before_data_is_read(recipe: str, changes: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Recipe.read(recipe, changes)
+    assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -490,8 +518,8 @@ def test_ldam_on_balanced_data_counts_robust_images() -> None:
 # All of them, on digits
 
 TINY: dict[str, object] = {
-    "model": {"name": "preactresnet18", "width": 0.0625},
-    "data.subset": 200,
+    "model": {"name": "lenet"},
+    "data.subset": 160,
     "data.validation": 0.2,
     "data.augment": "none",
     "attack.steps": 2,
@@ -538,7 +566,7 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     whole = train(name, out=tmp_path / "whole", data="digits", changes=changes)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(name, out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(6))
+        train(name, out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
     resumed = train(name, out=tmp_path / "killed", data="digits", changes=changes, resume=True)
     assert whole.complete
     for file in ("epochs.parquet", "checkpoints/last.safetensors"):
@@ -549,7 +577,7 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
 
 def test_a_run_may_start_from_another(tmp_path: Path) -> None:
     first = train("at-short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
-    changes = TINY | {"model": {"name": "preactresnet18", "width": 0.0625, "start": str(first.path)}}
+    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
     still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
     second = train("faal", out=tmp_path / "second", data="digits", changes=changes | still)
     before, after = (dict(run.model("last").named_parameters()) for run in (first, second))

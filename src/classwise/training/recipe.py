@@ -136,12 +136,13 @@ class Recipe:
         attack = objective.inner(make(ATTACKS, self.attack))
         schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
         for part, schedule in zip(self.schedules, schedules, strict=True):
+            name = part if isinstance(part, str) else part.get("name")
             if schedule.needs_beta and not objective.regularised:
-                name = part if isinstance(part, str) else part.get("name")
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+            if schedule.needs_margin and not objective.takes_margin:
+                raise UserError(f"schedule {name!r} sets margins, which this objective does not take; use at-margin")
             held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
             if held_out and self.data.validation == 0:
-                name = part if isinstance(part, str) else part.get("name")
                 raise UserError(
                     f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
                 )

@@ -24,6 +24,8 @@ def with_margin(logits: Tensor, y: Tensor, settings: ClassSettings) -> Tensor:
 class MarginAdversarialTraining(AdversarialTraining):
     """CE(s (f(x') - m_y e_y), y), with m and s of a class schedule such as ``ldam``; x' as in AT, without them."""
 
+    takes_margin = True
+
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The cross-entropy at ``x'`` beyond the margin."""
         logits = model(points["robust"])

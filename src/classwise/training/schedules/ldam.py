@@ -41,6 +41,7 @@ class LDAM(ClassSchedule):
     terms: tuple[Term, ...] = BOTH
 
     reads = frozenset({"train.robust"})
+    needs_margin = True
 
     def start(self, classes: Classes) -> State:
         """The counts."""

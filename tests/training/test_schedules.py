@@ -16,6 +16,7 @@ from torch import Tensor
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Case
 from classwise.compute import Forward
+from classwise.data import Images
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.progress import Silent
@@ -591,3 +592,19 @@ def test_a_run_may_start_from_another(tmp_path: Path) -> None:
 def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
     """Written down before the field was there, so that runs from then resume."""
     assert Recipe.read("at").digest() == "3760392501186802cee842ea17d41611abaec3d2eadd286dc446a014320e3ef1"
+
+
+@pytest.mark.parametrize("count", [2, 100])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_any_number_of_classes_unbalanced_and_missing(name: str, count: int, tmp_path: Path) -> None:
+    """Class c has about 1/(c + 1) of the first one's images; no batch holds all of 100 classes."""
+    counts = [max(3, 40 // (label + 1)) for label in range(count)]
+    y = torch.arange(count).repeat_interleave(torch.tensor(counts))
+    x = torch.rand(len(y), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = Images(x, y, [str(label) for label in range(count)], "noise", "train")
+    run = train(name, out=tmp_path / "run", data=images, changes=TINY | METHODS[name] | {"data.subset": None})
+    assert run.complete
+    weights = run.model("last").state_dict().values()
+    assert all(bool(value.isfinite().all()) for value in weights)
+    settings = run.epochs.query("split == 'train'")[["epsilon", "clean_weight", "robust_weight"]]
+    assert bool((settings.fillna(1) >= 0).all(axis=None))

@@ -6,12 +6,14 @@ import dataclasses
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.optimize
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Case
@@ -594,10 +596,28 @@ def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
     assert Recipe.read("at").digest() == "3760392501186802cee842ea17d41611abaec3d2eadd286dc446a014320e3ef1"
 
 
+class NeverWaits(TorchDispatchMode):
+    """Refuses what would wait for a device: a number read from a tensor, a shape that depends on values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        assert func.overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("count", [2, 100])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_takes_any_number_of_classes_unbalanced_and_missing(name: str, count: int, tmp_path: Path) -> None:
+def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_never_waits_in_a_step(
+    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Class c has about 1/(c + 1) of the first one's images; no batch holds all of 100 classes."""
+    step = loop.Trainer.train_step
+
+    def watched(self: loop.Trainer, rows: Tensor, settings: ClassSettings) -> None:
+        with NeverWaits():
+            step(self, rows, settings)
+
+    monkeypatch.setattr(loop.Trainer, "train_step", watched)
     counts = [max(3, 40 // (label + 1)) for label in range(count)]
     y = torch.arange(count).repeat_interleave(torch.tensor(counts))
     x = torch.rand(len(y), 1, 8, 8, generator=torch.Generator().manual_seed(0))

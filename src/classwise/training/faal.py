@@ -37,7 +37,7 @@ def worst_distribution(margins: Tensor, radius: float) -> Tensor:
         points = low + (high - low) * shares
         divergence = -_log_distribution(points[:, None], gaps).mean(1) - math.log(count)
         last_outside = ((divergence > radius).sum() - 1).clamp(0, _GRID - 2)  # the divergence falls along the grid
-        low, high = points[last_outside], points[last_outside + 1]
+        low, high = points.take(torch.stack([last_outside, last_outside + 1])).unbind()  # a plain index would wait
     return _log_distribution((low + high) / 2, gaps).exp()
 
 

@@ -596,7 +596,7 @@ def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
     assert Recipe.read("at").digest() == "3760392501186802cee842ea17d41611abaec3d2eadd286dc446a014320e3ef1"
 
 
-class NeverWaits(TorchDispatchMode):
+class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Refuses what would wait for a device: a number read from a tensor, a shape that depends on values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -614,7 +614,7 @@ def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_nev
     step = loop.Trainer.train_step
 
     def watched(self: loop.Trainer, rows: Tensor, settings: ClassSettings) -> None:
-        with NeverWaits():
+        with NeverWaits():  # type: ignore[no-untyped-call]
             step(self, rows, settings)
 
     monkeypatch.setattr(loop.Trainer, "train_step", watched)

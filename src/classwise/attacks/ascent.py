@@ -132,10 +132,13 @@ class PGD(Ascent):
         return losses.divergence(case.reference, logits)
 
     def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
-        """As for all; but the targeted DLR has a form of its own."""
-        if self.objective != "dlr" or case.target is None:
+        """As for all; but the targeted DLR has a form of its own, and the divergence, which knows no class, none."""
+        if self.objective not in ("dlr", "kl") or case.target is None:
             return super()._signed_loss(logits, case, state)
         targeted = case.target >= 0
+        if self.objective == "kl":  # towards a target by the cross-entropy
+            nearer = -losses.cross_entropy(logits, case.target.clamp_min(0))
+            return torch.where(targeted, nearer, self.loss(logits, case.y, case))
         reached = losses.targeted_dlr(logits, case.y, torch.where(targeted, case.target, case.y))
         return torch.where(targeted, reached, self.loss(logits, case.y, case))
 

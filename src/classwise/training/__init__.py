@@ -19,7 +19,9 @@ OBJECTIVES: Registry[Objective] = Registry(
     {
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
+        "at-margin": "classwise.training.objectives.margin:MarginAdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
+        "trix": "classwise.training.objectives.trix:Trix",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(
@@ -27,6 +29,13 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
     {
         "ccm": "classwise.training.schedules.cfa:CCM",
         "ccr": "classwise.training.schedules.cfa:CCR",
+        "frl": "classwise.training.schedules.frl:FRL",
+        "dafa": "classwise.training.schedules.dafa:DAFA",
+        "cfol": "classwise.training.schedules.cfol:CFOL",
+        "wat": "classwise.training.schedules.wat:WAT",
+        "fair-tat": "classwise.training.schedules.fair_tat:FairTAT",
+        "class-weights": "classwise.training.schedules.long_tail:ClassWeights",
+        "ldam": "classwise.training.schedules.ldam:LDAM",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
     },
 )
@@ -49,7 +58,14 @@ RATES: Registry[Rate] = Registry(
     },
 )
 UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
-REDUCTIONS: Registry[object] = Registry("reduction", {"mean": "classwise.training.reductions:mean"})
+REDUCTIONS: Registry[object] = Registry(
+    "reduction",
+    {
+        "mean": "classwise.training.reductions:mean",
+        "normalised": "classwise.training.reductions:normalised",
+        "faal": "classwise.training.faal:FAAL",
+    },
+)
 SELECTIONS: Registry[object] = Registry(
     "selection",
     {

@@ -47,12 +47,24 @@ Signals = Mapping[str, Tensor]
 """What an epoch measured, by name.
 
 Per class, float (C,), NaN where a class had no image: ``train.clean`` ``train.robust`` (accuracy on the training
-batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``. Counts (C,):
-``train.count`` ``valid.count``. Matrices (C, C): ``train.confusion`` (truth by prediction under attack).
+batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``, ``valid.loss``
+(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax). Counts (C,):
+``train.count`` ``valid.count``. Matrices (C, C), rows by truth: ``train.confusion`` (counts of predictions under
+attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
-MEASURED = ALWAYS | {"train.loss", "train.confusion", "valid.clean", "valid.robust"}
+MEASURED = ALWAYS | {
+    "train.count",
+    "train.loss",
+    "train.confusion",
+    "train.confidence",
+    "valid.count",
+    "valid.clean",
+    "valid.robust",
+    "valid.loss",
+    "valid.divergence",
+}
 """Every signal that a schedule or an averager may ask for."""
 
 
@@ -72,6 +84,8 @@ class ClassSums:
             self.sums["loss"] = torch.zeros(classes, device=device)
         if "train.confusion" in reads:
             self.sums["confusion"] = torch.zeros(classes * classes, device=device)
+        if "train.confidence" in reads:
+            self.sums["confidence"] = torch.zeros(classes, classes, device=device)
 
     def add(
         self, y: Tensor, clean_logits: Tensor | None, robust_logits: Tensor | None, loss: Tensor | None = None
@@ -87,6 +101,8 @@ class ClassSums:
             self.sums["loss"].index_add_(0, y, loss.detach().float())
         if "confusion" in self.sums and robust_logits is not None:
             self.sums["confusion"].index_add_(0, y * self.classes + robust_logits.argmax(1), ones)
+        if "confidence" in self.sums and robust_logits is not None:
+            self.sums["confidence"].index_add_(0, y, robust_logits.detach().float().softmax(1))
 
     def signals(self) -> dict[str, Tensor]:
         """Per-class means so far, NaN where a class (or a quantity) was not seen."""
@@ -99,4 +115,7 @@ class ClassSums:
             found["train.loss"] = torch.where(self.sums["count"] > 0, self.sums["loss"] / self.sums["count"], nothing)
         if "confusion" in self.sums:
             found["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
+        if "confidence" in self.sums:
+            count = self.sums["robust_count"][:, None]
+            found["train.confidence"] = torch.where(count > 0, self.sums["confidence"] / count, torch.nan)
         return found

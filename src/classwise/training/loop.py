@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine, Job
+from classwise.attacks.losses import cross_entropy, divergence
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
-from classwise.models import build_model, save_weights
+from classwise.models import build_model, load_model, save_weights
 from classwise.models.modes import frozen
 from classwise.progress import Progress, Silent
 from classwise.storage import replacing, write_text
@@ -209,6 +210,9 @@ class Trainer:
         torch.manual_seed(self.recipe.seed)
         spec = model_spec(self.recipe, images)
         model = build_model(**spec)
+        start = self.recipe.model.start
+        if start is not None and not self.folder.state_file.is_file():
+            model = load_model(model, weights=start)
         self.recipe.compute.prepare(model)
         return model.to(self.device)
 
@@ -347,13 +351,23 @@ class Trainer:
         )
         assert self.parts.threat is not None
         batches = list(self.valid.batches(engine.batch))
-        clean = torch.cat(list(engine.predict(batch.x for batch in batches))).argmax(1) == self.valid.y
+        logits = torch.cat(list(engine.predict(batch.x for batch in batches)))
+        attacked = torch.zeros_like(logits)
+        clean = logits.argmax(1) == self.valid.y
         robust = torch.zeros_like(clean)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
         for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
             robust[done.row] = ~done.broken
+            attacked[done.row] = done.logits
         count = self.valid.class_counts().float()
         found = {"count": count}
+        for name, values in (
+            ("loss", cross_entropy(logits, self.valid.y)),
+            ("divergence", divergence(logits, attacked)),
+        ):
+            if f"valid.{name}" in self.reads:
+                total = torch.zeros_like(count).index_add_(0, self.valid.y, values)
+                found[name] = torch.where(count > 0, total / count, torch.nan)
         for name, right in (("clean", clean), ("robust", robust)):
             hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
             found[name] = torch.where(count > 0, hits / count, torch.nan)

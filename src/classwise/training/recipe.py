@@ -67,11 +67,13 @@ class ModelSettings:
         name: a name of the zoo, or ``package.module:callable``.
         width: the width factor.
         options: further arguments of the model.
+        start: a run folder or a file of weights to start from; None for random weights.
     """
 
     name: str = "preactresnet18"
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
+    start: str | None = None
 
 
 @settings
@@ -112,7 +114,7 @@ class Recipe:
     attack: Part = "pgd:steps=10,step_size=0.25eps"
     craft: Literal["eval", "train"] = "eval"
     schedules: tuple[Part, ...] = ()
-    reduction: str = "mean"
+    reduction: Part = "mean"
     update: Part = "plain"
     optimizer: Part = "sgd"
     rate: Part = "step"
@@ -134,15 +136,22 @@ class Recipe:
         attack = objective.inner(make(ATTACKS, self.attack))
         schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
         for part, schedule in zip(self.schedules, schedules, strict=True):
+            name = part if isinstance(part, str) else part.get("name")
             if schedule.needs_beta and not objective.regularised:
-                name = part if isinstance(part, str) else part.get("name")
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+            if schedule.needs_margin and not objective.takes_margin:
+                raise UserError(f"schedule {name!r} sets margins, which this objective does not take; use at-margin")
+            held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
+            if held_out and self.data.validation == 0:
+                raise UserError(
+                    f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
+                )
         return Parts(
             threat=None if self.threat is None else Threat.parse(self.threat),
             objective=objective,
             attack=attack,
             schedules=schedules,
-            reduction=_function(REDUCTIONS, self.reduction),
+            reduction=_reduction(self.reduction),
             update=make(UPDATES, self.update),
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
@@ -161,6 +170,9 @@ class Recipe:
             objective=describe(OBJECTIVES, parts.objective),
             attack=describe(ATTACKS, make(ATTACKS, self.attack)),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
+            reduction=describe(REDUCTIONS, parts.reduction)
+            if dataclasses.is_dataclass(parts.reduction)
+            else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
             rate=describe(RATES, parts.rate),
@@ -186,6 +198,8 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may lie elsewhere
+        if plain["model"]["start"] is None:
+            del plain["model"]["start"]  # as in recipes from before there was one
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
@@ -312,3 +326,14 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
 
 def _function(registry: Registry[Any], name: str) -> Any:
     return registry.load(name) if ":" not in name else load_object(name, registry.kind)
+
+
+def _reduction(part: Part) -> Any:
+    """A reduction: a function by its name, or an object with settings by its spec."""
+    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else str(part.get("name"))
+    found: Any = REDUCTIONS.load(name)
+    if isinstance(found, type):
+        return make(REDUCTIONS, part)
+    if part not in (name, {"name": name}):
+        raise UserError(f"reduction {name!r} takes no options; write reduction: {name}")
+    return found

@@ -25,3 +25,15 @@ def per_image(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tens
 def mean(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
     """The mean over the batch's images, ()."""
     return per_image(step, batch, settings).mean()
+
+
+def normalised(step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
+    """Each term's weighed mean over the batch, divided by the sum of its weights there and not by their number, ().
+
+    Without weights it is the plain mean. FRL's (Xu et al., ICML 2021).
+    """
+    means = []
+    for name, term in step.terms.items():
+        weight = settings.of(f"{name}_weight", batch.y) if name in ("clean", "robust") else None
+        means.append(term.mean() if weight is None else (term * weight).sum() / weight.sum().clamp_min(1e-12))
+    return torch.stack(means).sum()

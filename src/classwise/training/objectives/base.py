@@ -71,6 +71,8 @@ class Objective(ABC):
 
     #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
     regularised: ClassVar[bool] = False
+    #: Whether the class settings ``logit_margin`` and ``scale`` mean something to this objective.
+    takes_margin: ClassVar[bool] = False
 
     def inner(self, attack: Attack) -> Attack:
         """The attack that solves this objective's inner maximisation, given the recipe's."""

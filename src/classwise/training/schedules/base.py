@@ -46,6 +46,8 @@ class ClassSchedule(ABC):
     reads: ClassVar[frozenset[str]] = frozenset()
     #: Whether it changes beta, so that the objective must have one.
     needs_beta: ClassVar[bool] = False
+    #: Whether it sets logit margins, so that the objective must take them.
+    needs_margin: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, classes: Classes) -> State:

@@ -1,0 +1,82 @@
+"""FAAL's reduction (Zhang et al., AAAI 2024): the worst distribution over the classes in a ball around the uniform."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from classwise.settings import Positive, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.reductions import per_image
+
+_GRID = 256
+_ROUNDS = 6
+"""Each round narrows the bracket of log mu by the factor ``_GRID - 1``: 6 rounds leave 1e-11 of a bracket of 700."""
+
+
+def worst_distribution(margins: Tensor, radius: float) -> Tensor:
+    """The p that maximises sum_c p_c m_c with KL(U ‖ p) <= radius, float64 (C,).
+
+    By Lagrange p_c = k / (mu - m_c) with mu > max m; mu makes the divergence equal to the radius. It is found without
+    waiting for the device: a grid over log(mu - max m), narrowed a fixed number of times. Equal margins give U.
+
+    Args:
+        margins: m, (C,), finite.
+        radius: in nats, above 0.
+    """
+    count = len(margins)
+    gaps = margins.double().amax() - margins.double()
+    gaps = gaps / gaps.amax().clamp_min(torch.finfo(torch.float64).tiny)  # p does not depend on the scale of m
+    low = gaps.new_full((), -min(690.0, count * radius + math.log(count) + 2))
+    high = gaps.new_full((), math.log(2 / math.sqrt(radius)) + 2)
+    shares = torch.linspace(0, 1, _GRID, dtype=torch.float64, device=gaps.device)
+    for _ in range(_ROUNDS):
+        points = low + (high - low) * shares
+        divergence = -_log_distribution(points[:, None], gaps).mean(1) - math.log(count)
+        last_outside = ((divergence > radius).sum() - 1).clamp(0, _GRID - 2)  # the divergence falls along the grid
+        low, high = points.take(torch.stack([last_outside, last_outside + 1])).unbind()  # a plain index would wait
+    return _log_distribution((low + high) / 2, gaps).exp()
+
+
+def _log_distribution(log_distance: Tensor, gaps: Tensor) -> Tensor:
+    """Logarithms of p at mu = max m + exp(log_distance), the classes last."""
+    return (log_distance.exp() + gaps).log().neg().log_softmax(-1)
+
+
+@settings
+class FAAL:
+    """C/N sum_i p_{y_i} l_i, where p is worst for the mean margins of the classes in the batch.
+
+    The margin of an image is max_{j != y} S_j - S_y in softmax S at its attacked point (its clean one, if the objective
+    attacks none), in [-1, 1]; a class that the batch does not hold has -1.
+
+    Args:
+        radius: the bound on KL(U ‖ p), in nats.
+        weighted: weigh the margin of a class by its images in the batch over those of an even batch, as the public
+            code does.
+    """
+
+    radius: Positive = 0.5
+    weighted: bool = False
+
+    def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
+        """The loss, ()."""
+        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
+        assert logits is not None
+        p = worst_distribution(self.margins(logits, batch.y), self.radius)
+        losses = per_image(step, batch, settings)
+        return (losses * p.to(losses.dtype)[batch.y]).mean() * logits.shape[1]
+
+    def margins(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The margin of each class in the batch, (C,)."""
+        classes = logits.shape[1]
+        sure = logits.detach().float().softmax(1)
+        own = sure.gather(1, y[:, None])
+        margin = sure.scatter(1, y[:, None], -1.0).amax(1) - own.squeeze(1)
+        count = torch.zeros(classes, device=y.device).index_add_(0, y, torch.ones_like(margin))
+        total = torch.zeros(classes, device=y.device).index_add_(0, y, margin)
+        share = len(y) / classes if self.weighted else count.clamp_min(1)
+        return torch.where(count > 0, total / share, -1.0)

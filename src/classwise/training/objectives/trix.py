@@ -1,0 +1,54 @@
+"""TRIX's attack policy (Medi et al., 2025): easy classes are attacked towards a target, the others as usual."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.trades import Trades
+from classwise.training.schedules.dafa import class_weights
+
+
+@settings
+class Trix(Trades):
+    """TRADES, but images of the batch's easy classes go towards another class, drawn evenly.
+
+    A class is easy if its weight by DAFA's formula, on the clean softmax of the batch, is below the mean of the weights
+    over the batch's images. The attack on an easy image descends the cross-entropy of its target. TRIX's weights and
+    radii are the schedule ``dafa``.
+
+    Args:
+        beta: the weight of the divergence; a class schedule may set one per class.
+        strength: lambda of DAFA's formula.
+    """
+
+    strength: NonNegative = 1.0
+
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """``x'``, from the inner attack against the clean logits or towards the targets."""
+        del settings
+        with torch.no_grad():
+            reference = model(batch.x)
+        classes = reference.shape[1]
+        others = draws.child("target").integers(batch.index, (), classes - 1)
+        target = torch.where(self.easy(reference, batch.y), (batch.y + 1 + others) % classes, -1)
+        aimed = dataclasses.replace(batch, target=target)
+        return {"robust": attack.run(model, aimed.case(draws, reference=reference))}
+
+    def easy(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Whether each image is of an easy class, bool (N,), given logits on the clean images (N, C)."""
+        sure = logits.detach().float().softmax(1)
+        total = torch.zeros(sure.shape[1], sure.shape[1], device=y.device).index_add_(0, y, sure)
+        count = torch.zeros(len(total), device=y.device).index_add_(0, y, torch.ones_like(sure[:, 0]))[:, None]
+        weights = class_weights(torch.where(count > 0, total / count, torch.nan), self.strength)[y]
+        return weights < weights.mean()

@@ -1,0 +1,77 @@
+"""DAFA, distance-aware fair adversarial training (Lee et al., ICLR 2024): near classes trade weight and radius."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from classwise.settings import Count, NonNegative, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.schedules.weighing import Term, weighed
+
+
+def class_weights(confidence: Tensor, strength: float) -> Tensor:
+    """The weights of the classes before any clamp, (C,); they sum to C.
+
+    Each pair of classes with P_ii < P_jj moves ``strength`` P_ij P_jj of weight from the easier class j to the harder
+    class i, from a start of 1 (the paper's algorithm 1).
+
+    Args:
+        confidence: P, the mean softmax of the attacked images of each class, (C, C), rows by truth. A row of a class
+            without images is NaN: its pairs move nothing.
+        strength: the paper's lambda.
+    """
+    own = confidence.diagonal()
+    moved = torch.where(own[:, None] < own[None, :], confidence * own[None, :], 0.0)  # comparisons with NaN are false
+    moved = moved * strength
+    return 1 + moved.sum(1) - moved.sum(0)
+
+
+@settings
+class DAFA(ClassSchedule):
+    """Weights from the mean confidences of the last warm-up epoch, fixed from then on.
+
+    From the epoch ``begin`` on: radius and step of class c are W_c times their constants, and so are the weights of
+    ``terms``. P is measured on the training batches of the epoch before, as they are. An attack whose step is relative
+    to the radius follows by itself. (The paper's public code for AT undoes its own margins; this does not.)
+
+    Args:
+        strength: lambda: 1 for CIFAR-10, 1.5 for CIFAR-100 and STL-10 in the paper.
+        begin: the epoch (from 0) from which it acts; the paper's 70 of 110.
+        floor: the smallest weight.
+        terms: what is weighed: the clean term of TRADES, as in the paper; ``robust`` under AT.
+        margins: whether radii and steps change too.
+    """
+
+    strength: NonNegative = 1.0
+    begin: Count = 70
+    floor: NonNegative = 0.1
+    terms: tuple[Term, ...] = ("clean",)
+    margins: bool = True
+
+    reads = frozenset({"train.confidence"})
+
+    def start(self, classes: Classes) -> State:
+        """All classes weigh 1."""
+        return {"weights": torch.ones(len(classes), device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """The weights, once, at the end of the warm-up."""
+        if epoch + 1 != self.begin:
+            return state
+        return {"weights": class_weights(signals["train.confidence"], self.strength).clamp_min(self.floor)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The constants during the warm-up, then the weighed ones."""
+        if epoch < self.begin:
+            return before
+        weights = state["weights"]
+        after = weighed(before, weights, self.terms)
+        if not self.margins:
+            return after
+        assert before.epsilon is not None
+        step = None if before.step_size is None else before.step_size * weights
+        return dataclasses.replace(after, epsilon=before.epsilon * weights, step_size=step)

@@ -1,0 +1,69 @@
+"""LDAM with deferred re-weighting (Cao et al., NeurIPS 2019, eq. 12 and algorithm 1): rare classes ask for a margin."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import pydantic
+import torch
+from torch import Tensor
+
+from classwise.settings import NonNegative, Positive, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.schedules.long_tail import Base, balanced, effective
+from classwise.training.schedules.weighing import BOTH, Term, weighed
+
+
+@settings
+class LDAM(ClassSchedule):
+    """The logit margin of class c is largest (n_c / min n)^(-1/4); late in training effective-number weights join it.
+
+    The objective must take margins, as ``at-margin`` does. On balanced data, ``robust`` puts n_c a_c for n_c, a_c the
+    robust accuracy on the training batches of the last epoch (the count itself until one is known; at least 1).
+
+    Args:
+        largest: the margin of the rarest class, in logits; 0.5 in the paper.
+        scale: what logits are multiplied by after the margin; 30 in the paper, whose logits are cosines. 1 is for
+            ordinary logits.
+        begin: the epoch (from 0) from which weights act: 160 of 200 in the paper.
+        base: b of the effective number.
+        robust: whether n counts robust images.
+        terms: what losses are weighed.
+    """
+
+    largest: NonNegative = 0.5
+    scale: Positive = 30.0
+    begin: Annotated[int, pydantic.Field(ge=0)] = 160
+    base: Base = 0.9999
+    robust: bool = False
+    terms: tuple[Term, ...] = BOTH
+
+    reads = frozenset({"train.robust"})
+    needs_margin = True
+
+    def start(self, classes: Classes) -> State:
+        """The counts."""
+        counts = classes.counts.float()
+        return {"counts": counts, "robust": torch.ones_like(counts)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Take over the accuracy of the classes that were seen."""
+        del epoch
+        now = signals["train.robust"].float()
+        return {**state, "robust": torch.where(now.isnan(), state["robust"], now)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The margins, and late in training the weights."""
+        counts = state["counts"]
+        held = counts > 0
+        seen = (counts * state["robust"] if self.robust else counts).clamp_min(1)
+        scale = torch.full((), self.scale, device=counts.device)
+        after = dataclasses.replace(before, logit_margin=self.margins(seen, held), scale=scale)
+        return after if epoch < self.begin else weighed(after, balanced(effective(seen, self.base), held), self.terms)
+
+    def margins(self, counts: Tensor, held: Tensor) -> Tensor:
+        """The margin of each class, (C,), given its images and whether it has any; 0 for one without."""
+        rarest = counts.masked_fill(~held, torch.inf).amin()
+        return torch.where(held, self.largest * (counts / rarest) ** -0.25, 0.0)

@@ -1,0 +1,51 @@
+"""WAT, worst-class adversarial training (Li and Liu, AAAI 2023): Hedge over the classes and their average."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.schedules.weighing import weighed
+
+
+@settings
+class WAT(ClassSchedule):
+    """Losses of class c weigh C w_c + w_{C+1}, where w = softmax(rate * the experts' losses summed over the epochs).
+
+    The experts are the C classes and the plain average. Their losses are CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) on the
+    validation split, after each epoch. A class without validation images is given the average's loss.
+
+    Args:
+        rate: eta of Hedge.
+        beta: the weight of the divergence in the experts' losses; that of the objective may be another.
+    """
+
+    rate: NonNegative = 0.1
+    beta: NonNegative = 6.0
+
+    reads = frozenset({"valid.loss", "valid.divergence", "valid.count"})
+
+    def start(self, classes: Classes) -> State:
+        """No losses yet, so that every class weighs 1."""
+        return {"losses": torch.zeros(len(classes) + 1, device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Add the epoch's losses."""
+        del epoch
+        loss = (signals["valid.loss"] + self.beta * signals["valid.divergence"]).float()
+        count = signals["valid.count"]
+        average = (loss.nan_to_num() * count).sum() / count.sum()
+        return {"losses": state["losses"] + torch.cat([torch.where(loss.isnan(), average, loss), average[None]])}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The weights of this epoch."""
+        del epoch
+        experts = self.experts(state)
+        return weighed(before, (len(experts) - 1) * experts[:-1] + experts[-1])
+
+    def experts(self, state: State) -> Tensor:
+        """w, (C + 1,); the average is last."""
+        return (self.rate * state["losses"]).softmax(0)

@@ -48,7 +48,13 @@ RATES: Registry[Rate] = Registry(
         "cosine": "classwise.training.rates:Cosine",
     },
 )
-UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
+UPDATES: Registry[Update] = Registry(
+    "update",
+    {
+        "plain": "classwise.training.updates:Plain",
+        "awp": "classwise.training.updates:AWP",
+    },
+)
 REDUCTIONS: Registry[object] = Registry("reduction", {"mean": "classwise.training.reductions:mean"})
 SELECTIONS: Registry[object] = Registry(
     "selection",

@@ -272,7 +272,7 @@ class Trainer:
             taken.append(parts.objective.step(self.forward, batch, points, settings))
             return parts.reduction(taken[-1], batch, settings)
 
-        parts.update(model, self.optimizer, loss)
+        parts.update(model, self.optimizer, loss, progress)
         step = taken[-1]
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)

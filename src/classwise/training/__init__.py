@@ -46,6 +46,8 @@ RATES: Registry[Rate] = Registry(
         "step": "classwise.training.rates:Step",
         "one-cycle": "classwise.training.rates:OneCycle",
         "cosine": "classwise.training.rates:Cosine",
+        "cyclic": "classwise.training.rates:Cyclic",
+        "three-stage": "classwise.training.rates:Linear",
     },
 )
 UPDATES: Registry[Update] = Registry(

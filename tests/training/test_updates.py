@@ -82,7 +82,8 @@ def test_awp_comes_back_to_the_bit_and_bears_a_gradient_of_zero() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
     def loss() -> Tensor:
-        return nn.Sequential(*model[:3])(X).square().mean()
+        value: Tensor = model[2](model[1](model[0](X))).square().mean()
+        return value
 
     AWP(gamma=0.5)(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, 0.4)
     for name, value in model.state_dict().items():

@@ -34,8 +34,11 @@ AVERAGERS: Registry[Averager] = Registry(
     "averaging",
     {
         "none": "classwise.training.averaging:NoAverage",
+        "swa": "classwise.training.averaging:SWA",
         "ema": "classwise.training.averaging:EMA",
         "fawa": "classwise.training.averaging:FAWA",
+        "fawa-chart": "classwise.training.averaging:ChartFAWA",
+        "fawa-iut": "classwise.training.averaging:IUTFAWA",
     },
 )
 OPTIMISERS: Registry[Optimiser] = Registry("optimizer", {"sgd": "classwise.training.optimisers:SGD"})

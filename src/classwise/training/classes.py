@@ -47,12 +47,13 @@ Signals = Mapping[str, Tensor]
 """What an epoch measured, by name.
 
 Per class, float (C,), NaN where a class had no image: ``train.clean`` ``train.robust`` (accuracy on the training
-batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``. Counts (C,):
+batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``, ``valid.soft``
+(mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts (C,):
 ``train.count`` ``valid.count``. Matrices (C, C): ``train.confusion`` (truth by prediction under attack).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
-MEASURED = ALWAYS | {"train.loss", "train.confusion", "valid.clean", "valid.robust"}
+MEASURED = ALWAYS | {"train.loss", "train.confusion", "valid.clean", "valid.robust", "valid.soft"}
 """Every signal that a schedule or an averager may ask for."""
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine, Job
+from classwise.attacks.losses import margin
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
@@ -218,9 +219,6 @@ class Trainer:
     def _check(self) -> None:
         for name in self.reads - MEASURED:
             raise unknown("signal", name, MEASURED)
-        gated = any(name.startswith("valid") for name in self.reads)
-        if self.valid is None and (self.recipe.selection != "last" or gated):
-            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
 
     def _begin(self) -> None:
         """A new folder: the recipe, the environment, the split."""
@@ -348,15 +346,19 @@ class Trainer:
         assert self.parts.threat is not None
         batches = list(self.valid.batches(engine.batch))
         clean = torch.cat(list(engine.predict(batch.x for batch in batches))).argmax(1) == self.valid.y
-        robust = torch.zeros_like(clean)
+        robust, soft = torch.zeros_like(clean), torch.zeros(len(clean), device=self.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
         for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
             robust[done.row] = ~done.broken
+            soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
         count = self.valid.class_counts().float()
         found = {"count": count}
         for name, right in (("clean", clean), ("robust", robust)):
             hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
             found[name] = torch.where(count > 0, hits / count, torch.nan)
+        if "valid.soft" in self.reads:
+            sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
+            found["soft"] = torch.where(count > 0, sums / count, torch.nan)
         return found
 
     def _averaged(self) -> nn.Module:

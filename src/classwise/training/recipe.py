@@ -137,6 +137,10 @@ class Recipe:
             if schedule.needs_beta and not objective.regularised:
                 name = part if isinstance(part, str) else part.get("name")
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+        averaging = make(AVERAGERS, self.averaging)
+        gated = any(name.startswith("valid") for part in (averaging, *schedules) for name in part.reads)
+        if self.data.validation == 0 and (self.selection != "last" or gated):
+            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
         return Parts(
             threat=None if self.threat is None else Threat.parse(self.threat),
             objective=objective,
@@ -146,7 +150,7 @@ class Recipe:
             update=make(UPDATES, self.update),
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
-            averaging=make(AVERAGERS, self.averaging),
+            averaging=averaging,
             selection=_function(SELECTIONS, self.selection),
             validation_attack=make(ATTACKS, self.validation_attack),
             augment=make(AUGMENTATIONS, self.data.augment),

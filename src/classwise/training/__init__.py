@@ -41,7 +41,13 @@ AVERAGERS: Registry[Averager] = Registry(
         "fawa-iut": "classwise.training.averaging:IUTFAWA",
     },
 )
-OPTIMISERS: Registry[Optimiser] = Registry("optimizer", {"sgd": "classwise.training.optimisers:SGD"})
+OPTIMISERS: Registry[Optimiser] = Registry(
+    "optimizer",
+    {
+        "sgd": "classwise.training.optimisers:SGD",
+        "adam": "classwise.training.optimisers:Adam",
+    },
+)
 RATES: Registry[Rate] = Registry(
     "rate",
     {

@@ -22,7 +22,7 @@ from classwise.environment import environment
 from classwise.errors import UserError, unknown
 from classwise.models import build_model, save_weights
 from classwise.models.modes import frozen
-from classwise.progress import Progress, Silent
+from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
 from classwise.threat import Threat
 from classwise.training.averaging import Average
@@ -331,6 +331,8 @@ class Trainer:
             frame.to_parquet(temporary, index=False)
         write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
         self.progress.say(self._summary(splits, seconds))
+        if isinstance(self.progress, Measured):
+            self.progress.measured(self.epoch, self._numbers())
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
         """Clean and robust accuracy of each class on the validation split, under the final point of its attack."""
@@ -401,6 +403,14 @@ class Trainer:
 
     def _tell(self, **event: Any) -> None:
         self.events.append({"epoch": self.epoch, **event})
+
+    def _numbers(self) -> dict[str, float]:
+        """What the epoch's rows hold, by split, quantity and class, and the learning rate of its last step."""
+        names = ("clean", "robust", "epsilon", "step_size", "beta", "clean_weight", "robust_weight")
+        rows = [row for row in self.rows if row["epoch"] == self.epoch]
+        found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
+        rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
+        return rate | {name: float(value) for name, value in found.items() if value is not None}
 
     def _summary(self, splits: Mapping[str, Mapping[str, Tensor]], seconds: float) -> str:
         parts = [f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"]

@@ -138,7 +138,7 @@ class Recipe:
                 name = part if isinstance(part, str) else part.get("name")
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
         averaging = make(AVERAGERS, self.averaging)
-        gated = any(name.startswith("valid") for part in (averaging, *schedules) for name in part.reads)
+        gated = any(name.startswith("valid") for name in averaging.reads.union(*(part.reads for part in schedules)))
         if self.data.validation == 0 and (self.selection != "last" or gated):
             raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
         return Parts(

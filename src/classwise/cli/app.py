@@ -35,6 +35,7 @@ for command in (
     listing.attacks,
     listing.models,
     listing.recipes,
+    listing.cite,
 ):
     app.command()(command)
 

@@ -18,7 +18,6 @@ from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 
 from .test_cfa import weights
-from .test_loop import SMALL, KillAt, Killed, contents
 
 
 def soft(worst: float, count: int = 3) -> Signals:
@@ -133,18 +132,6 @@ def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
         state = gate.after_epoch(Average(), weights(1.0), signals, 0.5)
         assert state.news is not None
         assert not state.news["admitted"]
-
-
-@pytest.mark.parametrize("recipe", ["at-swa-short", "at-ema-step-short", "cfa-at-chart-short", "cfa-at-iut-short"])
-def test_averages_resume_to_the_same_bits(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = SMALL | {"epochs": 2, "averaging.begin": 0.25}
-    whole = train(recipe, out=tmp_path / "whole", data="digits", changes=changes)
-    assert "average" in whole.kept()
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train(recipe, out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(6))
-    cut = train(recipe, out=tmp_path / "cut", data="digits", changes=changes, resume=True)
-    assert contents(cut) == contents(whole)
 
 
 def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(

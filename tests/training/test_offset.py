@@ -26,7 +26,7 @@ ATTACK = "pgd:steps=2,step_size=0.5eps"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = SMALL | {"data.subset": 400, "epochs": 3, "batch_size": 32}
+    changes = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
     return train("at-short", out=tmp_path_factory.mktemp("offset") / "run", data="digits", changes=changes)
 
 

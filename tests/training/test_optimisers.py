@@ -1,20 +1,14 @@
-"""Adam's first steps by hand, and a resumed run."""
+"""Adam's first steps by hand."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from classwise.errors import UserError
-from classwise.training import loop
-from classwise.training.loop import train
 from classwise.training.optimisers import Adam
 from classwise.training.recipe import Recipe
-
-from .test_loop import SMALL, KillAt, Killed, contents
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
@@ -32,16 +26,6 @@ def test_adams_first_two_steps_by_hand(decoupled: bool) -> None:
         mean, square = first * mean + (1 - first) * seen, second * square + (1 - second) * seen**2
         weight -= lr * (mean / (1 - first**step)) / (square / (1 - second**step)) ** 0.5
         assert float(model.weight.detach()) == pytest.approx(weight, abs=1e-6)
-
-
-def test_adam_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = SMALL | {"epochs": 2}
-    whole = train("at-adam-short", out=tmp_path / "whole", data="digits", changes=changes)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train("at-adam-short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(3))
-    cut = train("at-adam-short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
-    assert contents(cut) == contents(whole)
 
 
 def test_a_bad_beta_names_the_field() -> None:

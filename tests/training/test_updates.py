@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.training import loop
-from classwise.training.loop import train
 from classwise.training.updates import AWP, Plain
-
-from .test_loop import SMALL, KillAt, Killed, contents
 
 X = torch.linspace(-1, 1, 24).view(8, 3)
 
@@ -88,14 +83,3 @@ def test_awp_comes_back_to_the_bit_and_bears_a_gradient_of_zero() -> None:
     AWP(gamma=0.5)(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, 0.4)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
-
-
-@pytest.mark.parametrize("recipe", ["at-awp-short", "trades-awp-short"])
-def test_awp_resumes_to_the_same_bits(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = SMALL | {"epochs": 2}
-    whole = train(recipe, out=tmp_path / "whole", data="digits", changes=changes)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train(recipe, out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(3))
-    cut = train(recipe, out=tmp_path / "cut", data="digits", changes=changes, resume=True)
-    assert contents(cut) == contents(whole)

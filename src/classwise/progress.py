@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 
 class Progress(Protocol):
@@ -16,6 +17,14 @@ class Progress(Protocol):
 
     def say(self, line: str) -> None:
         """Something worth a line happened."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A listener that wants numbers too; a training tells it what each epoch measured."""
+
+    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
+        """The epoch (from 0) is done; names such as ``valid/robust/cat`` to what they were."""
 
 
 class Silent:

@@ -61,6 +61,29 @@ def test_a_printed_recipe_is_the_recipe(classwise: Classwise, tmp_path: Path) ->
     assert yaml.safe_load(said.out) == as_json
 
 
+def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
+    shown = yaml.safe_load(classwise("recipes", "show", "trades-awp", "--set", "epochs=60").out)
+    assert shown["update"] == {"name": "awp", "gamma": 0.005, "begin": 0.05}
+    assert shown["attack"]["restarts"] == 1
+    assert shown["epochs"] == 60
+    assert Recipe.read(shown).parts() == Recipe.read("trades-awp", {"epochs": 60}).parts()
+    assert yaml.safe_load(classwise("recipes", "show", "standard").out)["threat"] is None
+    for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
+        said = classwise("recipes", *words)
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert "name one recipe" in said.err
+
+
+def test_what_to_cite(classwise: Classwise) -> None:
+    said = classwise("cite", "cfa-at")
+    assert said.out.count("@inproceedings{") == 2
+    assert "CFA: Class-wise Calibrated Fair Adversarial Training" in said.out
+    assert json.loads(classwise("cite", "awp", "--json").out)[0]["year"] == 2020
+    assert classwise("cite", "standard").out.startswith("% standard: no paper")
+    said = classwise("cite", "cfa-att")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+
+
 def test_changes_need_a_recipe(classwise: Classwise) -> None:
     assert classwise("recipes", "--set", "epochs=60").status == 2
 

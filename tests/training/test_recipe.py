@@ -12,7 +12,7 @@ import yaml
 
 from classwise.errors import UserError
 from classwise.threat import Threat
-from classwise.training.rates import Constant, Cosine, OneCycle, Rate, Step
+from classwise.training.rates import Constant, Cosine, Cyclic, Linear, OneCycle, Rate, Step
 from classwise.training.recipe import Recipe, recipe_names
 
 
@@ -88,6 +88,8 @@ def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, valu
         ("at", {"compute.dtype": "float16"}, "dtype = 'float16'"),
         ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0"),
         ("cfa-at", {"schedules.3.lambda1": 1}, "the list has no item 3"),
+        ("fast-at", {"rate.peak": 1}, "peak = 1"),
+        ("fast-at", {"rate": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}}, "[0.5, 0.5] should rise"),
     ],
 )
 def test_a_mistake_is_one_line(name: str, changes: Mapping[str, Any], says: str) -> None:
@@ -127,6 +129,10 @@ def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
         (Step(), {0.0: 1.0, 0.499: 1.0, 0.5: 0.1, 0.75: 0.01, 1.0: 0.01}),
         (OneCycle(), {0.0: 0.0, 0.2: 0.5, 0.4: 1.0, 0.7: 0.5, 1.0: 0.0}),
         (Cosine(), {0.0: 1.0, 0.5: 0.5, 1.0: 0.0}),
+        (Cyclic(), {0.0: 0.0, 0.25: 0.5, 0.5: 1.0, 0.75: 0.5, 0.999: 0.002}),
+        (Cyclic(cycles=2, peak=0.25, low=0.2), {0.0: 0.2, 0.125: 1.0, 0.3125: 0.6, 0.5: 0.2, 0.625: 1.0}),
+        (Linear(), {0.0: 0.0, 1 / 30: 0.5, 1 / 15: 1.0, 3.5 / 15: 0.55, 0.4: 0.1, 0.6: 0.055, 0.8: 0.01, 1.0: 0.001}),
+        (Linear(points=((0.5, 2.0), (0.75, 1.0))), {0.0: 2.0, 0.5: 2.0, 0.625: 1.5, 0.9: 1.0}),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -24,6 +24,7 @@ ATTACKS: Registry[Attack] = Registry(
         "foreign": "classwise.attacks.foreign:Foreign",
         "md": "classwise.attacks.margins:MD",
         "mifgsm": "classwise.attacks.momentum:MIFGSM",
+        "n-fgsm": "classwise.attacks.ascent:NFGSM",
         "nattack": "classwise.attacks.nattack:NAttack",
         "pgd": "classwise.attacks.ascent:PGD",
         "pgd-t": "classwise.attacks.ascent:PGDT",

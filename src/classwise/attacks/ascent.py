@@ -6,6 +6,7 @@ targeted margin: Gowal et al. 2019 (MultiTargeted). Temperature-PGD: Tian et al.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from typing import Literal
 
@@ -74,13 +75,17 @@ class Ascent(Attack):
         return {
             **state,
             **remembered,
-            "x": case.threat.project(x + move, case.x),
+            "x": self._bounded(x + move, case),
             "seen": x,
             "margin": losses.margin(logits, case.y),
             "iteration": iteration,
             "zero_gradients": state["zero_gradients"] + (gradient.flatten(1).abs().amax(1) == 0),
             "done": iteration >= self.steps,
         }
+
+    def _bounded(self, x: Tensor, case: Case) -> Tensor:
+        """The point brought back to where iterates may be: the ball and the box."""
+        return case.threat.project(x, case.x)
 
     def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
         """The loss against the label; for rows with a target, the negative loss against the target."""
@@ -199,6 +204,31 @@ class FGSM(Ascent):
         """Cross-entropy."""
         del case
         return losses.cross_entropy(logits, y)
+
+
+@settings
+class NFGSM(FGSM):
+    """N-FGSM (de Jorge et al., NeurIPS 2022): one step from a noisy image, not brought back to the ball.
+
+    x' = clip(x + eta) + step sign(gradient there), clipped to [0, 1] again, eta uniform in a ball of ``noise`` radii.
+    It is meant for training: the point may lie ``noise`` radii and a step from the image; an audit brings it back.
+
+    Args:
+        noise: the radius of the noise, in radii of the ball.
+    """
+
+    begin: Start = "uniform"
+    noise: Positive = 2.0
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The image plus noise, in [0, 1]."""
+        wide = case.threat.with_epsilon(case.threat.epsilon * self.noise)
+        return super().start(model, dataclasses.replace(case, threat=wide))
+
+    def _bounded(self, x: Tensor, case: Case) -> Tensor:
+        """The box alone."""
+        del case
+        return x.clamp(0, 1)
 
 
 @settings

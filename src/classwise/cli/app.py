@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from classwise import __version__
-from classwise.cli import auditing, comparing, demonstrating, listing, reporting, training
+from classwise.cli import auditing, comparing, demonstrating, listing, offsetting, reporting, training
 from classwise.errors import UserError
 
 BAD_INPUT = 2
@@ -27,6 +27,7 @@ app = typer.Typer(
 for command in (
     demonstrating.demo,
     training.train,
+    offsetting.offset,
     auditing.audit,
     comparing.compare,
     reporting.report,
@@ -34,6 +35,7 @@ for command in (
     listing.attacks,
     listing.models,
     listing.recipes,
+    listing.cite,
 ):
     app.command()(command)
 

@@ -17,6 +17,7 @@ from classwise.errors import UserError
 if TYPE_CHECKING:
     from classwise.data.images import Images
     from classwise.registry import Registry
+    from classwise.training.recipe import Recipe
 
 
 def data(
@@ -136,8 +137,12 @@ def models(json: Json = False) -> None:
 
 
 def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="A recipe's name or file, to print it complete; without it, list all.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[show] [NAME]",
+            help="A recipe's name or file, to print it as it is written; with show, every default too. [list all]",
+        ),
     ] = None,
     changes: Changes = None,
     json: Json = False,
@@ -147,12 +152,19 @@ def recipes(
     \b
     Examples:
         classwise recipes
+        classwise recipes show trades-awp
         classwise recipes cfa-at --set epochs=60 > mine.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.recipe import Recipe, recipe_names
 
     wanted = pairs(changes)
-    if name is None:
+    names = list(words or ())
+    given = " ".join(names)
+    whole = names[:1] == ["show"]
+    names = names[whole:]
+    if len(names) > 1 or (whole and not names):
+        raise UserError(f"recipes {given}: name one recipe, as in classwise recipes show cfa-at")
+    if not names:
         if wanted:
             raise UserError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
         found = [Recipe.read(known) for known in recipe_names()]
@@ -161,11 +173,45 @@ def recipes(
             return
         console.show(["name", "epochs", "what it is"], [(one.name, one.epochs, one.description) for one in found])
         return
-    recipe = Recipe.read(name, wanted)
+    recipe = Recipe.read(names[0], wanted)
+    if whole:
+        recipe = _whole(recipe)
     if json:
         console.show_json(dataclasses.asdict(recipe))
     else:
         typer.echo(recipe.yaml().rstrip())
+
+
+def _whole(recipe: Recipe) -> Recipe:
+    """The recipe with every default of every part; a radius that the data decide stays open."""
+    from classwise.threat import Threat
+
+    threat = recipe.parts().threat
+    return dataclasses.replace(
+        recipe.completed(threat or Threat("Linf", 0.0)), threat=None if threat is None else str(threat)
+    )
+
+
+def cite(
+    name: Annotated[str, typer.Argument(help="A recipe, or a part of one such as awp or ccm.")],
+    json: Json = False,
+) -> None:
+    """Print what to cite for a recipe or a part, as BibTeX.
+
+    \b
+    Example:
+        classwise cite cfa-trades >> paper.bib
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.citing import papers
+
+    found = papers(name)
+    if json:
+        console.show_json([dataclasses.asdict(paper) for paper in found])
+        return
+    if not found:
+        typer.echo(f"% {name}: no paper; it is common property or this library's own")
+        return
+    typer.echo("\n\n".join(paper.bibtex() for paper in found))
 
 
 def _summaries(registry: Registry[Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from classwise.cli.options import Changes, Device, Estimate, Json, Resume, Root,
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
+    from classwise.progress import Progress
     from classwise.training.folder import Run
     from classwise.training.recipe import Recipe
 
@@ -33,6 +34,9 @@ def train(
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
     resume: Resume = False,
     estimate: Estimate = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write each epoch for TensorBoard too.")
+    ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -59,7 +63,7 @@ def train(
     if estimate:
         _estimate(plan, len(folders), device, json)
         return
-    runs = _train_all(plan, folders, resume, device)
+    runs = _train_all(plan, folders, resume, device, tensorboard)
     if json:
         console.show_json([_facts(run) for run in runs])
         return
@@ -68,7 +72,9 @@ def train(
     typer.echo(f"next: classwise audit {runs[0].path}")
 
 
-def _train_all(plan: Recipe, folders: dict[int, Path], resume: bool, device: str) -> list[Run]:
+def _train_all(
+    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, board: Path | None = None
+) -> list[Run]:
     from classwise.training.loop import train as train_one
 
     runs = []
@@ -77,7 +83,14 @@ def _train_all(plan: Recipe, folders: dict[int, Path], resume: bool, device: str
             if len(folders) > 1:
                 listener.say(f"seed {seed}: {folder}")
             changed = {"seed": seed}
-            runs.append(train_one(plan, out=folder, resume=resume, device=device, progress=listener, changes=changed))
+            with contextlib.ExitStack() as stack:
+                told: Progress = listener
+                if board is not None:
+                    from classwise.training.tensorboard import TensorBoard
+
+                    place = board / f"seed-{seed}" if len(folders) > 1 else board
+                    told = stack.enter_context(TensorBoard(place, listener))
+                runs.append(train_one(plan, out=folder, resume=resume, device=device, progress=told, changes=changed))
     return runs
 
 

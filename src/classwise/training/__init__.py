@@ -43,11 +43,20 @@ AVERAGERS: Registry[Averager] = Registry(
     "averaging",
     {
         "none": "classwise.training.averaging:NoAverage",
+        "swa": "classwise.training.averaging:SWA",
         "ema": "classwise.training.averaging:EMA",
         "fawa": "classwise.training.averaging:FAWA",
+        "fawa-chart": "classwise.training.averaging:ChartFAWA",
+        "fawa-iut": "classwise.training.averaging:IUTFAWA",
     },
 )
-OPTIMISERS: Registry[Optimiser] = Registry("optimizer", {"sgd": "classwise.training.optimisers:SGD"})
+OPTIMISERS: Registry[Optimiser] = Registry(
+    "optimizer",
+    {
+        "sgd": "classwise.training.optimisers:SGD",
+        "adam": "classwise.training.optimisers:Adam",
+    },
+)
 RATES: Registry[Rate] = Registry(
     "rate",
     {
@@ -55,9 +64,17 @@ RATES: Registry[Rate] = Registry(
         "step": "classwise.training.rates:Step",
         "one-cycle": "classwise.training.rates:OneCycle",
         "cosine": "classwise.training.rates:Cosine",
+        "cyclic": "classwise.training.rates:Cyclic",
+        "three-stage": "classwise.training.rates:Linear",
     },
 )
-UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
+UPDATES: Registry[Update] = Registry(
+    "update",
+    {
+        "plain": "classwise.training.updates:Plain",
+        "awp": "classwise.training.updates:AWP",
+    },
+)
 REDUCTIONS: Registry[object] = Registry(
     "reduction",
     {

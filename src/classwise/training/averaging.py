@@ -1,17 +1,20 @@
-"""Averages of weights along the run: none, exponential, and exponential with a gate on the worst class (FAWA)."""
+"""Averages of weights along the run: none, plain, exponential, and exponential with a gate on the worst class."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import pydantic
 import torch
 from torch import Tensor
 
 from classwise.errors import UserError
-from classwise.settings import Share, settings
+from classwise.settings import Count, NonNegative, Number, Share, settings
 from classwise.training.classes import Signals
 
 Weights = Mapping[str, Tensor]
@@ -98,6 +101,35 @@ class EMA(Averager):
 
 
 @settings
+class SWA(Averager):
+    """Stochastic weight averaging (Izmailov et al., UAI 2018): the plain mean of late weights.
+
+    The statistics of batch normalisation are averaged with the weights; the paper measures them anew instead, with a
+    pass over the training images.
+
+    Args:
+        begin: the share of training from which it runs.
+        every: fold in after each ``"epoch"`` or each ``"step"``.
+    """
+
+    begin: Share = 0.5
+    every: Literal["epoch", "step"] = "epoch"
+
+    def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
+        """Fold the step's weights in, if it runs by steps."""
+        return self._folded(state, weights) if self.every == "step" and progress >= self.begin else state
+
+    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
+        """Fold the epoch's weights in, if it runs by epochs."""
+        del signals
+        return self._folded(state, weights) if self.every == "epoch" and progress >= self.begin else state
+
+    def _folded(self, state: Average, weights: Weights) -> Average:
+        count = state.facts.get("count", 0)
+        return Average(blend(state.weights, weights, count / (count + 1)), {"count": count + 1})
+
+
+@settings
 class FAWA(Averager):
     """Fairness-aware weight averaging (Wei et al., CVPR 2023, section 4.3): an average that unfair epochs do not enter.
 
@@ -141,3 +173,118 @@ class FAWA(Averager):
         if admitted or plain:
             return Average(blend({} if first else state.weights, weights, self.decay), facts, news)
         return Average(state.weights, facts, news)
+
+
+@settings
+class GatedAverage(Averager):
+    """An exponential average that an epoch enters only if its gate lets it; what FAWA is, whatever the gate.
+
+    The first admitted epoch is the start of the average. Until one is admitted the plain average is kept in its place,
+    and said so; so is a stretch of epochs in which none was.
+
+    Args:
+        decay: the weight of the past.
+        begin: the share of training from which epochs may enter; the gate watches all of them.
+        patience: after how many refused epochs in a row the run's log is told.
+    """
+
+    decay: Share = 0.85
+    begin: Share = 0.25
+    patience: Count = 20
+
+    @abstractmethod
+    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """What the epoch reached (NaN if no class could be measured) and what it had to reach.
+
+        Args:
+            history: what each epoch before reached, the oldest first.
+            signals: what the epoch measured.
+        """
+
+    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
+        """Fold the epoch's weights in if the gate lets them."""
+        history = state.facts.get("history", [])
+        reached, bar = self.judge(history, signals)
+        facts = {"admitted": 0, "refused": 0} | state.facts | {"history": [*history, reached]}
+        if progress < self.begin:
+            return Average(state.weights, facts)
+        admitted = reached >= bar
+        facts["admitted"] += admitted
+        facts["refused"] = 0 if admitted else facts["refused"] + 1
+        plain = not facts["admitted"]
+        news = {"event": "fawa", "admitted": admitted, "worst": reached, "threshold": bar, "plain_average_kept": plain}
+        if facts["refused"] and facts["refused"] % self.patience == 0:
+            news["refused_in_a_row"] = facts["refused"]
+        if admitted or plain:
+            first = admitted and facts["admitted"] == 1
+            return Average(blend({} if first else state.weights, weights, self.decay), facts, news)
+        return Average(state.weights, facts, news)
+
+
+@settings
+class ChartFAWA(GatedAverage):
+    """FAWA that compares epochs with each other, as a control chart does (ours).
+
+    The validation images are the same each epoch, so what is special about them is common to all epochs and cancels in
+    a comparison, where it does not against a fixed threshold. Each image scores sigmoid((p_y - max other p) / 0.1) at
+    the last point of the validation attack, which says more than right or wrong; an epoch reaches W, the lowest class
+    mean. The reference is the largest median of W over any ``window`` consecutive epochs before; the epoch is admitted
+    if W is at least the reference less ``slack`` * 1.4826 * MAD of the last ``window`` epochs (their median absolute
+    deviation from their median; 1.4826 makes it a standard deviation). Before there are so many, it must reach the
+    median of the epochs so far.
+
+    Args:
+        window: epochs of a window.
+        slack: how many standard deviations below the reference still pass.
+    """
+
+    window: Count = 10
+    slack: NonNegative = 0.5
+
+    reads = frozenset({"valid.soft"})
+
+    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """The lowest class mean of the soft scores, and the chart's limit."""
+        reached = _lowest(signals["valid.soft"])
+        known = [value for value in history if value == value]  # not NaN
+        if len(known) < self.window:
+            return reached, statistics.median(known) if known else 0.0
+        windows = (known[first : first + self.window] for first in range(len(known) - self.window + 1))
+        reference = max(statistics.median(window) for window in windows)
+        recent = known[-self.window :]
+        middle = statistics.median(recent)
+        deviation = 1.4826 * statistics.median(abs(value - middle) for value in recent)
+        return reached, reference - self.slack * deviation
+
+
+@settings
+class IUTFAWA(GatedAverage):
+    """FAWA that admits an epoch only if every class is shown to reach the threshold (an intersection-union test).
+
+    The epoch reaches the lowest of the classes' one-sided lower Wilson bounds. It takes many validation images to show
+    anything: about 250 a class.
+
+    Args:
+        threshold: what every class must be shown to reach.
+        confidence: how sure each bound is.
+    """
+
+    threshold: Share = 0.2
+    confidence: Annotated[Number, pydantic.Field(gt=0.5, lt=1)] = 0.9
+
+    reads = frozenset({"valid.robust"})
+
+    def judge(self, history: list[float], signals: Signals) -> tuple[float, float]:
+        """The lowest lower bound, and the threshold."""
+        del history
+        share, count = signals["valid.robust"].double(), signals["valid.count"].double()
+        z = statistics.NormalDist().inv_cdf(self.confidence)
+        centre = share + z * z / (2 * count)
+        spread = z * (share * (1 - share) / count + z * z / (4 * count * count)).sqrt()
+        return _lowest((centre - spread) / (1 + z * z / count)), self.threshold
+
+
+def _lowest(values: Tensor) -> float:
+    """The lowest of the classes that could be measured; NaN if none could."""
+    known = values[~values.isnan()]
+    return float(known.min()) if len(known) else math.nan

@@ -48,7 +48,8 @@ Signals = Mapping[str, Tensor]
 
 Per class, float (C,), NaN where a class had no image: ``train.clean`` ``train.robust`` (accuracy on the training
 batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean`` ``valid.robust``, ``valid.loss``
-(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax). Counts (C,):
+(mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax), ``valid.soft``
+(mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts (C,):
 ``train.count`` ``valid.count``. Matrices (C, C), rows by truth: ``train.confusion`` (counts of predictions under
 attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image).
 """
@@ -64,6 +65,7 @@ MEASURED = ALWAYS | {
     "valid.robust",
     "valid.loss",
     "valid.divergence",
+    "valid.soft",
 }
 """Every signal that a schedule or an averager may ask for."""
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine, Job
-from classwise.attacks.losses import cross_entropy, divergence
+from classwise.attacks.losses import cross_entropy, divergence, margin
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.modes import frozen
-from classwise.progress import Progress, Silent
+from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
 from classwise.threat import Threat
 from classwise.training.averaging import Average
@@ -222,9 +222,6 @@ class Trainer:
     def _check(self) -> None:
         for name in self.reads - MEASURED:
             raise unknown("signal", name, MEASURED)
-        gated = any(name.startswith("valid") for name in self.reads)
-        if self.valid is None and (self.recipe.selection != "last" or gated):
-            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
 
     def _begin(self) -> None:
         """A new folder: the recipe, the environment, the split."""
@@ -276,7 +273,7 @@ class Trainer:
             taken.append(parts.objective.step(self.forward, batch, points, settings))
             return parts.reduction(taken[-1], batch, settings)
 
-        parts.update(model, self.optimizer, loss)
+        parts.update(model, self.optimizer, loss, progress)
         step = taken[-1]
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
@@ -337,6 +334,8 @@ class Trainer:
             frame.to_parquet(temporary, index=False)
         write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
         self.progress.say(self._summary(splits, seconds))
+        if isinstance(self.progress, Measured):
+            self.progress.measured(self.epoch, self._numbers())
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
         """Clean and robust accuracy of each class on the validation split, under the final point of its attack."""
@@ -354,11 +353,12 @@ class Trainer:
         logits = torch.cat(list(engine.predict(batch.x for batch in batches)))
         attacked = torch.zeros_like(logits)
         clean = logits.argmax(1) == self.valid.y
-        robust = torch.zeros_like(clean)
+        robust, soft = torch.zeros_like(clean), torch.zeros(len(clean), device=self.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
         for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
             robust[done.row] = ~done.broken
             attacked[done.row] = done.logits
+            soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
         count = self.valid.class_counts().float()
         found = {"count": count}
         for name, values in (
@@ -371,6 +371,9 @@ class Trainer:
         for name, right in (("clean", clean), ("robust", robust)):
             hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
             found[name] = torch.where(count > 0, hits / count, torch.nan)
+        if "valid.soft" in self.reads:
+            sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
+            found["soft"] = torch.where(count > 0, sums / count, torch.nan)
         return found
 
     def _averaged(self) -> nn.Module:
@@ -413,6 +416,14 @@ class Trainer:
 
     def _tell(self, **event: Any) -> None:
         self.events.append({"epoch": self.epoch, **event})
+
+    def _numbers(self) -> dict[str, float]:
+        """What the epoch's rows hold, by split, quantity and class, and the learning rate of its last step."""
+        names = ("clean", "robust", "epsilon", "step_size", "beta", "clean_weight", "robust_weight")
+        rows = [row for row in self.rows if row["epoch"] == self.epoch]
+        found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
+        rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
+        return rate | {name: float(value) for name, value in found.items() if value is not None}
 
     def _summary(self, splits: Mapping[str, Mapping[str, Tensor]], seconds: float) -> str:
         parts = [f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"]

@@ -38,3 +38,27 @@ class SGD(Optimiser):
             weight_decay=self.weight_decay,
             nesterov=self.nesterov,
         )
+
+
+@settings
+class Adam(Optimiser):
+    """Adam (Kingma and Ba, ICLR 2015).
+
+    Args:
+        lr: the full learning rate.
+        betas: the weights of the past in the means of the gradient and of its square.
+        eps: added to the root of the latter.
+        weight_decay: the factor of the weights that joins the gradient, or that leaves the weights if ``decoupled``.
+        decoupled: decay the weights apart from the gradient (AdamW: Loshchilov and Hutter, ICLR 2019).
+    """
+
+    lr: Positive = 1e-3
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+    decoupled: bool = False
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Adam or AdamW over all parameters."""
+        kind = torch.optim.AdamW if self.decoupled else torch.optim.Adam
+        return kind(model.parameters(), lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from typing import Annotated
 
-from classwise.settings import NonNegative, Share, settings
+import pydantic
+
+from classwise.errors import UserError
+from classwise.settings import Count, NonNegative, Number, Share, settings
 
 
 class Rate(ABC):
@@ -58,6 +63,64 @@ class OneCycle(Rate):
         up = progress / self.peak if self.peak > 0 else 1.0
         down = (1 - progress) / (1 - self.peak) if self.peak < 1 else 1.0
         return min(up, down)
+
+
+@settings
+class Cyclic(Rate):
+    """Triangles in a row, each from ``low`` up to the full rate and down to ``low`` again (Smith, WACV 2017).
+
+    One triangle with its peak in the middle is the cyclic schedule of fast AT (Wong, Rice and Kolter, ICLR 2020).
+
+    Args:
+        cycles: how many triangles.
+        peak: where in its triangle the rate is highest, as a share of it.
+        low: the factor at a triangle's ends.
+    """
+
+    cycles: Count = 1
+    peak: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.5
+    low: Share = 0.0
+
+    def factor(self, progress: float) -> float:
+        """The height in the triangle that is being passed."""
+        place = progress * self.cycles % 1
+        height = min(place / self.peak, (1 - place) / (1 - self.peak))
+        return self.low + (1 - self.low) * height
+
+
+@settings
+class Linear(Rate):
+    """Straight lines between points; level before the first and after the last.
+
+    The defaults are fast AT's three stages on ImageNet (Wong, Rice and Kolter, ICLR 2020): in 15 epochs 0 to
+    0.4 in the first, 0.04 at the 6th, 0.004 at the 12th, 0.0004 at the end, as factors of 0.4.
+
+    Args:
+        points: (share of training, factor) pairs, the shares rising.
+    """
+
+    points: tuple[tuple[Share, NonNegative], ...] = (
+        (0.0, 0.0),
+        (1 / 15, 1.0),
+        (6 / 15, 0.1),
+        (12 / 15, 0.01),
+        (1.0, 0.001),
+    )
+
+    def __post_init__(self) -> None:
+        shares = [share for share, _ in self.points]
+        if not shares or any(later <= earlier for earlier, later in itertools.pairwise(shares)):
+            raise UserError(f"rate points at shares {shares} should rise, as in [[0, 0], [0.5, 1], [1, 0]]")
+
+    def factor(self, progress: float) -> float:
+        """The line's height."""
+        before, low = self.points[0]
+        for share, height in self.points:
+            if progress < share:
+                span = share - before
+                return low if span == 0 else low + (height - low) * (progress - before) / span
+            before, low = share, height
+        return low
 
 
 @settings

@@ -146,6 +146,10 @@ class Recipe:
                 raise UserError(
                     f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
                 )
+        averaging = make(AVERAGERS, self.averaging)
+        gated = any(name.startswith("valid") for name in averaging.reads)
+        if self.data.validation == 0 and (self.selection != "last" or gated):
+            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
         return Parts(
             threat=None if self.threat is None else Threat.parse(self.threat),
             objective=objective,
@@ -155,7 +159,7 @@ class Recipe:
             update=make(UPDATES, self.update),
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
-            averaging=make(AVERAGERS, self.averaging),
+            averaging=averaging,
             selection=_function(SELECTIONS, self.selection),
             validation_attack=make(ATTACKS, self.validation_attack),
             augment=make(AUGMENTATIONS, self.data.augment),

@@ -1,0 +1,69 @@
+"""``classwise offset``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.errors import UserError
+
+
+def offset(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    which: Annotated[
+        str | None, typer.Option("--which", help="last, best, average or best-average. [the one that speaks for it]")
+    ] = None,
+    attack: Annotated[
+        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+    ] = "pgd:steps=8,step_size=0.25eps",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/offset.safetensors]")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Even out a trained model with a constant for each class.
+
+    The constants are found on the run's validation split, added to the logits inside the model, and saved with it.
+
+    \b
+    Example:
+        classwise offset runs/at
+        classwise audit runs/at/checkpoints/offset.safetensors --data cifar10
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.folder import Run
+    from classwise.training.offset import offset as find
+
+    opened = Run.open(run)
+    kept = {str(name): name for name in opened.kept()}
+    if which is not None and which not in kept:
+        raise UserError(f"{run} holds no weights {which!r}; it has {', '.join(kept) or 'none yet'}")
+    check_device(device)
+    with console.progress() as listener:
+        found = find(
+            opened,
+            which=None if which is None else kept[which],
+            attack=attack,
+            out=new_file(out, "--out"),
+            device=device,
+            progress=listener,
+        )
+    first = found.rounds[found.rounds["round"] == 0].set_index("class")
+    last = found.rounds[found.rounds["round"] == found.rounds["round"].max()].set_index("class")
+    if json:
+        classes = {
+            name: {"offset": row["offset"], "robust_before": first.loc[name, "robust"], "robust": row["robust"]}
+            for name, row in last.iterrows()
+        }
+        console.show_json({"weights": str(found.path), "classes": classes})
+        return
+    rows = [
+        (name, f"{row['offset']:+.3f}", f"{first.loc[name, 'robust']:.1%}", f"{row['robust']:.1%}")
+        for name, row in last.iterrows()
+    ]
+    console.show(["class", "constant", "validation robust before", "after"], rows)
+    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")

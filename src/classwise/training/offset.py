@@ -1,0 +1,150 @@
+"""A constant for each class added to the logits after training: the plain row of every fairness table (ours)."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.engine import Engine, Job
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.models import save_weights
+from classwise.models.base import Classifier, bare
+from classwise.progress import Progress, Silent
+from classwise.settings import Spec, make
+from classwise.threat import Threat
+from classwise.training.folder import Run, Which
+
+RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
+"""How far a round moves the constants for each unit of accuracy that a class lies below the mean."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What the search for the constants found.
+
+    Args:
+        path: the file of the model with the constants inside.
+        constants: what each class's logit gained, (C,).
+        rounds: a row per round and class: robust accuracy on the validation split before the round's change, and the
+            constant then in force; the last round's rows are those of the saved model.
+    """
+
+    path: Path
+    constants: Tensor
+    rounds: pd.DataFrame
+
+
+def offset(
+    run: str | Path | Run,
+    *,
+    which: Which | None = None,
+    data: Images | None = None,
+    attack: Spec = "pgd:steps=8,step_size=0.25eps",
+    rates: Sequence[float] = RATES,
+    out: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Offset:
+    """Even out a trained classifier with C constants on its logits, and save it with them inside its last layer.
+
+    Each round attacks the run's own validation split and moves b_c by rate * (mean accuracy - accuracy of class c),
+    accuracies as fractions, over the classes that the split holds; the others keep 0. No weight is trained. A method
+    that does not beat this has shown little.
+
+    Args:
+        run: the run, or its folder.
+        which: which of its kept models; None for the one that speaks for the run.
+        data: the training images, where the run was given them itself.
+        attack: what the validation split is attacked with, at the run's radius.
+        rates: how far each round moves.
+        out: the file to write; by default ``checkpoints/offset.safetensors`` of the run.
+        device: where to compute.
+        progress: who is told how it goes.
+
+    Raises:
+        UserError: if the run has no validation split, its images are others than these, or the model's last layer is
+            not known or has no bias.
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    rates = list(rates)
+    if not rates or not all(0 < rate < float("inf") for rate in rates):
+        raise UserError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
+    member = make(ATTACKS, attack)
+    which = which or run.default_weights()
+    if not run.weights_file(which).is_file():
+        raise UserError(f"{run.path} holds no weights {which!r}; it has {', '.join(run.kept())}")
+    valid = _validation(run, data)
+    model = copy.deepcopy(run.model(which)).to(device)
+    bias = _bias(model)
+    trained, names = bias.detach().clone(), valid.class_names
+    threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
+    count = valid.class_counts().to(device)
+    constants, rows = torch.zeros_like(trained), []
+    listener.begin("offset", len(rates) + 1)
+    for turn, rate in enumerate([*rates, 0.0]):
+        engine = Engine(
+            model, compute=run.recipe.compute, batch=max(32, run.recipe.batch_size), stop="never", seed=run.recipe.seed
+        )
+        hits = torch.zeros(len(names), device=device)
+        jobs = [Job(batch.index, batch.x, batch.y) for batch in valid.to(torch.device(device)).batches(engine.batch)]
+        for done in engine.attack(member, threat, jobs):
+            hits.index_add_(0, done.y, (~done.broken).float())
+        robust = torch.where(count > 0, hits / count, torch.nan)
+        columns = (names, robust.tolist(), constants.tolist())
+        rows += [
+            {"round": turn, "label": label, "class": name, "robust": share, "offset": constant}
+            for label, (name, share, constant) in enumerate(zip(*columns, strict=True))
+        ]
+        constants = constants + rate * (robust.nanmean() - robust).nan_to_num(0.0)
+        with torch.no_grad():
+            bias.copy_(trained + constants)
+        listener.advance(1)
+    path = Path(out) if out is not None else run.weights_file("offset")
+    _save(run, which, model, constants, path)
+    return Offset(path, constants.cpu(), pd.DataFrame(rows))
+
+
+def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Path) -> None:
+    """The model with what its file said, and where the constants come from; the path is new or an offset's."""
+    about = {
+        "recipe": run.recipe.name,
+        "class_names": run.environment["data"]["classes"],
+        "offset_of": which,
+        "offset": [round(value, 6) for value in constants.tolist()],
+    }
+    save_weights(path, model, about)
+
+
+def _bias(model: nn.Module) -> nn.Parameter:
+    """The bias of the last layer: a constant added to it is one added to the logit."""
+    network = bare(model)
+    layer = network.classifier if isinstance(network, Classifier) else None
+    if layer is None or layer.bias is None:
+        kind = type(network).__name__
+        raise UserError(f"{kind} has no last linear layer with a bias to hold the constants; use a model of the zoo")
+    return layer.bias
+
+
+def _validation(run: Run, data: Images | None) -> Images:
+    """The images that the run held out."""
+    held = json.loads((run.path / "validation.json").read_text(encoding="utf-8"))["index"]
+    if not held:
+        raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
+    settings = run.recipe.data
+    images = data
+    if images is None:
+        images = load_data(
+            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+        )
+    if images.fingerprint() != run.environment["data"]["fingerprint"]:
+        raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
+    return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))

@@ -1,0 +1,60 @@
+"""TensorBoard as one listener more; it needs the extra ``classwise[tensorboard]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from classwise.errors import UserError
+from classwise.progress import Progress, Silent
+
+
+class TensorBoard:
+    """Writes what each epoch measured for TensorBoard, and passes everything on to another listener.
+
+    A run that is resumed writes its further epochs beside the former ones, and TensorBoard joins them.
+
+    Args:
+        folder: where TensorBoard is to look.
+        listener: who else listens.
+
+    Raises:
+        UserError: if TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | Path, listener: Progress | None = None) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError(
+                "TensorBoard is not installed; install it with: pip install classwise[tensorboard]"
+            ) from error
+        self.listener = listener or Silent()
+        self.writer = SummaryWriter(str(folder))
+
+    def begin(self, task: str, total: int) -> None:
+        """Pass it on."""
+        self.listener.begin(task, total)
+
+    def advance(self, amount: int) -> None:
+        """Pass it on."""
+        self.listener.advance(amount)
+
+    def say(self, line: str) -> None:
+        """Pass it on."""
+        self.listener.say(line)
+
+    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
+        """A scalar for each number, at the epoch."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, epoch)
+        self.writer.flush()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.close()

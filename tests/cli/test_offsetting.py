@@ -1,0 +1,30 @@
+"""``classwise offset``: what it prints and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from .conftest import Classwise
+
+
+def test_offset_writes_a_model_and_says_what_it_did(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    said = classwise("offset", run, "--attack", "pgd:steps=1")
+    assert said.status == 0, said.err
+    assert "constant" in said.out
+    assert (run / "checkpoints" / "offset.safetensors").is_file()
+    said = classwise("offset", run, "--which", "last", "--attack", "pgd:steps=1", "--json", "--out", tmp_path / "o.st")
+    assert said.status == 0, said.err
+    facts = json.loads(said.out)
+    assert Path(facts["weights"]) == tmp_path / "o.st"
+    assert len(facts["classes"]) == 10
+
+
+def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    said = classwise("offset", run_folder, "--which", "nonsense")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "holds no weights 'nonsense'" in said.err
+    assert classwise("offset", tmp_path).status == 2

@@ -1,0 +1,152 @@
+"""SWA by its closed form, the chart gate and the intersection-union gate by hand, and both in real runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from classwise.errors import UserError
+from classwise.training import loop
+from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
+from classwise.training.classes import Signals
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+
+from .test_cfa import weights
+
+
+def soft(worst: float, count: int = 3) -> Signals:
+    """A worst class, better ones, and one that the split has not."""
+    return {"valid.soft": torch.tensor([*torch.linspace(worst, 0.9, count - 1).tolist(), math.nan])}
+
+
+@pytest.mark.parametrize("every", ["epoch", "step"])
+def test_swa_is_the_mean_of_what_it_met(every: str) -> None:
+    averager, state = SWA(begin=0.5, every="step" if every == "step" else "epoch"), Average()
+    for place, value in enumerate([100.0, 1.0, 2.0, 6.0, 7.0]):
+        progress = 0.25 + place / 4
+        state = averager.after_step(state, weights(value), progress)
+        if every == "epoch":
+            state = averager.after_epoch(state, weights(value), {}, progress)
+    assert float(state.weights["w"]) == pytest.approx(4.0)
+    assert float(state.weights["bn.running_mean"]) == pytest.approx(40.0)
+    assert int(state.weights["steps"]) == 7  # counters are taken over
+    assert state.facts == {"count": 4}
+
+
+def test_the_step_average_is_its_closed_form_and_a_later_epoch_leaves_it() -> None:
+    averager, state = EMA(decay=0.9, begin=0.0, every="step"), Average()
+    values = [3.0, 1.0, 4.0, 1.0, 5.0]
+    for value in values:
+        state = averager.after_step(state, weights(value), 0.0)
+        state = averager.after_epoch(state, weights(99.0), {}, 0.0)
+    expected = 0.9**4 * 3 + 0.1 * sum(0.9 ** (4 - place) * values[place] for place in range(1, 5))
+    assert float(state.weights["w"]) == pytest.approx(expected)
+
+
+def test_the_chart_by_hand() -> None:
+    """A window of 3: medians of the first epochs, then the best window's median less half a deviation."""
+    gate = ChartFAWA(begin=0.0, decay=0.0, window=3, slack=0.5)
+    state, bars, admitted = Average(), [], []
+    reached = [0.30, 0.20, 0.26, 0.29, 0.20, 0.40]
+    for value in reached:
+        state = gate.after_epoch(state, weights(value * 100), soft(value), 0.5)
+        assert state.news is not None
+        bars.append(state.news["threshold"])
+        admitted.append(state.news["admitted"])
+    expected = [
+        0.0,  # nothing to compare with
+        0.30,
+        0.25,  # median of 0.30, 0.20
+        0.26 - 0.5 * 1.4826 * 0.04,  # deviations 0.04, 0.06, 0
+        0.26 - 0.5 * 1.4826 * 0.03,  # windows 0.26, 0.26; the last is 0.20, 0.26, 0.29
+        0.26 - 0.5 * 1.4826 * 0.03,  # windows 0.26, 0.26, 0.26; the last is 0.26, 0.29, 0.20
+    ]
+    assert bars == pytest.approx(expected, abs=1e-6)
+    assert admitted == [True, False, True, True, False, True]
+    assert state.facts["admitted"] == 4
+    assert state.facts["history"] == pytest.approx(reached)
+
+
+def test_the_charts_reference_is_the_best_window_and_its_spread_the_last_ones() -> None:
+    gate = ChartFAWA()
+    history = [0.1] * 5 + [0.30, 0.31, 0.32, 0.33, 0.34] * 2 + [0.2, 0.21] * 5
+    medians = [statistics.median(history[first : first + 10]) for first in range(len(history) - 9)]
+    bar = gate.judge(history, soft(0.2))[1]
+    assert bar == pytest.approx(max(medians) - 0.5 * 1.4826 * 0.005)
+    assert max(medians) == pytest.approx(0.32)
+
+
+def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> None:
+    gate, state = ChartFAWA(begin=0.5, patience=2), Average()
+    told = []
+    for epoch, value in enumerate([0.5, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1]):
+        state = gate.after_epoch(state, weights(float(epoch)), soft(value), epoch / 8)
+        if epoch < 4:
+            assert not state.weights
+            assert state.news is None
+        else:
+            assert state.news is not None
+            told.append((state.news["admitted"], state.news["plain_average_kept"], state.news.get("refused_in_a_row")))
+    assert told == [(False, True, None), (False, True, 2), (False, True, None)]
+    assert state.weights  # the plain average is kept meanwhile
+    kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
+    assert float(kept.weights["w"]) == 50.0  # the first admitted epoch begins the real average
+    again = gate.after_epoch(kept, weights(1.0), soft(0.01), 0.9)
+    assert torch.equal(again.weights["w"], kept.weights["w"])
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_the_tests_bound_is_wilsons_at_ninety_per_cent(count: int) -> None:
+    images = torch.full((count,), 250.0)
+    right = torch.arange(count).remainder(40) + 60.0
+    right[0] = 50.0
+    signals = {"valid.robust": right / images, "valid.count": images}
+    reached, bar = IUTFAWA(threshold=0.2).judge([], signals)
+    one_sided = binomtest(50, 250, alternative="greater").proportion_ci(0.9, method="wilson").low
+    assert reached == pytest.approx(one_sided, abs=1e-6)
+    assert bar == 0.2
+    absent = {"valid.robust": torch.tensor([math.nan, 0.5]), "valid.count": torch.tensor([0.0, 250.0])}
+    assert IUTFAWA().judge([], absent)[0] == pytest.approx(0.4596, abs=1e-3)
+
+
+def test_the_test_refuses_what_few_images_cannot_show() -> None:
+    """20 % right of 250 does not show 20 %; 24 % does; and of 10 images not even 40 % does."""
+    for share, images, admitted in ((0.2, 250, False), (0.24, 250, True), (0.3, 10, False)):
+        signals = {"valid.robust": torch.tensor([share, 0.9]), "valid.count": torch.full((2,), float(images))}
+        state = IUTFAWA(begin=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
+        assert state.news is not None
+        assert state.news["admitted"] is admitted
+
+
+def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
+    nothing = torch.full((3,), math.nan)
+    gates: tuple[Averager, ...] = (ChartFAWA(begin=0.0), IUTFAWA(begin=0.0))
+    for gate in gates:
+        signals = {"valid.soft": nothing, "valid.robust": nothing, "valid.count": torch.zeros(3)}
+        state = gate.after_epoch(Average(), weights(1.0), signals, 0.5)
+        assert state.news is not None
+        assert not state.news["admitted"]
+
+
+def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(loop, "load_data", read)
+    changes = {"data.validation": 0, "selection": "last"}
+    with pytest.raises(UserError, match=r"data.validation = 0 leaves nothing to select or gate on"):
+        train("cfa-at-chart", out=tmp_path / "run", changes=changes)
+
+
+@pytest.mark.parametrize("field", ["confidence=0.4", "confidence=1", "threshold=2"])
+def test_a_bad_setting_of_a_gate_names_it(field: str) -> None:
+    with pytest.raises(UserError, match=field.split("=", maxsplit=1)[0]):
+        Recipe.read("at", {"averaging": f"fawa-iut:{field}"})

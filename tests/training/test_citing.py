@@ -1,0 +1,52 @@
+"""What to cite: every registered part has its line, every paper its entry."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from classwise.errors import UserError
+from classwise.training.citing import PAPERS, PARTS, SOURCES, papers
+from classwise.training.recipe import recipe_names
+
+
+def keys(name: str) -> list[str]:
+    return [paper.key for paper in papers(name)]
+
+
+def test_every_part_says_where_it_comes_from() -> None:
+    for registry in PARTS:
+        for name in registry:
+            assert name in SOURCES, f"{registry.kind} {name!r} has no line in classwise.training.citing.SOURCES"
+    used = {key for source in SOURCES.values() for key in source}
+    assert used == set(PAPERS)
+
+
+def test_a_recipes_papers_come_once_each_in_the_order_of_its_parts() -> None:
+    assert keys("cfa-trades") == ["zhang2019theoretically", "madry2018towards", "wei2023cfa"]
+    assert keys("at-awp-short") == ["madry2018towards", "wu2020adversarial", "rice2020overfitting"]
+    assert keys("n-fgsm") == ["madry2018towards", "dejorge2022make", "smith2017cyclical", "wong2020fast"]
+    assert keys("standard") == []
+    assert keys("awp") == ["wu2020adversarial"]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_can_be_cited(name: str) -> None:
+    assert all(re.fullmatch(r"[a-z]+\d{4}[a-z]+", key) for key in keys(name))
+
+
+@pytest.mark.parametrize("paper", PAPERS.values(), ids=list(PAPERS))
+def test_an_entry_is_whole_bibtex(paper: object) -> None:
+    from classwise.training.citing import Paper
+
+    assert isinstance(paper, Paper)
+    text = paper.bibtex()
+    assert text.count("{") == text.count("}")
+    assert text.startswith(f"@inproceedings{{{paper.key},\n  author = {{")
+    assert str(paper.year) in paper.key
+
+
+def test_an_unknown_name_is_one_line() -> None:
+    with pytest.raises(UserError, match="unknown recipe or part 'cfa-tradess'; did you mean 'cfa-trades'"):
+        papers("cfa-tradess")

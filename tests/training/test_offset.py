@@ -1,0 +1,99 @@
+"""The constants by their rule, and that they are inside the model that is saved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from classwise.data import load_data
+from classwise.errors import UserError
+from classwise.models import load_model
+from classwise.models.normalise import Normalized
+from classwise.training.folder import Run
+from classwise.training.loop import train
+from classwise.training.offset import _bias, offset
+
+from .test_loop import SMALL
+
+ATTACK = "pgd:steps=2,step_size=0.5eps"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    changes = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
+    return train("at-short", out=tmp_path_factory.mktemp("offset") / "run", data="digits", changes=changes)
+
+
+def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
+    found = offset(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
+    before = found.rounds.query("round == 0")
+    assert before["offset"].eq(0).all()
+    robust = torch.tensor(before["robust"].to_numpy())
+    assert torch.allclose(found.constants.double(), 0.3 * (robust.mean() - robust), atol=1e-6)
+    after = found.rounds.query("round == 1")
+    assert after["offset"].to_numpy() == pytest.approx(found.constants.numpy())
+
+
+def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
+    rates = [0.5, 0.25, 0.125]
+    found = offset(run, which="last", attack=ATTACK, rates=rates, out=tmp_path / "three.safetensors")
+    expected = torch.zeros(10, dtype=torch.float64)
+    for turn, rate in enumerate(rates):
+        robust = torch.tensor(found.rounds.query(f"round == {turn}")["robust"].to_numpy())
+        expected += rate * (robust.mean() - robust)
+    assert torch.allclose(found.constants.double(), expected, atol=1e-6)
+    assert abs(float(found.constants.sum())) < 1e-5  # the mean is over classes
+
+
+def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
+    plain = run.model("last")
+    before = {name: value.clone() for name, value in plain.state_dict().items()}
+    found = offset(run, which="last", attack=ATTACK)
+    assert found.path == run.path / "checkpoints" / "offset.safetensors"
+    assert "offset" in run.kept()
+    assert run.default_weights() != "offset"
+    x = load_data("digits", split="test").pixels(slice(0, 50))
+    with torch.no_grad():
+        assert torch.allclose(load_model(found.path)(x), run.model("last")(x) + found.constants, atol=1e-5)
+        assert torch.allclose(run.model("offset")(x), load_model(found.path)(x))
+    assert all(torch.equal(value, before[name]) for name, value in run.model("last").state_dict().items())
+    again = found.path.read_bytes()
+    offset(run, which="last", attack=ATTACK)
+    assert found.path.read_bytes() == again
+
+
+def test_images_that_the_run_was_given_and_classes_it_held_none_of(tmp_path: Path) -> None:
+    images = load_data("digits", split="train", subset=200, seed=0)
+    few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
+    own = train("at-short", out=tmp_path / "run", data=few, changes=SMALL | {"epochs": 1})
+    found = offset(own, data=few, attack=ATTACK)
+    assert found.constants[3:].eq(0).all()
+    assert found.rounds.query("label >= 3")["robust"].isna().all()
+    assert bool(found.constants.isfinite().all())
+    with pytest.raises(UserError, match="was trained on other images"):
+        offset(own, data=images)
+
+
+def refused(run: Run | Path, **more: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        offset(run, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
+    assert "holds no weights 'average'" in refused(run, which="average")
+    assert "rates = []" in refused(run, rates=[])
+    assert "rates = [0.3, -1]" in refused(run, rates=[0.3, -1])
+    assert "holds no run" in refused(tmp_path)
+    shutil.copytree(run.path, tmp_path / "bare")
+    (tmp_path / "bare" / "validation.json").write_text(json.dumps({"index": []}))
+    assert "held no images out" in refused(tmp_path / "bare")
+    with pytest.raises(UserError, match="Flatten has no last linear layer"):
+        _bias(Normalized(nn.Flatten(), [0.5], [0.5]))

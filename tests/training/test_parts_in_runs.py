@@ -1,0 +1,52 @@
+"""Updates, averages, optimisers and single-step attacks in whole runs: they learn, and they resume to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from classwise.training import loop
+from classwise.training.loop import train
+
+from .test_loop import SMALL, KillAt, Killed, contents
+
+TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
+"""Three steps an epoch."""
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "trades-awp-short",
+        "at-adam-short",
+        "at-swa-short",
+        "at-ema-step-short",
+        "cfa-at-chart-short",
+        "cfa-at-iut-short",
+    ],
+)
+def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = dict(TINY)
+    if "awp" not in recipe and "adam" not in recipe:
+        changes["averaging.begin"] = 0.0
+    whole = train(recipe, out=tmp_path / "whole", data="digits", changes=changes)
+    assert ("average" in whole.kept()) == ("averaging.begin" in changes)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        train(recipe, out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
+    cut = train(recipe, out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+    assert contents(cut) == contents(whole)
+
+
+@pytest.mark.parametrize("recipe", ["at-awp-short", "at-adam-short", "n-fgsm-short"])
+def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
+    changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
+    if recipe == "at-adam-short":
+        changes["optimizer.lr"] = 0.01  # for so few steps
+    if recipe == "n-fgsm-short":
+        changes = {key: value for key, value in changes.items() if not key.startswith("attack")}
+    run = train(recipe, out=tmp_path / "run", data="digits", changes=changes)
+    assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1

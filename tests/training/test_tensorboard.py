@@ -1,0 +1,85 @@
+"""TensorBoard as a listener: what it is told, and a line where it is not installed. It is not needed for the tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from classwise.errors import UserError
+from classwise.progress import Measured, Silent
+from classwise.training.loop import train
+from classwise.training.tensorboard import TensorBoard
+
+from .test_loop import SMALL, contents
+
+
+class Writer:
+    """Stands in for torch's SummaryWriter."""
+
+    scalars: ClassVar[dict[tuple[str, int], float]] = {}
+    closed: ClassVar[list[str]] = []
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def add_scalar(self, name: str, value: float, epoch: int) -> None:
+        self.scalars[name, epoch] = value
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed.append(self.folder)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.setattr(Writer, "scalars", {})
+    monkeypatch.setattr(Writer, "closed", [])
+
+
+class Notes(Silent):
+    """Counts steps and keeps lines."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.lines: list[str] = []
+
+    def advance(self, amount: int) -> None:
+        self.steps += amount
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path) -> None:
+    notes = Notes()
+    with TensorBoard(tmp_path / "board", notes) as board:
+        assert isinstance(board, Measured)
+        assert not isinstance(notes, Measured)
+        heard = train("at-ema-short", out=tmp_path / "a", data="digits", changes=SMALL | {"epochs": 2}, progress=board)
+    assert Writer.closed == [str(tmp_path / "board")]
+    assert notes.steps == 8
+    assert len(notes.lines) == 2
+    rows = heard.epochs.query("epoch == 1 and split == 'valid'").set_index("class")["robust"]
+    for name, value in rows.items():
+        assert Writer.scalars[f"valid/robust/{name}", 1] == pytest.approx(value)
+    assert Writer.scalars["train/epsilon/3", 0] == pytest.approx(0.1)
+    assert 0 < Writer.scalars["learning rate", 1] < 0.2
+    assert ("valid/epsilon/3", 0) not in Writer.scalars
+    plain = train("at-ema-short", out=tmp_path / "b", data="digits", changes=SMALL | {"epochs": 2})
+    assert contents(plain) == contents(heard)  # listening changes nothing
+
+
+def test_without_tensorboard_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"install it with: pip install classwise\[tensorboard\]"):
+        TensorBoard(tmp_path)

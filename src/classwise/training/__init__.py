@@ -8,6 +8,7 @@ from classwise.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.training.averaging import Averager
+    from classwise.training.criteria import Criterion
     from classwise.training.objectives.base import Objective
     from classwise.training.optimisers import Optimiser
     from classwise.training.rates import Rate
@@ -20,6 +21,16 @@ OBJECTIVES: Registry[Objective] = Registry(
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
+        "mart": "classwise.training.objectives.mart:Mart",
+        "fat": "classwise.training.objectives.friendly:Friendly",
+        "fat-trades": "classwise.training.objectives.friendly:FriendlyTrades",
+    },
+)
+CRITERIA: Registry[Criterion] = Registry(
+    "criterion",
+    {
+        "softmax": "classwise.training.criteria:Softmax",
+        "he": "classwise.training.criteria:Hypersphere",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(

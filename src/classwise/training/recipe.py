@@ -21,10 +21,21 @@ from classwise.compute import Compute
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.errors import UserError, unknown
+from classwise.models import MODELS
 from classwise.registry import Registry, load_object
 from classwise.settings import Count, Share, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
-from classwise.training import AVERAGERS, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, SELECTIONS, UPDATES
+from classwise.training import (
+    AVERAGERS,
+    CRITERIA,
+    OBJECTIVES,
+    OPTIMISERS,
+    RATES,
+    REDUCTIONS,
+    SCHEDULES,
+    SELECTIONS,
+    UPDATES,
+)
 from classwise.training.averaging import Averager
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
@@ -132,6 +143,10 @@ class Recipe:
         """
         objective = make(OBJECTIVES, self.objective)
         attack = objective.inner(make(ATTACKS, self.attack))
+        zoo = self.model.name in MODELS and self.model.options.get("head") != "cosine"
+        if objective.criterion.cosines and zoo:
+            asker = CRITERIA.name_of(type(objective.criterion))
+            raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
         schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
         for part, schedule in zip(self.schedules, schedules, strict=True):
             if schedule.needs_beta and not objective.regularised:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -118,14 +119,14 @@ def test_the_head_returns_cosines_and_keeps_its_rows_on_the_sphere() -> None:
 def test_two_passes_and_one_backward_as_trades_needs() -> None:
     head = CosineHead(5, 3).train()
     z = torch.randn(4, 5, requires_grad=True)
-    (head(z) + head(2 * z)).pow(2).sum().backward()  # type: ignore[no-untyped-call]
+    (head(z) + head(2 * z)).pow(2).sum().backward()
     assert z.grad is not None
     assert bool(z.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn")])
 def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
-    options = {"depth": 10, "widen": 1} if name == "wideresnet" else {}
+    options: dict[str, Any] = {"depth": 10, "widen": 1} if name == "wideresnet" else {}
     model = build_model(name, num_classes=4, in_channels=1, width=0.25, head="cosine", **options).eval()
     logits = model(torch.rand(6, 1, 16, 16))
     assert logits.shape == (6, 4)

@@ -13,7 +13,7 @@ from classwise.training.loop import train
 
 from .test_loop import SMALL, KillAt, Killed, contents
 
-METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart"]
+METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart", "codat", "csr", "bat"]
 
 
 def trained(recipe: str, out: Path, **more: Any) -> Run:

@@ -24,6 +24,8 @@ OBJECTIVES: Registry[Objective] = Registry(
         "mart": "classwise.training.objectives.mart:Mart",
         "fat": "classwise.training.objectives.friendly:Friendly",
         "fat-trades": "classwise.training.objectives.friendly:FriendlyTrades",
+        "csr": "classwise.training.objectives.csr:ConfusionWeighted",
+        "bat": "classwise.training.objectives.balanced:Balanced",
     },
 )
 CRITERIA: Registry[Criterion] = Registry(
@@ -39,6 +41,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "ccm": "classwise.training.schedules.cfa:CCM",
         "ccr": "classwise.training.schedules.cfa:CCR",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
+        "csr": "classwise.training.schedules.csr:ConfusionSpectrum",
     },
 )
 AVERAGERS: Registry[Averager] = Registry(
@@ -60,7 +63,13 @@ RATES: Registry[Rate] = Registry(
     },
 )
 UPDATES: Registry[Update] = Registry("update", {"plain": "classwise.training.updates:Plain"})
-REDUCTIONS: Registry[object] = Registry("reduction", {"mean": "classwise.training.reductions:mean"})
+REDUCTIONS: Registry[object] = Registry(
+    "reduction",
+    {
+        "mean": "classwise.training.reductions:mean",
+        "codat": "classwise.training.codat:Codat",
+    },
+)
 SELECTIONS: Registry[object] = Registry(
     "selection",
     {

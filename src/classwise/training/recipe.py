@@ -123,7 +123,7 @@ class Recipe:
     attack: Part = "pgd:steps=10,step_size=0.25eps"
     craft: Literal["eval", "train"] = "eval"
     schedules: tuple[Part, ...] = ()
-    reduction: str = "mean"
+    reduction: Part = "mean"
     update: Part = "plain"
     optimizer: Part = "sgd"
     rate: Part = "step"
@@ -157,7 +157,7 @@ class Recipe:
             objective=objective,
             attack=attack,
             schedules=schedules,
-            reduction=_function(REDUCTIONS, self.reduction),
+            reduction=_reduction(self.reduction),
             update=make(UPDATES, self.update),
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
@@ -176,6 +176,7 @@ class Recipe:
             objective=describe(OBJECTIVES, parts.objective),
             attack=describe(ATTACKS, make(ATTACKS, self.attack)),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
+            reduction=describe(REDUCTIONS, parts.reduction) if _is_made(parts.reduction) else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
             rate=describe(RATES, parts.rate),
@@ -323,6 +324,22 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         items[int(key)] = _put(items[int(key)], rest, value, path)
         return items
     raise UserError(f"recipe field {path!r}: there is nothing inside {node!r}")
+
+
+def _is_made(part: object) -> bool:
+    """Whether the part has settings, rather than being a plain function."""
+    return dataclasses.is_dataclass(part)
+
+
+def _reduction(part: Part) -> Any:
+    """A function by its name, or a reduction with settings."""
+    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else part.get("name", "")
+    found: Any = REDUCTIONS.load(name)
+    if isinstance(found, type):
+        return make(REDUCTIONS, part)
+    if part != name and part != {"name": name}:
+        raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
+    return found
 
 
 def _function(registry: Registry[Any], name: str) -> Any:

@@ -32,3 +32,10 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     with pytest.raises(Killed):
         trained(recipe, tmp_path / "killed", progress=KillAt(3))
     assert contents(trained(recipe, tmp_path / "killed", resume=True)) == contents(whole)
+
+
+def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
+    changes = {key: value for key, value in SMALL.items() if key != "model"}
+    changes |= {"model.width": 0.0625, "data.subset": 600, "epochs": 6, "batch_size": 32}
+    run = train("he-short", out=tmp_path / "run", data="digits", changes=changes)
+    assert run.epochs.query("split == 'valid' and epoch == 5")["clean"].mean() > 0.4

@@ -36,7 +36,7 @@ class Counted(torch.nn.Module):
         self.forwards += 1
         logits: Tensor = self.inner(x)
         if logits.requires_grad:
-            logits.register_hook(self._back)
+            logits.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
 
     def _back(self, _: Tensor) -> None:
@@ -54,7 +54,7 @@ def test_passes_are_those_of_the_page(name: str) -> None:
         points = objective.points(
             model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), Draws(0)
         )
-    torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()
+    torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     assert (model.forwards, model.backwards) == tuple(int(count) for count in row.groups())
 
 

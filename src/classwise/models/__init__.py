@@ -76,7 +76,8 @@ def build_model(
         width: A factor on the number of channels of every layer.
         mean: With ``std``, puts a `Normalized` layer before the network.
         std: The deviation of each channel, in units of [0, 1] images.
-        **options: Settings of that model alone, such as ``depth=34`` of a wide residual network.
+        **options: Settings of that model alone, such as ``depth=34`` of a wide residual network. Every model of the zoo
+            has ``head="cosine"``: it then returns the cosines between its feature and the weights of each class.
 
     Returns:
         The model in training mode. Its attribute ``spec`` is a mapping with which this function builds it again.

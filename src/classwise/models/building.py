@@ -11,6 +11,7 @@ from torch import nn
 from classwise.errors import UserError, unknown
 from classwise.models import MODELS
 from classwise.models.base import Classifier, Wrapper
+from classwise.models.heads import CosineHead
 from classwise.models.logits import LogitsModel
 from classwise.models.normalise import Normalized
 
@@ -36,7 +37,14 @@ def build(
         raise UserError(f"model {name!r}: mean and std go together; give both or neither")
     shape = {"num_classes": num_classes, "in_channels": in_channels, "width": width}
     shape = {key: value for key, value in shape.items() if value is not None}
-    model = _called(name, shape, options)
+    inner = dict(options)
+    head = inner.pop("head", "linear") if name in MODELS else "linear"
+    if head not in ("linear", "cosine"):
+        raise UserError(f"model {name!r}: head = {head!r} should be linear or cosine")
+    model = _called(name, shape, inner)
+    if head == "cosine" and isinstance(model, Classifier):
+        last = model.classifier
+        setattr(model, model.last_layer, CosineHead(last.in_features, last.out_features))
     if not isinstance(model, Classifier | Wrapper):
         model = LogitsModel(model)
     spec: dict[str, Any] = {"name": name, **shape, **options}

@@ -8,6 +8,7 @@ from classwise.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.training.averaging import Averager
+    from classwise.training.criteria import Criterion
     from classwise.training.objectives.base import Objective
     from classwise.training.optimisers import Optimiser
     from classwise.training.rates import Rate
@@ -22,6 +23,18 @@ OBJECTIVES: Registry[Objective] = Registry(
         "at-margin": "classwise.training.objectives.margin:MarginAdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
         "trix": "classwise.training.objectives.trix:Trix",
+        "mart": "classwise.training.objectives.mart:Mart",
+        "fat": "classwise.training.objectives.friendly:Friendly",
+        "fat-trades": "classwise.training.objectives.friendly:FriendlyTrades",
+        "csr": "classwise.training.objectives.csr:ConfusionWeighted",
+        "bat": "classwise.training.objectives.balanced:Balanced",
+    },
+)
+CRITERIA: Registry[Criterion] = Registry(
+    "criterion",
+    {
+        "softmax": "classwise.training.criteria:Softmax",
+        "he": "classwise.training.criteria:Hypersphere",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(
@@ -37,6 +50,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "class-weights": "classwise.training.schedules.long_tail:ClassWeights",
         "ldam": "classwise.training.schedules.ldam:LDAM",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
+        "csr": "classwise.training.schedules.csr:ConfusionSpectrum",
     },
 )
 AVERAGERS: Registry[Averager] = Registry(
@@ -81,6 +95,7 @@ REDUCTIONS: Registry[object] = Registry(
         "mean": "classwise.training.reductions:mean",
         "normalised": "classwise.training.reductions:normalised",
         "faal": "classwise.training.faal:FAAL",
+        "codat": "classwise.training.codat:Codat",
     },
 )
 SELECTIONS: Registry[object] = Registry(

@@ -37,6 +37,7 @@ class Paper:
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"
 
 
+_AAAI = "AAAI Conference on Artificial Intelligence"
 _CVPR = "IEEE/CVF Conference on Computer Vision and Pattern Recognition"
 _ICLR = "International Conference on Learning Representations"
 _ICML = "International Conference on Machine Learning"
@@ -131,6 +132,79 @@ PAPERS = {
             "IEEE Winter Conference on Applications of Computer Vision",
             2017,
         ),
+        Paper(
+            "wang2020improving",
+            "Wang, Yisen and Zou, Difan and Yi, Jinfeng and Bailey, James and Ma, Xingjun and Gu, Quanquan",
+            "Improving Adversarial Robustness Requires Revisiting Misclassified Examples",
+            _ICLR,
+            2020,
+        ),
+        Paper(
+            "zhang2020attacks",
+            "Zhang, Jingfeng and Xu, Xilie and Han, Bo and Niu, Gang and Cui, Lizhen "
+            "and Sugiyama, Masashi and Kankanhalli, Mohan",
+            "Attacks Which Do Not Kill Training Make Adversarial Learning Stronger",
+            _ICML,
+            2020,
+        ),
+        Paper(
+            "xu2021robust",
+            "Xu, Han and Liu, Xiaorui and Li, Yaxin and Jain, Anil and Tang, Jiliang",
+            "To Be Robust or to Be Fair: Towards Fairness in Adversarial Training",
+            _ICML,
+            2021,
+        ),
+        Paper(
+            "lee2024dafa",
+            "Lee, Hyungyu and Lee, Saehyung and Jang, Hyemi and Park, Junsung and Bae, Ho and Yoon, Sungroh",
+            "DAFA: Distance-Aware Fair Adversarial Training",
+            _ICLR,
+            2024,
+        ),
+        Paper(
+            "pethick2023revisiting",
+            "Pethick, Thomas and Chrysos, Grigorios G. and Cevher, Volkan",
+            "Revisiting Adversarial Training for the Worst-Performing Class",
+            "Transactions on Machine Learning Research",
+            2023,
+            "article",
+        ),
+        Paper(
+            "li2023wat",
+            "Li, Boqi and Liu, Weiwei",
+            "WAT: Improve the Worst-Class Robustness in Adversarial Training",
+            _AAAI,
+            2023,
+        ),
+        Paper(
+            "sun2023improving",
+            "Sun, Chunyu and Xu, Chenye and Yao, Chengyuan and Liang, Siyuan and Wu, Yichao "
+            "and Liang, Ding and Liu, Xianglong and Liu, Aishan",
+            "Improving Robust Fairness via Balance Adversarial Training",
+            _AAAI,
+            2023,
+        ),
+        Paper(
+            "medi2025fairtat",
+            "Medi, Tejaswini and Jung, Steffen and Keuper, Margret",
+            "FAIR-TAT: Improving Model Fairness Using Targeted Adversarial Training",
+            "IEEE/CVF Winter Conference on Applications of Computer Vision",
+            2025,
+        ),
+        Paper(
+            "cao2019learning",
+            "Cao, Kaidi and Wei, Colin and Gaidon, Adrien and Arechiga, Nikos and Ma, Tengyu",
+            "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss",
+            _NEURIPS,
+            2019,
+        ),
+        Paper(
+            "cui2019class",
+            "Cui, Yin and Jia, Menglin and Lin, Tsung-Yi and Song, Yang and Belongie, Serge",
+            "Class-Balanced Loss Based on Effective Number of Samples",
+            _CVPR,
+            2019,
+        ),
     )
 }
 """Every paper by its key."""
@@ -139,6 +213,20 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "standard": (),
     "at": ("madry2018towards",),
     "trades": ("zhang2019theoretically",),
+    "mart": ("wang2020improving",),
+    "fat": ("zhang2020attacks",),
+    "fat-trades": ("zhang2020attacks",),
+    "at-margin": ("madry2018towards",),
+    "bat": ("sun2023improving",),
+    "csr": (),
+    "trix": (),
+    "frl": ("xu2021robust",),
+    "dafa": ("lee2024dafa",),
+    "cfol": ("pethick2023revisiting",),
+    "wat": ("li2023wat",),
+    "fair-tat": ("medi2025fairtat",),
+    "class-weights": ("cui2019class",),
+    "ldam": ("cao2019learning",),
     "ccm": ("wei2023cfa",),
     "ccr": ("wei2023cfa",),
     "vector-beta": (),
@@ -162,7 +250,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fgsm": ("goodfellow2015explaining",),
     "n-fgsm": ("dejorge2022make",),
 }
-"""The papers behind each part that a recipe names; those of none are our own or common property."""
+"""The papers behind each part that a recipe names; those of none are our own, common property, or not entered yet
+(CSR, TRIX)."""
 
 
 def papers(name: str) -> list[Paper]:

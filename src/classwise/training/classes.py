@@ -22,7 +22,7 @@ class ClassSettings:
         sampling: probability of drawing an image of the class, relative to its share, (C,).
         logit_margin: margin that a criterion asks for, (C,).
         target: law of attack targets, (C, C); a zero row means untargeted.
-        pair_weight: weights of confusions, (C, C).
+        pair_weight: weights of confusions, (C, C), truth by prediction.
         scale: inverse temperature of the logits, ().
     """
 

@@ -260,7 +260,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
         torch.manual_seed(self.recipe.seed * 1_000_003 + done)  # for models that draw, such as those with dropout
-        batch = self._batch(rows, settings)
+        batch = dataclasses.replace(self._batch(rows, settings), progress=progress)
         model.train(self.recipe.craft == "train")
         with frozen(model):
             points = parts.objective.points(

@@ -21,10 +21,21 @@ from classwise.compute import Compute
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.errors import UserError, unknown
+from classwise.models import MODELS
 from classwise.registry import Registry, load_object
 from classwise.settings import Count, Share, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
-from classwise.training import AVERAGERS, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, SELECTIONS, UPDATES
+from classwise.training import (
+    AVERAGERS,
+    CRITERIA,
+    OBJECTIVES,
+    OPTIMISERS,
+    RATES,
+    REDUCTIONS,
+    SCHEDULES,
+    SELECTIONS,
+    UPDATES,
+)
 from classwise.training.averaging import Averager
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
@@ -134,6 +145,10 @@ class Recipe:
         """
         objective = make(OBJECTIVES, self.objective)
         attack = objective.inner(make(ATTACKS, self.attack))
+        zoo = self.model.name in MODELS and self.model.options.get("head") != "cosine"
+        if objective.criterion.cosines and zoo:
+            asker = CRITERIA.name_of(type(objective.criterion))
+            raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
         schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
         for part, schedule in zip(self.schedules, schedules, strict=True):
             name = part if isinstance(part, str) else part.get("name")
@@ -174,9 +189,7 @@ class Recipe:
             objective=describe(OBJECTIVES, parts.objective),
             attack=describe(ATTACKS, make(ATTACKS, self.attack)),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
-            reduction=describe(REDUCTIONS, parts.reduction)
-            if dataclasses.is_dataclass(parts.reduction)
-            else self.reduction,
+            reduction=describe(REDUCTIONS, parts.reduction) if _is_made(parts.reduction) else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
             rate=describe(RATES, parts.rate),
@@ -328,16 +341,21 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
     raise UserError(f"recipe field {path!r}: there is nothing inside {node!r}")
 
 
-def _function(registry: Registry[Any], name: str) -> Any:
-    return registry.load(name) if ":" not in name else load_object(name, registry.kind)
+def _is_made(part: object) -> bool:
+    """Whether the part has settings, rather than being a plain function."""
+    return dataclasses.is_dataclass(part)
 
 
 def _reduction(part: Part) -> Any:
-    """A reduction: a function by its name, or an object with settings by its spec."""
-    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else str(part.get("name"))
+    """A function by its name, or a reduction with settings."""
+    name = parse_spec(part, REDUCTIONS)[0] if isinstance(part, str) else part.get("name", "")
     found: Any = REDUCTIONS.load(name)
     if isinstance(found, type):
         return make(REDUCTIONS, part)
-    if part not in (name, {"name": name}):
-        raise UserError(f"reduction {name!r} takes no options; write reduction: {name}")
+    if part != name and part != {"name": name}:
+        raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
     return found
+
+
+def _function(registry: Registry[Any], name: str) -> Any:
+    return registry.load(name) if ":" not in name else load_object(name, registry.kind)

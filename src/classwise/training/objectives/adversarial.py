@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.losses import cross_entropy
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import settings
@@ -21,11 +20,9 @@ class AdversarialTraining(Objective):
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack on the cross-entropy."""
-        del settings
-        return {"robust": attack.run(model, batch.case(draws))}
+        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.case(draws))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The cross-entropy at ``x'``."""
-        del settings
-        logits = model(points["robust"])
-        return Step({"robust": cross_entropy(logits, batch.y)}, robust_logits=logits)
+        logits = self.criterion.scaled(model, settings)(points["robust"])
+        return Step({"robust": self.criterion(logits, batch.y, settings)}, robust_logits=logits)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
+import pydantic
 from torch import Tensor
 
 from classwise.attacks.base import Attack, Case
 from classwise.compute import Forward
 from classwise.draws import Draws
+from classwise.settings import describe, make, settings
 from classwise.threat import Threat
+from classwise.training import CRITERIA
 from classwise.training.classes import ClassSettings
+from classwise.training.criteria import Criterion, Softmax
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class TrainingBatch:
         threat: the norm and the radius of each image.
         step_size: the inner attack's step for each image, or None for the attack's own.
         target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
+        progress: the share of training that is done, in [0, 1].
     """
 
     x: Tensor
@@ -35,6 +40,7 @@ class TrainingBatch:
     threat: Threat
     step_size: Tensor | None = None
     target: Tensor | None = None
+    progress: float = 0.0
 
     def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""
@@ -66,13 +72,34 @@ class Step:
     robust_logits: Tensor | None = None
 
 
+def _criterion(value: object) -> object:
+    return make(CRITERIA, value) if isinstance(value, str | dict) else value
+
+
+@settings
 class Objective(ABC):
-    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
+    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.settings.settings`).
+
+    Args:
+        criterion: how logits are scored against labels; ``{"name": "he"}`` for hypersphere embedding. Use its `scaled`
+            model for every pass, and call it where the label is compared with.
+    """
+
+    criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
 
     #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
     regularised: ClassVar[bool] = False
     #: Whether the class settings ``logit_margin`` and ``scale`` mean something to this objective.
     takes_margin: ClassVar[bool] = False
+
+    def described(self) -> dict[str, Any]:
+        """The fields as a spec has them; the plain criterion goes unsaid, as in recipes older than criteria."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if fields["criterion"] == Softmax():
+            del fields["criterion"]
+        else:
+            fields["criterion"] = describe(CRITERIA, self.criterion)
+        return fields
 
     def inner(self, attack: Attack) -> Attack:
         """The attack that solves this objective's inner maximisation, given the recipe's."""

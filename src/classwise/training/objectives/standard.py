@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.losses import cross_entropy
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import settings
@@ -26,6 +25,6 @@ class Standard(Objective):
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The cross-entropy of the clean images."""
-        del points, settings
-        logits = model(batch.x)
-        return Step({"clean": cross_entropy(logits, batch.y)}, clean_logits=logits)
+        del points
+        logits = self.criterion.scaled(model, settings)(batch.x)
+        return Step({"clean": self.criterion(logits, batch.y, settings)}, clean_logits=logits)

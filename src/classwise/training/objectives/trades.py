@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.losses import cross_entropy, divergence
+from classwise.attacks.losses import divergence
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
@@ -34,17 +34,18 @@ class Trades(Objective):
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits."""
-        del settings
+        model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
         return {"robust": attack.run(model, batch.case(draws, reference=reference))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The clean cross-entropy, and beta times the divergence."""
+        model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
         beta = settings.of("beta", batch.y)
         terms = {
-            "clean": cross_entropy(clean, batch.y),
+            "clean": self.criterion(clean, batch.y, settings),
             "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
         }
         return Step(terms, clean_logits=clean, robust_logits=robust)

@@ -1,0 +1,98 @@
+"""Criteria: how an objective scores logits against labels; the seam between an objective and a head.
+
+An objective brings its own base loss (the cross-entropy; MART a boosted one); a criterion decides at which scale the
+network's outputs become logits, for the inner attack, the divergences and the loss alike, and what margin the label's
+logit must clear, in the loss alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.losses import cross_entropy
+from classwise.compute import Forward
+from classwise.settings import NonNegative, Positive, settings
+from classwise.training.classes import ClassSettings
+
+Base = Callable[[Tensor, Tensor], Tensor]
+"""Logits (N, C) and labels (N,) to losses (N,)."""
+
+
+class Criterion(ABC):
+    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
+
+    #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
+    cosines: ClassVar[bool] = False
+
+    def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
+        """The model as the objective and its inner attack see it: its outputs times the class setting ``scale``."""
+        return model if settings.scale is None else _times(model, settings.scale)
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
+        """The loss of each image, (N,).
+
+        Args:
+            logits: outputs of the scaled model, (N, C).
+            y: labels, int64 (N,).
+            settings: the class settings in force.
+            base: the loss that the objective would use alone.
+        """
+
+
+@settings
+class Softmax(Criterion):
+    """base(s (f - m e_y), y), with the logit of the label lowered by a margin.
+
+    Args:
+        scale: s, the inverse temperature; the class setting ``scale`` overrides it.
+        margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it class by class.
+    """
+
+    scale: Positive = 1.0
+    margin: NonNegative = 0.0
+
+    def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
+        """The model's outputs times s."""
+        if settings.scale is None and self.scale != 1:
+            return _times(model, self.scale)
+        return super().scaled(model, settings)
+
+    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
+        """The base loss, the label's logit lowered by s m."""
+        margin = settings.of("logit_margin", y)
+        if margin is None and self.margin == 0:
+            return base(logits, y)
+        scale = self.scale if settings.scale is None else settings.scale
+        lower = scale * (self.margin if margin is None else margin) * torch.ones_like(y, dtype=logits.dtype)
+        return base(logits.scatter_add(1, y[:, None], -lower[:, None]), y)
+
+
+@settings
+class Hypersphere(Softmax):
+    """Hypersphere embedding: CE(s (c - m e_y), y) on the cosines c of a unit feature with unit class weights.
+
+    The inner attack and TRADES' divergence see s c without the margin. The network itself goes on returning c, as in
+    the papers that audit it. Pang et al., NeurIPS 2020, eq. 7.
+
+    Args:
+        scale: s.
+        margin: m, subtracted from the label's cosine.
+    """
+
+    scale: Positive = 15.0
+    margin: NonNegative = 0.2
+
+    cosines = True
+
+
+def _times(model: Forward, scale: float | Tensor) -> Forward:
+    def run(x: Tensor) -> Tensor:
+        return model(x) * scale
+
+    return run

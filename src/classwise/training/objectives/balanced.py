@@ -1,0 +1,62 @@
+"""BAT, balance adversarial training (Sun et al., AAAI 2023): a point on each side of the boundary."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from classwise.attacks.base import Attack
+from classwise.attacks.losses import divergence
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.settings import NonNegative, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Objective, Step, TrainingBatch
+from classwise.training.objectives.friendly import Past, at_the_boundary
+
+
+@settings
+class Balanced(Objective):
+    """CE(f(r), y) + beta KL(S f(x) ‖ S f(w)) + uniform [KL(S f(r) ‖ U) + KL(S f(w) ‖ U)].
+
+    r is the inner attack's last iterate before the first misclassified one, and w the first misclassified one. An image
+    that never crosses has its last two iterates as r and w; of one that starts wrong, both are the start.
+
+    Args:
+        beta: weight of the divergence between the image and w; a class schedule may set one per class.
+        uniform: weight of the two divergences from the uniform law U.
+        past: how many steps w goes beyond the first misclassified iterate; the public code takes 1.
+    """
+
+    beta: NonNegative = 6.0
+    uniform: NonNegative = 1.0
+    past: Past = 0
+
+    regularised = True
+
+    def points(
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+    ) -> dict[str, Tensor]:
+        """``right`` and ``wrong``, of one attack."""
+        model = self.criterion.scaled(model, settings)
+        right, wrong = at_the_boundary(attack, model, batch.case(draws), self.past)
+        return {"right": right, "wrong": wrong}
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The first two parts as the term ``robust``, the others as ``uniform``."""
+        model = self.criterion.scaled(model, settings)
+        clean, right, wrong = model(batch.x), model(points["right"]), model(points["wrong"])
+        beta = settings.of("beta", batch.y)
+        pull = divergence(clean, wrong) * (self.beta if beta is None else beta)
+        terms = {
+            "robust": self.criterion(right, batch.y, settings) + pull,
+            "uniform": self.uniform * (from_uniform(right) + from_uniform(wrong)),
+        }
+        return Step(terms, clean_logits=clean, robust_logits=wrong)
+
+
+def from_uniform(logits: Tensor) -> Tensor:
+    """KL(softmax(logits) ‖ U) = log C - the softmax's entropy, (N,)."""
+    logs = logits.log_softmax(1)
+    return math.log(logits.shape[1]) + (logs.exp() * logs).sum(1)

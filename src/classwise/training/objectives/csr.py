@@ -1,0 +1,46 @@
+"""CSR: TRADES, and a cross-entropy on attacked images that weighs each confusion (Jin et al. 2025)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from classwise.attacks.losses import divergence
+from classwise.compute import Forward
+from classwise.settings import NonNegative, Share, settings
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.trades import Trades
+
+
+@settings
+class ConfusionWeighted(Trades):
+    """clean CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) + confused G[y, argmax f(x')] CE(f(x'), y).
+
+    G is the class setting ``pair_weight``, which the schedule ``csr`` sets; without one it is 1.
+
+    Args:
+        clean: weight of the clean cross-entropy.
+        confused: weight of the third term, which counts under that name.
+        begin: the share of training from which this holds; before it, the loss is that of TRADES.
+    """
+
+    clean: NonNegative = 0.7
+    confused: NonNegative = 0.3
+    begin: Share = 0.0
+
+    def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
+        """The three terms."""
+        if batch.progress < self.begin:
+            return super().step(model, batch, points, settings)
+        model = self.criterion.scaled(model, settings)
+        clean, robust = model(batch.x), model(points["robust"])
+        beta = settings.of("beta", batch.y)
+        confused = self.confused * self.criterion(robust, batch.y, settings)
+        if settings.pair_weight is not None:
+            confused = confused * settings.pair_weight[batch.y, robust.argmax(1)]
+        terms = {
+            "clean": self.clean * self.criterion(clean, batch.y, settings),
+            "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
+            "confused": confused,
+        }
+        return Step(terms, clean_logits=clean, robust_logits=robust)

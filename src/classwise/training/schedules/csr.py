@@ -1,0 +1,74 @@
+"""CSR's weights: the top singular pair of the confusion under attack (Jin et al. 2025)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from classwise.settings import NonNegative, Positive, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@settings
+class ConfusionSpectrum(ClassSchedule):
+    """Sets ``pair_weight`` to u1 v1^T of the last epoch's confusion rates, stretched to [low, high].
+
+    The confusion counts the errors of the training steps' own attacked images, as a share of their true class, where
+    the true logit counts only ``handicap`` of itself. Before the first epoch's end, and where nothing was confused,
+    every weight is 1.
+
+    Args:
+        low: the smallest weight.
+        high: the largest weight.
+        handicap: factor of the true logit.
+    """
+
+    low: NonNegative = 0.01
+    high: Positive = 2.01
+    handicap: Positive = 0.9
+
+    def start(self, classes: Classes) -> State:
+        """No errors yet, equal weights; rows are the truth, columns the prediction."""
+        zeros = torch.zeros(len(classes), len(classes), device=classes.device)
+        return {"errors": zeros, "seen": zeros[0].clone(), "weight": torch.ones_like(zeros)}
+
+    def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
+        """Count the batch's errors."""
+        logits = step.robust_logits
+        if logits is None:
+            return state
+        logits, y = logits.detach(), batch.y
+        own = logits.gather(1, y[:, None])
+        predicted = logits.scatter(1, y[:, None], own * self.handicap).argmax(1)
+        wrong = (predicted != y).float()
+        errors = state["errors"].index_put((y, predicted), wrong, accumulate=True)
+        return {**state, "errors": errors, "seen": state["seen"].index_add(0, y, torch.ones_like(wrong))}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """The weights of the next epoch, and empty counts."""
+        del signals, epoch
+        rates = state["errors"] / state["seen"].clamp_min(1)[:, None]
+        weight = spectral_weights(rates, self.low, self.high)
+        return {"errors": torch.zeros_like(rates), "seen": torch.zeros_like(state["seen"]), "weight": weight}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The weights of confusions."""
+        del epoch
+        return dataclasses.replace(before, pair_weight=state["weight"])
+
+
+def spectral_weights(confusion: Tensor, low: float, high: float) -> Tensor:
+    """u1 v1^T of the matrix, stretched so that its smallest entry is ``low`` and its largest ``high``, (C, C).
+
+    All ones where the product is constant, as it is for a matrix of zeros.
+    """
+    left, _, right = torch.linalg.svd(confusion.double())
+    product = left[:, :1] @ right[:1]
+    span = product.amax() - product.amin()
+    known = (span > 1e-9) & (confusion.amax() > 0)
+    stretched = low + (high - low) * (product - product.amin()) / torch.where(known, span, 1.0)
+    return torch.where(known, stretched, 1.0).to(confusion.dtype)

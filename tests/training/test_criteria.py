@@ -1,0 +1,143 @@
+"""Criteria and the cosine head: hypersphere embedding by hand, under every objective."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.losses import divergence
+from classwise.compute import EXACT
+from classwise.draws import Draws
+from classwise.errors import UserError
+from classwise.models import MODELS, build_model
+from classwise.models.heads import CosineHead
+from classwise.settings import make
+from classwise.threat import Threat
+from classwise.training import CRITERIA, OBJECTIVES
+from classwise.training.classes import ClassSettings
+from classwise.training.criteria import Hypersphere, Softmax
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.mart import boosted_cross_entropy
+from classwise.training.recipe import Recipe
+
+from ..attacks.models import images
+
+
+def test_hypersphere_by_hand() -> None:
+    """Cosines (0.8, 0.5), s 10, m 0.2: logits (6, 5) for label 0, (8, 3) for label 1."""
+    criterion, cosines = Hypersphere(scale=10, margin=0.2), torch.tensor([[0.8, 0.5], [0.8, 0.5]])
+    logits = criterion.scaled(lambda x: x, ClassSettings())(cosines)
+    assert torch.allclose(logits, 10 * cosines)
+    expected = torch.tensor([math.log(1 + math.exp(5 - 6)), math.log(1 + math.exp(8 - 3))])
+    assert torch.allclose(criterion(logits, torch.tensor([0, 1]), ClassSettings()), expected, atol=1e-6)
+
+
+def test_class_settings_override_scale_and_margin() -> None:
+    cosines, y = torch.rand(5, 3), torch.tensor([0, 2, 2, 2, 0])
+    settings = ClassSettings(scale=torch.tensor(4.0), logit_margin=torch.tensor([0.1, 0.5, 0.3]))
+    for criterion in (Softmax(), Hypersphere()):
+        logits = criterion.scaled(lambda x: x, settings)(cosines)
+        lowered = cosines - F.one_hot(y, 3) * torch.tensor([0.1, 0.3, 0.3, 0.3, 0.1])[:, None]
+        assert torch.allclose(criterion(logits, y, settings), F.cross_entropy(4 * lowered, y, reduction="none"))
+
+
+def test_plain_softmax_leaves_the_model_and_the_recipe_as_they_were() -> None:
+    def model(x: Tensor) -> Tensor:
+        return x
+
+    assert Softmax().scaled(model, ClassSettings()) is model
+    assert "criterion" not in Recipe.read("trades").completed(Threat("Linf", 0.1)).objective
+    recipe = Recipe.read("he-trades").completed(Threat("Linf", 0.1))
+    assert recipe.objective == {
+        "name": "trades",
+        "beta": 6.0,
+        "criterion": {"name": "he", "scale": 15.0, "margin": 0.2},
+    }
+
+
+@pytest.mark.parametrize("name", list(CRITERIA))
+def test_losses_are_per_image_and_not_negative(name: str) -> None:
+    for classes in (2, 3, 10, 100):
+        loss = make(CRITERIA, name)(torch.rand(7, classes), torch.zeros(7, dtype=torch.int64), ClassSettings())
+        assert loss.shape == (7,)
+        assert bool((loss >= 0).all())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("name", ["standard", "at", "trades", "mart"])
+def test_the_margin_is_in_the_loss_and_the_scale_everywhere(name: str, classes: int) -> None:
+    model = build_model("lenet", num_classes=classes, in_channels=2, head="cosine").eval()
+    cosines = EXACT.forward(model)
+    y = torch.tensor([0, 1, 1, 1])
+    batch = TrainingBatch(images(4, 2, 8), y, torch.arange(4), Threat("Linf", 0.1))
+    objective = make(OBJECTIVES, {"name": name, "criterion": {"name": "he"}})
+    attack = objective.inner(make(ATTACKS, "pgd:steps=2"))
+    points = objective.points(cosines, batch, attack, ClassSettings(), Draws(0))
+    plain = make(OBJECTIVES, name).points(lambda x: 15 * cosines(x), batch, attack, ClassSettings(), Draws(0))
+    for key in points:
+        assert torch.equal(points[key], plain[key])  # the attack knows of no margin
+    step = objective.step(cosines, batch, points, ClassSettings())
+
+    def lowered(z: Tensor) -> Tensor:
+        return z - 3 * F.one_hot(y, classes)
+
+    clean, robust = 15 * cosines(batch.x), 15 * cosines(points.get("robust", batch.x))
+    doubt = 1 - clean.softmax(1)[torch.arange(4), y]
+    expected = {
+        "standard": {"clean": F.cross_entropy(lowered(clean), y, reduction="none")},
+        "at": {"robust": F.cross_entropy(lowered(robust), y, reduction="none")},
+        "trades": {
+            "clean": F.cross_entropy(lowered(clean), y, reduction="none"),
+            "robust": 6 * divergence(clean, robust),
+        },
+        "mart": {"robust": boosted_cross_entropy(lowered(robust), y) + 5 * divergence(clean, robust) * doubt},
+    }[name]
+    assert step.terms.keys() == expected.keys()
+    for key, term in expected.items():
+        assert torch.allclose(step.terms[key], term, atol=1e-5)
+
+
+def test_the_head_returns_cosines_and_keeps_its_rows_on_the_sphere() -> None:
+    head = CosineHead(5, 3)
+    with torch.no_grad():
+        head.weight.mul_(7)
+    before, z = head.weight.detach().clone(), 9 * torch.randn(4, 5)
+    expected = F.cosine_similarity(z[:, None], before[None], dim=2)
+    assert torch.allclose(head.eval()(z), expected, atol=1e-6)
+    assert torch.equal(head.weight, before)  # looking at a model does not change it
+    assert torch.allclose(head.train()(z), expected, atol=1e-6)
+    assert torch.allclose(head.weight.norm(dim=1), torch.ones(3))
+    assert torch.equal(head(torch.zeros(1, 5)), torch.zeros(1, 3))
+
+
+def test_two_passes_and_one_backward_as_trades_needs() -> None:
+    head = CosineHead(5, 3).train()
+    z = torch.randn(4, 5, requires_grad=True)
+    (head(z) + head(2 * z)).pow(2).sum().backward()
+    assert z.grad is not None
+    assert bool(z.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn")])
+def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
+    options: dict[str, Any] = {"depth": 10, "widen": 1} if name == "wideresnet" else {}
+    model = build_model(name, num_classes=4, in_channels=1, width=0.25, head="cosine", **options).eval()
+    logits = model(torch.rand(6, 1, 16, 16))
+    assert logits.shape == (6, 4)
+    assert float(logits.detach().abs().max()) <= 1 + 1e-6
+    again = build_model(**model.spec)  # type: ignore[arg-type]
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.eval()(torch.ones(1, 1, 16, 16)), model(torch.ones(1, 1, 16, 16)))
+
+
+def test_a_wrong_head_and_a_criterion_without_its_head_are_one_line() -> None:
+    with pytest.raises(UserError, match="head = 'sine' should be linear or cosine"):
+        build_model("lenet", num_classes=3, in_channels=1, head="sine")
+    with pytest.raises(UserError, match="criterion 'he' needs a model of cosines"):
+        Recipe.read("at", {"objective.criterion": "he"})

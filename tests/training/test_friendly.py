@@ -1,0 +1,103 @@
+"""Friendly adversarial training: where an image's attack stops, step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack, Case
+from classwise.compute import EXACT, Forward
+from classwise.draws import Draws
+from classwise.errors import UserError
+from classwise.settings import make
+from classwise.threat import Threat
+from classwise.training import OBJECTIVES
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.friendly import Friendly, at_the_boundary
+from classwise.training.recipe import Recipe
+
+from ..attacks.models import Linear, images
+
+ATTACK: Attack = make(ATTACKS, "pgd:steps=8,step_size=0.06")
+
+
+def world(classes: int) -> tuple[Forward, Case]:
+    linear, x = EXACT.forward(Linear(classes, seed=1)), images(24, 2, 3)
+
+    def model(images: Tensor) -> Tensor:
+        return linear(images - 0.5)  # so that no class has all the images
+
+    y = model(x).argmax(1)
+    y = torch.where(torch.arange(24) % 6 == 5, (y + 1) % classes, y)  # some are wrong from the start
+    return model, Case(x, y, torch.arange(24), Threat("Linf", 0.4), Draws(0))
+
+
+def path(model: Forward, case: Case) -> tuple[Tensor, Tensor]:
+    """Every iterate (T + 1, N, ...) of the plain attack, and whether it is misclassified (T + 1, N)."""
+    state = ATTACK.start(model, case)
+    iterates = [state["x"]]
+    for _ in range(ATTACK.length):
+        state = ATTACK.step(model, case, state)
+        iterates.append(state["x"])
+    return torch.stack(iterates), torch.stack([model(x).argmax(1) != case.y for x in iterates])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("past", [0, 1, 2, 3])
+def test_never_more_than_tau_steps_past_the_boundary(classes: int, past: int) -> None:
+    """Image by image: the first iterate with more than tau misclassified ones up to it, else the last."""
+    model, case = world(classes)
+    iterates, wrong = path(model, case)
+    right, stopped = at_the_boundary(ATTACK, model, case, past)
+    crossed = 0
+    for row in range(24):
+        count = wrong[:-1, row].cumsum(0)
+        stop = next((t for t in range(ATTACK.length) if count[t] > past), ATTACK.length)
+        assert torch.equal(stopped[row], iterates[stop, row])
+        assert int(wrong[:stop, row].sum()) <= past
+        first = next((t for t in range(ATTACK.length) if wrong[t, row]), ATTACK.length)
+        assert torch.equal(right[row], iterates[max(first - 1, 0), row])
+        crossed += stop < ATTACK.length
+    assert crossed > 4
+
+
+def test_tau_beyond_the_steps_is_the_attack_itself() -> None:
+    model, case = world(3)
+    assert torch.equal(at_the_boundary(ATTACK, model, case, 8)[1], ATTACK.run(model, case))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fat", {0.0: 0, 0.41: 0, 50 / 120: 1, 0.74: 1, 0.75: 2, 0.999: 2}),
+        ("fat-trades", {0.0: 0, 30 / 85: 1, 50 / 85: 2, 0.8: 2, 70 / 85: 3}),
+    ],
+)
+def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
+    model, case = world(3)
+    objective = make(OBJECTIVES, name)
+    attack = objective.inner(ATTACK)
+    batch = TrainingBatch(case.x, case.y, case.index, case.threat)
+    compared = dataclasses.replace(case, reference=model(case.x))
+    for progress, past in expected.items():
+        now = dataclasses.replace(batch, progress=progress)
+        points = objective.points(model, now, attack, ClassSettings(), case.draws)
+        assert torch.equal(points["robust"], at_the_boundary(attack, model, compared, past)[1])
+
+
+def test_a_tau_too_few_is_one_line() -> None:
+    with pytest.raises(UserError, match="one more tau than milestones"):
+        Friendly(tau=(0, 1), milestones=(0.3, 0.6))
+    with pytest.raises(UserError, match="one more tau than milestones"):
+        Recipe.read("fat", {"objective.tau": [0, 1]})
+
+
+def test_cfa_takes_three_steps_past() -> None:
+    objective = Recipe.read("cfa-fat").parts().objective
+    assert isinstance(objective, Friendly)
+    assert (objective.tau, objective.milestones) == ((3,), ())

@@ -1,0 +1,41 @@
+"""Each method in the loop on digits: it runs, the loss is finite, and a killed run resumes to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.training import loop
+from classwise.training.folder import Run
+from classwise.training.loop import train
+
+from .test_loop import SMALL, KillAt, Killed, contents
+
+METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart", "codat", "csr", "bat"]
+
+
+def trained(recipe: str, out: Path, **more: Any) -> Run:
+    changes: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
+    changes |= {"model.name": "lenet", "model.width": 0.5, "data.subset": 120, "epochs": 2}
+    return train(f"{recipe}-short", out=out, data="digits", changes=changes, **more)
+
+
+@pytest.mark.parametrize("recipe", METHODS)
+def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained(recipe, tmp_path / "whole")
+    assert whole.epochs_done == 2
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    with pytest.raises(Killed):
+        trained(recipe, tmp_path / "killed", progress=KillAt(3))
+    assert contents(trained(recipe, tmp_path / "killed", resume=True)) == contents(whole)
+
+
+def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
+    changes = {key: value for key, value in SMALL.items() if key != "model"}
+    changes |= {"model.width": 0.0625, "data.subset": 600, "epochs": 6, "batch_size": 32}
+    run = train("he-short", out=tmp_path / "run", data="digits", changes=changes)
+    assert run.epochs.query("split == 'valid' and epoch == 5")["clean"].mean() > 0.4

@@ -1,0 +1,63 @@
+"""The documented cost of every objective, counted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.attacks import ATTACKS
+from classwise.draws import Draws
+from classwise.models.modes import frozen
+from classwise.settings import make
+from classwise.threat import Threat
+from classwise.training import CRITERIA, OBJECTIVES, REDUCTIONS
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import TrainingBatch
+
+from ..attacks.models import Linear, images
+
+PAGE = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text(encoding="utf-8")
+
+
+class Counted(torch.nn.Module):
+    """Counts its forward passes and the backward passes through them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Linear(3)
+        self.forwards = self.backwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += 1
+        logits: Tensor = self.inner(x)
+        if logits.requires_grad:
+            logits.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return logits
+
+    def _back(self, _: Tensor) -> None:
+        self.backwards += 1
+
+
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_passes_are_those_of_the_page(name: str) -> None:
+    row = re.search(rf"^\| `{name}` \|.*\| (\d+) \+ (\d+) \|$", PAGE, re.MULTILINE)
+    assert row is not None, f"docs/objectives.md has no row for {name}"
+    model = Counted()
+    objective: Any = make(OBJECTIVES, name)
+    batch = TrainingBatch(images(4, 2, 3), torch.tensor([0, 1, 1, 1]), torch.arange(4), Threat("Linf", 0.1), progress=1)
+    with frozen(model):
+        points = objective.points(
+            model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), Draws(0)
+        )
+    torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+    assert (model.forwards, model.backwards) == tuple(int(count) for count in row.groups())
+
+
+@pytest.mark.parametrize("name", [*CRITERIA, *REDUCTIONS])
+def test_every_criterion_and_reduction_is_on_the_page(name: str) -> None:
+    assert f"| `{name}` |" in PAGE

@@ -36,6 +36,6 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
 
 def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
     changes = {key: value for key, value in SMALL.items() if key != "model"}
-    changes |= {"model.width": 0.0625, "data.subset": 600, "epochs": 6, "batch_size": 32}
+    changes |= {"model.width": 0.0625, "data.subset": 400, "epochs": 5, "batch_size": 32, "attack.steps": 1}
     run = train("he-short", out=tmp_path / "run", data="digits", changes=changes)
-    assert run.epochs.query("split == 'valid' and epoch == 5")["clean"].mean() > 0.4
+    assert run.epochs.query("split == 'valid' and epoch == 4")["clean"].mean() > 0.3

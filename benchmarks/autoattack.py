@@ -134,16 +134,14 @@ def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) 
     for seed in range(seeds):
         for name in LIBRARIES if seed % 2 == 0 else reversed(LIBRARIES):
             runs[name].append(passage(name, model, x, y, epsilon, seed))
-    right = int((~clean(model, x, y)).sum())
-    rows = [_row(stage, runs, len(y)) for stage in STAGES]
+    right = ~clean(model, x, y)
+    rows = [_row(stage, runs, right) for stage in STAGES]
     rows.append(_total(runs))
     last = STAGES[-1]
     union = {name: ~torch.stack([run.standing(last) for run in each]).all(0) for name, each in runs.items()}
     lone = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
     header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "s")), "ratio"]
-    title = (
-        f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {count} test images ({right} right), {seeds} seeds"
-    )
+    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {count} test images ({int(right.sum())} right), {seeds} seeds"
     lines = [f"Broken by {name} alone, in any seed: {lone[name] or 'none'}.  " for name in LIBRARIES]
     return table(title, header, rows) + "\n" + "\n".join(lines) + "\n"
 
@@ -153,14 +151,14 @@ def _pairs() -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
 
-def _row(stage: str, runs: dict[str, list[Passage]], count: int) -> list[str]:
+def _row(stage: str, runs: dict[str, list[Passage]], right: Tensor) -> list[str]:
     cells = [stage]
     for each in runs.values():
-        shares = [float(run.standing(stage).float().mean()) for run in each]
+        shares = [float((run.standing(stage) & right).float().mean()) for run in each]
         spread = f" ({min(shares):.1%} to {max(shares):.1%})" if len(shares) > 1 else ""
         cells += [
             f"{statistics.mean(shares):.2%}{spread}",
-            f"{statistics.mean(run.passes[stage] for run in each) / count:.0f} an image",
+            f"{statistics.mean(run.passes[stage] for run in each) / len(right):.0f} an image",
             f"{statistics.median(run.seconds[stage] for run in each):.0f}",
         ]
     return [*cells, _ratio([run.seconds[stage] for run in runs[name]] for name in LIBRARIES)]

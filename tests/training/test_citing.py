@@ -43,7 +43,8 @@ def test_an_entry_is_whole_bibtex(paper: object) -> None:
     assert isinstance(paper, Paper)
     text = paper.bibtex()
     assert text.count("{") == text.count("}")
-    assert text.startswith(f"@inproceedings{{{paper.key},\n  author = {{")
+    assert text.startswith(f"@{paper.kind}{{{paper.key},\n  author = {{")
+    assert paper.kind in ("inproceedings", "article")
     assert str(paper.year) in paper.key
 
 

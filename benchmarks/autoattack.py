@@ -141,7 +141,8 @@ def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) 
     union = {name: ~torch.stack([run.standing(last) for run in each]).all(0) for name, each in runs.items()}
     lone = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
     header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "s")), "ratio"]
-    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {count} test images ({int(right.sum())} right), {seeds} seeds"
+    what = f"{count} test images ({int(right.sum())} right), {seeds} seeds"
+    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {what}"
     lines = [f"Broken by {name} alone, in any seed: {lone[name] or 'none'}.  " for name in LIBRARIES]
     return table(title, header, rows) + "\n" + "\n".join(lines) + "\n"
 

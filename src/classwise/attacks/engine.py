@@ -34,6 +34,10 @@ Stop = Literal["broken", "never"]
 SMALLEST_BATCH = 32
 """Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
 
+_GRAIN = 8
+"""Smaller batches are of multiples of so many images."""
+_MUCH = 0.75
+"""A size of batch is tried if it is at most this share of the one before."""
 _LONG = 8
 """From how many steps on it pays to try whether a smaller batch gives the same bits, which costs a step."""
 
@@ -268,12 +272,13 @@ class _Run:
         taken only after one step of the rows in it has come out bit for bit as in the room before.
         """
         rows = live.nonzero().squeeze(1)
-        room = SMALLEST_BATCH * -(-len(rows) // SMALLEST_BATCH)
-        worthwhile = room in self.proven or not (self.refused or self.attack.length < _LONG)
-        if room >= len(live) or not worthwhile or self._waiting():
+        room = max(SMALLEST_BATCH, _GRAIN * -(-len(rows) // _GRAIN))
+        known = room in self.proven
+        worth_a_trial = not self.refused and self.attack.length >= _LONG and room <= _MUCH * len(live)
+        if room >= len(live) or not (known or worth_a_trial) or self._waiting():
             return self._advance(slots), live
         narrow = self._advance(take(slots, rows[torch.arange(room) % len(rows)]))
-        if room not in self.proven:
+        if not known:
             wide = self._advance(slots)
             if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
                 self.refused = True

@@ -61,3 +61,9 @@ def test_a_stream_can_be_grouped_by_superclass_only() -> None:
     data = toys.images()
     with pytest.raises(UserError, match="a stream can be grouped by superclass only"):
         audit(toys.model(), Stream(list(zip(data.x, data.y, strict=True))), "Linf:0.1", group=[0] * 90)
+
+
+def test_an_attack_that_lacks_the_norm_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="attack 'square' has no L1 form; it knows Linf and L2"):
+        audit(toys.model(), toys.images(), "L1:1", ["pgd", "square"], out=tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -62,6 +62,11 @@ def test_a_suite_asks_for_a_cascade_and_knows_the_norm() -> None:
     assert norm_of(None) == norm_of("cifar10") == "Linf"
 
 
+def test_the_nearest_name_may_be_a_suites() -> None:
+    with pytest.raises(UserError, match="unknown attack 'autoatack'; did you mean 'autoattack'"):
+        parse_attacks("autoatack")
+
+
 def test_a_grid_keeps_the_other_settings() -> None:
     assert {attack.length for attack in parse_attacks("tpgd:steps=3").attacks.values()} == {3}
 

@@ -71,42 +71,42 @@ def ranks(folder: Path) -> list[dict[str, Any]]:
     return [pickle.loads((folder / f"rank-{rank}.pkl").read_bytes()) for rank in range(2)]
 
 
-def same(first: pd.DataFrame, second: pd.DataFrame) -> None:
+def assert_same(first: pd.DataFrame, second: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(first, second, check_exact=True)
 
 
 def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> None:
     alone, shared = ranks[0]["alone"], ranks[0]["shared"]
     assert len(alone.outcomes.frame) == 5 * 101
-    same(shared.outcomes.frame, alone.outcomes.frame)
+    assert_same(shared.outcomes.frame, alone.outcomes.frame)
     assert shared.outcomes.meta == alone.outcomes.meta
     assert shared.warnings == alone.warnings
     assert shared.environment["processes"] == 2
     assert "processes" not in alone.environment
-    same(shared.trace, alone.trace)
+    assert_same(shared.trace, alone.trace)
     for one, two in zip(shared.kept.get("logits", "tpgd[5]"), alone.kept.get("logits", "tpgd[5]"), strict=True):
         assert np.array_equal(one, two)
 
 
 def test_all_of_them_get_the_result(ranks: list[dict[str, Any]]) -> None:
-    same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
+    assert_same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
     assert ranks[1]["shared"].worst() == ranks[0]["shared"].worst()
 
 
 def test_what_one_began_two_can_finish(ranks: list[dict[str, Any]], folder: Path) -> None:
     assert ranks[0]["begun"] > 0
-    same(ranks[0]["resumed"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
-    same(Audit.load(folder / "killed").outcomes.frame, ranks[0]["alone"].outcomes.frame)
+    assert_same(ranks[0]["resumed"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
+    assert_same(Audit.load(folder / "killed").outcomes.frame, ranks[0]["alone"].outcomes.frame)
 
 
 def test_a_stream_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
-    same(ranks[0]["stream"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
+    assert_same(ranks[0]["stream"].outcomes.frame, ranks[0]["alone"].outcomes.frame)
     assert ranks[0]["stream"].outcomes.meta.data_hash
 
 
 def test_a_curve_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
-    same(ranks[0]["curve"].frame, ranks[0]["curve alone"].frame)
-    same(ranks[1]["curve"].frame, ranks[0]["curve alone"].frame)
+    assert_same(ranks[0]["curve"].frame, ranks[0]["curve alone"].frame)
+    assert_same(ranks[1]["curve"].frame, ranks[0]["curve alone"].frame)
 
 
 def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Pa
     finally:
         torch.set_num_threads(threads)
     assert 20 < int(alone.outcomes.correct("all").sum()) < 110
-    same(Audit.load(folder / "cli").outcomes.frame, alone.outcomes.frame)
+    assert_same(Audit.load(folder / "cli").outcomes.frame, alone.outcomes.frame)
 
 
 def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
@@ -138,7 +138,7 @@ def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> 
     assert ranks[1]["failure"] == "UserError: the cat sat on the power switch"
     assert ranks[0]["failure"] == "PeerError: process 1 of 2 failed: the cat sat on the power switch"
     assert ranks[0]["failure seconds"] < team.FAREWELL_SECONDS
-    same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
+    assert_same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
 
 
 def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:

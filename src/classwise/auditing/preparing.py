@@ -74,6 +74,10 @@ class Plan:
             raise UserError(f"batch = {self.batch}: below {SMALLEST_BATCH} results do not repeat; give more")
         if self.stop not in ("broken", "never"):
             raise unknown("stop", self.stop, ("broken", "never"))
+        for label, attack in self.suite.attacks.items():
+            if self.threat.norm not in attack.norms:
+                known = " and ".join(attack.norms)
+                raise UserError(f"attack {label!r} has no {self.threat.norm} form; it knows {known}")
         if self.cascade and self.stop == "never":
             raise UserError("a cascade attacks what is not broken yet, so it needs stop = 'broken'")
 

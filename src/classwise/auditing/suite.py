@@ -11,7 +11,7 @@ from classwise.attacks.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
-from classwise.errors import UserError
+from classwise.errors import UserError, unknown
 from classwise.settings import Spec, describe, make, parse_spec
 from classwise.threat import Threat
 
@@ -96,6 +96,8 @@ def _expanded(choice: tuple[str | None, Choice], norm: str) -> list[tuple[str | 
         return [choice]
     name, options = _named(spec)
     if name not in SUITES:
+        if ":" not in name and name not in ATTACKS:
+            raise unknown("attack", name, {*ATTACKS, *SUITES})
         return [choice]
     return [(label and f"{label}-{member.partition(':')[0]}", member) for member in members(name, options, norm)]
 

@@ -24,11 +24,9 @@ CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 BATCH = 128
 
 
-def ours(model: nn.Module, data: Images, threat: Threat, step: float) -> float:
-    engine = Engine(model, compute=FAST, batch=BATCH)
+def ours(engine: Engine, attack: PGD, data: Images, threat: Threat) -> float:
     clean = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
     right = data.take(clean)
-    attack = PGD(steps=20, step_size=step)
     jobs = (Job(batch.index, batch.x, batch.y) for batch in right.batches(BATCH))
     broken = sum(int(done.broken.sum()) for done in engine.attack(attack, threat, jobs))
     return (len(right) - broken) / len(data)
@@ -88,7 +86,8 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     def timed(name: str, work: Callable[[], float]) -> None:
         contenders[name] = lambda: found.__setitem__(name, work())
 
-    timed("classwise", lambda: ours(model, data, threat, step))
+    engine, pgd = Engine(model, compute=FAST, batch=BATCH), PGD(steps=20, step_size=step)
+    timed("classwise", lambda: ours(engine, pgd, data, threat))
     for name, make in PEERS.items():
         try:
             with warnings.catch_warnings():

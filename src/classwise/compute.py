@@ -35,13 +35,16 @@ class Compute:
         mixed = self.dtype == "bfloat16"
 
         def run(x: Tensor) -> Tensor:
-            if self.channels_last and x.ndim == 4:
-                x = _channels_last(x)
+            x = self.laid_out(x)
             with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
                 logits: Tensor = module(x)
             return logits.float()
 
         return run
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        """The images in the memory format of these settings; values do not change."""
+        return _channels_last(x) if self.channels_last and x.ndim == 4 else x
 
     def prepare(self, model: nn.Module) -> None:
         """Lay the model's weights out as these settings want them; values do not change."""

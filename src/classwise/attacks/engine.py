@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,8 +24,8 @@ from classwise.attacks.losses import margin as logit_margin
 from classwise.compute import EXACT, Compute, Forward
 from classwise.draws import Draws
 from classwise.errors import UserError
+from classwise.models.lean import lean
 from classwise.models.modes import evaluating, frozen
-from classwise.models.norms import affine_norms
 from classwise.threat import Threat
 
 Stop = Literal["broken", "never"]
@@ -117,14 +117,15 @@ class Engine:
         self.stop = stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
-        self.fast = _Counted(compute.forward(model), model)
-        self._mixed = compute.dtype != "float32" and not compute.compile
+        self._compute = compute
+        self._plain = compute.forward(model)
         self._classes: int | None = None
+        self._rooms: dict[int, _Rooms] = {}
         self._exact = Compute(channels_last=compute.channels_last).forward(model)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Float32 logits for each block of images, at the engine's batch size."""
-        with self._model_untouched():
+        with evaluating(self.model), frozen(self.model):
             for block in images:
                 yield self.logits(block.to(self.device))
 
@@ -156,16 +157,22 @@ class Engine:
             threat: norm and radius; a job's ``epsilon`` column overrides the radius.
             jobs: the images; every job must have the same columns.
         """
-        with self._model_untouched():
-            yield from _Run(self, attack, threat, jobs).blocks()
+        with self.borrowed() as model:
+            yield from _Run(self, model, attack, threat, jobs).blocks()
 
-    def _model_untouched(self) -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(evaluating(self.model))
-        stack.enter_context(frozen(self.model))
-        if self._mixed:  # a compiled model has its normalisation merged already
-            stack.enter_context(affine_norms(self.model))
-        return stack
+    @contextmanager
+    def borrowed(self) -> Iterator[Counted]:
+        """The model as attacks see it, for gradients as `Compute` says; afterwards it is as it was found."""
+        with evaluating(self.model), frozen(self.model):
+            if self._compute.dtype == "float32" or self._compute.compile:
+                yield Counted(self._plain, self.model)
+            else:
+                with lean(self.model, self._compute) as forward:
+                    yield Counted(forward, self.model)
+
+    def rooms(self, attack: Attack) -> _Rooms:
+        """What is known of smaller batches for this attack: each is tried once, however many streams it sees."""
+        return self._rooms.setdefault(id(attack), _Rooms(attack))
 
     def logits(self, x: Tensor) -> Tensor:
         """Float32 logits in passes of exactly the engine's batch size, the tail padded with copies."""
@@ -182,7 +189,16 @@ class Engine:
         return self._classes or self.logits(x[:1]).shape[1]
 
 
-class _Counted:
+@dataclass
+class _Rooms:
+    """Which sizes of batch gave the same bits as a larger one in a step of an attack."""
+
+    attack: Attack  # held, so that its id stays its own
+    proven: set[tuple[int, ...]] = field(default_factory=set)  # the size and the shape of an image
+    refused: bool = False  # whether one did not
+
+
+class Counted:
     """A forward pass that counts the images it passes, forward and backward; ``module`` is the model behind it."""
 
     def __init__(self, forward: Forward, module: nn.Module) -> None:
@@ -192,6 +208,7 @@ class _Counted:
         self.backwards = 0
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Float32 logits (N, classes)."""
         self.forwards += len(x)
         logits = self._forward(x)
         if logits.requires_grad:
@@ -214,8 +231,9 @@ class _Run:
     judged (``kept_x``, ...). Rows move between slots and buffers whole.
     """
 
-    def __init__(self, engine: Engine, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> None:
+    def __init__(self, engine: Engine, model: Counted, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> None:
         self.engine = engine
+        self.model = model
         self.attack = attack
         self.threat = threat
         self.draws = Draws(engine.seed, "attack")
@@ -223,8 +241,7 @@ class _Run:
         self.fresh = Buffer(self._rows_of(jobs))
         self.again = Buffer()  # rows that a verification sent back, or that begin another start
         self.suspects = Buffer()  # rows of which one image waits for float32
-        self.proven: set[int] = set()  # sizes of batch at which a step gave the bits of a larger one
-        self.refused = False  # whether it did not at one of them
+        self.rooms = engine.rooms(attack)
 
     def blocks(self) -> Iterator[Finished]:
         """Run to the end of the stream."""
@@ -273,17 +290,18 @@ class _Run:
         """
         rows = live.nonzero().squeeze(1)
         room = max(SMALLEST_BATCH, _GRAIN * -(-len(rows) // _GRAIN))
-        known = room in self.proven
-        worth_a_trial = not self.refused and self.attack.length >= _LONG and room <= _MUCH * len(live)
+        trial = (room, *slots["x0"].shape[1:])
+        known = trial in self.rooms.proven
+        worth_a_trial = not self.rooms.refused and self.attack.length >= _LONG and room <= _MUCH * len(live)
         if room >= len(live) or not (known or worth_a_trial) or self._waiting():
             return self._advance(slots), live
         narrow = self._advance(take(slots, rows[torch.arange(room) % len(rows)]))
         if not known:
             wide = self._advance(slots)
             if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
-                self.refused = True
+                self.rooms.refused = True
                 return wide, live
-            self.proven.add(room)
+            self.rooms.proven.add(trial)
         return narrow, torch.arange(room) < len(rows)
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
@@ -323,7 +341,7 @@ class _Run:
 
     def _started(self, columns: Columns) -> Columns:
         """Rows at the beginning of a start, with nothing seen yet."""
-        state = self.attack.start(self.engine.fast, self._case(columns))
+        state = self.attack.start(self.model, self._case(columns))
         known = unprefixed(columns)  # of the start before, if there was one
         state |= {name: known[name] for name in self.attack.carries if name in known}
         zero = torch.zeros_like(columns["row"])
@@ -341,12 +359,12 @@ class _Run:
 
     def _advance(self, slots: Columns) -> Columns:
         """Step every slot ``poll`` times; rows that were hit or are done stand still meanwhile."""
-        case, fast = self._case(slots), self.engine.fast
+        case, model = self._case(slots), self.model
         for turn in range(self.engine.poll):
-            before = fast.forwards, fast.backwards
-            new = self.attack.step(fast, case, unprefixed(slots))
+            before = model.forwards, model.backwards
+            new = self.attack.step(model, case, unprefixed(slots))
             size = len(slots["row"])  # a step may pass several versions of every image at once
-            passes = (fast.forwards - before[0]) // size, (fast.backwards - before[1]) // size
+            passes = (model.forwards - before[0]) // size, (model.backwards - before[1]) // size
             moved = self._fold(slots, new, *passes)
             if turn:
                 still = slots["hit"] | slots["state.done"]

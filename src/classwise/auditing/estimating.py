@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack, Case, value_and_gradient
-from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
+from classwise.attacks.engine import SMALLEST_BATCH, Counted, Engine, Stop
 from classwise.auditing.preparing import Model, prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.images import Batch, Images
 from classwise.draws import Draws
-from classwise.models.modes import evaluating, frozen
 from classwise.threat import Threat
 
 
@@ -75,15 +74,15 @@ def estimate(
     ready = prepare(model, data, suite, threat, device=device, **settings)
     engine = ready.plan.engine(ready.model)
     piece = next(ready.pieces)
-    with evaluating(ready.model), frozen(ready.model):
+    with engine.borrowed() as passes:
         x = _batch(piece, batch, engine.device).x
-        forward_seconds = _timed(lambda: engine.fast(x), engine.device)
-        both_seconds = _timed(lambda: value_and_gradient(engine.fast, x, _first_logit), engine.device)
+        forward_seconds = _timed(lambda: passes(x), engine.device)
+        both_seconds = _timed(lambda: value_and_gradient(passes, x, _first_logit), engine.device)
         judge_seconds = _timed(lambda: engine.logits(x), engine.device)
         classes = engine.classes(x)
-        costs = [_cost(engine, attack, piece, ready.plan.threat, classes) for attack in suite.attacks.values()]
+        costs = [_cost(engine, passes, attack, piece, ready.plan.threat, classes) for attack in suite.attacks.values()]
     judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
-    forwards, backwards = (sum(passes) for passes in zip(*costs, strict=True))
+    forwards, backwards = (sum(counts) for counts in zip(*costs, strict=True))
     seconds = (forwards - backwards) * forward_seconds + backwards * both_seconds + judged * judge_seconds
     images = ready.meta.images
     return Estimate(images, images * (forwards + judged), images * backwards, -(-images // batch) * seconds / 60)
@@ -94,7 +93,9 @@ def _batch(piece: Images, count: int, device: torch.device) -> Batch:
     return Batch(*(tensor.to(device) for tensor in piece.batch(torch.arange(count) % len(piece))))
 
 
-def _cost(engine: Engine, attack: Attack, piece: Images, threat: Threat, classes: int) -> tuple[int, int]:
+def _cost(
+    engine: Engine, model: Counted, attack: Attack, piece: Images, threat: Threat, classes: int
+) -> tuple[int, int]:
     """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
     index, x, y = _batch(piece, SMALLEST_BATCH, engine.device)
     epsilon = threat.epsilon
@@ -102,10 +103,10 @@ def _cost(engine: Engine, attack: Attack, piece: Images, threat: Threat, classes
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
     reference = engine.logits(x) if attack.needs_reference else None
     case = Case(x, y, index, threat, Draws(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
-    state, before = attack.start(engine.fast, case), (engine.fast.forwards, engine.fast.backwards)
-    attack.step(engine.fast, case, state)
+    state, before = attack.start(model, case), (model.forwards, model.backwards)
+    attack.step(model, case, state)
     steps = attack.length * attack.starts_for(classes)
-    forwards, backwards = engine.fast.forwards - before[0], engine.fast.backwards - before[1]
+    forwards, backwards = model.forwards - before[0], model.backwards - before[1]
     return steps * forwards // len(x), steps * backwards // len(x)
 
 

@@ -11,7 +11,6 @@ from classwise.attacks.base import Attack, Case
 from classwise.attacks.engine import Engine
 from classwise.data.images import Batch
 from classwise.draws import Draws
-from classwise.models.modes import evaluating, frozen
 from classwise.threat import Threat
 
 
@@ -32,12 +31,12 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     draws = Draws(engine.seed, "attack")
     case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
     confidences = []
-    with evaluating(engine.model), frozen(engine.model):
-        state = attack.start(engine.fast, case)
+    with engine.borrowed() as model:
+        state = attack.start(model, case)
         for step in range(attack.length + 1):
             confidences.append(engine.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
             if step < attack.length:
-                state = attack.step(engine.fast, case, state)
+                state = attack.step(model, case, state)
     values = np.stack(confidences, axis=1)
     images, steps, classes = values.shape
     return pd.DataFrame(

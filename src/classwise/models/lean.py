@@ -1,0 +1,177 @@
+"""A borrowed network with less to do: its weights stand still, and only the gradient of the image is asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeGuard
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from classwise.compute import Compute, Forward
+from classwise.models.base import Classifier
+from classwise.models.normalise import Normalized
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+@contextmanager
+def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
+    """The model as a function in lower precision, with fewer operations, for gradients with respect to images.
+
+    For a network of the zoo it is a twin: normalisation behind a convolution is folded into it, and weights are cast
+    and laid out once instead of in every pass. Anybody else's model runs itself, since its Python code may do anything
+    (draw noise, count calls) that a twin would lose; so does a network whose code asks for the size of its images.
+    Of these only batch normalisation is shortened (`affine_norms`).
+
+    Args:
+        model: in evaluation mode, frozen, and left alone while the function is used.
+        compute: how passes run; its ``dtype`` is bfloat16.
+    """
+    network = _traced(model) if _is_plain(model) else None
+    if network is not None:
+        yield _twin(model, network, compute)
+    else:
+        with affine_norms(model):
+            yield compute.forward(model)
+
+
+class _Tracer(fx.Tracer):
+    """Follows the Python code down to torch's own layers and to last layers, whatever these do inside."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _is_plain(model: nn.Module) -> bool:
+    """Whether it is a network of the zoo, normalised or not, of which nobody watches or replaces a layer."""
+    network = model.model if isinstance(model, Normalized) else model
+    return isinstance(network, Classifier) and all(_is_plain_layer(module) for module in model.modules())
+
+
+def _is_plain_layer(module: nn.Module) -> bool:
+    watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module).__module__.startswith(_KNOWN) and not watched and "forward" not in module.__dict__
+
+
+_KNOWN = ("torch.nn.modules.", "classwise.models.")
+
+
+def _fold_norms(network: fx.GraphModule) -> None:
+    """Merge each normalisation into the convolution before it, where nothing else reads that one's output."""
+    calls = Counter(node.target for node in network.graph.nodes)
+    layers = dict(network.named_modules())
+    for node in network.graph.nodes:
+        source = node.args[0] if node.op == "call_module" else None
+        if not isinstance(source, fx.Node) or source.op != "call_module" or not _is_plain_norm(layers[node.target]):
+            continue
+        convolution = layers[str(source.target)]
+        if type(convolution) is nn.Conv2d and len(source.users) == calls[source.target] == 1:
+            network.set_submodule(str(source.target), fuse_conv_bn_eval(convolution, layers[node.target]))
+            node.replace_all_uses_with(source)
+            network.graph.erase_node(node)
+    network.recompile()
+
+
+def _traced(model: nn.Module) -> fx.GraphModule | None:
+    """A copy of the network as a graph, its normalisation layer left out; None if its code depends on its input."""
+    own = copy.deepcopy(model.model if isinstance(model, Normalized) else model)
+    try:
+        return fx.GraphModule(own, _Tracer().trace(own))
+    except fx.proxy.TraceError:
+        return None
+
+
+def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forward:
+    """The copy put to work: it is changed for good."""
+    _fold_norms(network)
+    for module in network.modules():
+        if _is_plain_norm(module):
+            module.forward = _affine(module)  # type: ignore[assignment, method-assign]  # on the instance
+        elif type(module) in (nn.Conv2d, nn.Linear):
+            module.to(torch.bfloat16)
+    compute.prepare(network.requires_grad_(requires_grad=False))
+    scale = 1 / model.std if isinstance(model, Normalized) else None
+    shift = -model.mean / model.std if isinstance(model, Normalized) else None
+
+    def run(x: Tensor) -> Tensor:
+        x = compute.laid_out(x)
+        if scale is not None and shift is not None:
+            x = torch.addcmul(shift, x, scale)
+        logits: Tensor = network(x.bfloat16())
+        return logits.float()
+
+    return run
+
+
+@contextmanager
+def affine_norms(model: nn.Module) -> Iterator[int]:
+    """Let batch normalisation run as a multiply-add wherever mixed precision is on; afterwards all is as it was.
+
+    The library's own kernel works out the gradients of scale and shift too, which an attack on a frozen model throws
+    away: its backward pass takes about four times as long as this one's. In float32 nothing changes, not a bit. The
+    statistics are read once, so the model must stay in evaluation mode, its weights untouched, while it is borrowed.
+
+    Yields:
+        How many layers it changed: those that are exactly torch's own, in evaluation mode, with running statistics.
+    """
+    changed = [module for module in model.modules() if _is_plain_norm(module)]
+    try:
+        for module in changed:
+            module.forward = _affine(module)  # type: ignore[assignment, method-assign]  # on the instance, for a while
+        yield len(changed)
+    finally:
+        for module in changed:
+            del module.forward
+
+
+def _is_plain_norm(module: nn.Module) -> TypeGuard[BatchNorm]:
+    if type(module) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) or "forward" in module.__dict__:
+        return False
+    return not module.training and module.running_mean is not None
+
+
+def _affine(norm: BatchNorm) -> Callable[[Tensor], Tensor]:
+    """The layer's forward pass: a multiply-add where its input has been cast to lower precision."""
+    usual: Callable[[Tensor], Tensor] = norm.forward
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    with torch.no_grad():
+        scale = (norm.running_var.float() + norm.eps).rsqrt()
+        scale = scale if norm.weight is None else scale * norm.weight
+        shift = -norm.running_mean * scale
+        shift = shift if norm.bias is None else shift + norm.bias
+    ready: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+
+    def like(x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift spread over one image, which runs along memory as it does: several times faster on a CPU."""
+        format_ = _format(x)
+        key = x.shape[1:], x.dtype, format_
+        if key not in ready:
+            ready[key] = tuple(  # type: ignore[assignment]  # torch cannot say that two in gives two out
+                value.to(x.dtype)
+                .view(1, -1, *[1] * (x.ndim - 2))
+                .expand(1, *x.shape[1:])
+                .contiguous(memory_format=format_)
+                for value in (scale, shift)
+            )
+        return ready[key]
+
+    def forward(x: Tensor) -> Tensor:
+        if x.dtype not in (torch.bfloat16, torch.float16) or x.ndim < 3:
+            return usual(x)
+        spread, offset = like(x)
+        return torch.addcmul(offset, x, spread)
+
+    return forward
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    for format_, ndim in ((torch.channels_last, 4), (torch.channels_last_3d, 5)):
+        if x.ndim == ndim and x.is_contiguous(memory_format=format_) and not x.is_contiguous():
+            return format_
+    return torch.contiguous_format

@@ -73,6 +73,24 @@ def test_fabs_distance_is_within_one_per_cent_of_the_closed_form(attack: Attack,
     assert 1 - 1e-4 < float(ratio.min()) <= float(ratio.max()) < 1.01
 
 
+def test_a_ball_that_holds_the_first_boundary_does_not_end_the_search_for_a_nearer_one() -> None:
+    """The likeliest other class is 1, but the boundary to 3, whose logit is steep, is nearer."""
+    model, x, y = linear(5, away=2.0)
+    with torch.no_grad():
+        model.bias[1] += 1.0
+        model.weight[3] *= 6
+        model.bias[3] = -model.weight[3].sum() / 2
+        x = 0.5 + 0.05 * (x - 0.5)
+        assert model(x).argsort(dim=1)[:, -2:].tolist() == [[1, 0]] * len(x)
+    least = distances(model, x, y, "L2").amin(1)
+    alone = finished(model, FABTargeted(steps=30, targets=1), Threat("L2", 50.0), x, y)
+    every = finished(model, FABTargeted(steps=30), Threat("L2", 50.0), x, y)
+    assert bool((alone.records["minimal_distance"] > 1.02 * least).all())
+    assert bool((every.records["minimal_distance"] < 1.01 * least).all())
+    assert bool(every.broken.all())
+    torch.testing.assert_close((every.x - x).flatten(1).norm(dim=1), every.records["minimal_distance"])
+
+
 def test_each_target_of_fab_t_finds_its_own_boundary() -> None:
     """With one target, the distance is that to the boundary of the likeliest other class, or nearer by luck."""
     model, x, y = linear(5)

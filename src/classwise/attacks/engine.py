@@ -305,6 +305,7 @@ class _Run:
             if classes is None:
                 known = columns.get("reference")
                 classes = self.engine.classes(columns["x0"]) if known is None else known.shape[1]
+            columns["kept_broken"] = torch.zeros_like(columns["row"], dtype=torch.bool)
             columns["kept_x"] = columns["x0"]
             columns["kept_logits"] = torch.zeros(count, classes, device=device)
             columns["kept_margin"] = torch.full((count,), torch.inf, device=device)
@@ -383,13 +384,14 @@ class _Run:
         logits = self.engine.logits(candidate)
         broken = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
         value = logit_margin(logits, rows["y"])
-        better = broken | ~(rows["kept_margin"] <= value)
+        better = broken | (~rows["kept_broken"] & ~(rows["kept_margin"] <= value))
         rows |= {
             "forwards": rows["forwards"] + 1,
             "kept_x": choose(better, candidate, rows["kept_x"]),
             "kept_logits": choose(better, logits, rows["kept_logits"]),
             "kept_margin": torch.where(better, value, rows["kept_margin"]),
             "kept_iteration": torch.where(better, taken, rows["kept_iteration"]),
+            "kept_broken": rows["kept_broken"] | broken,
         }
         stands = ~broken
         false_alarm = stands & (stage == _HIT)
@@ -397,7 +399,9 @@ class _Run:
         ends = false_alarm & rows["state.done"]
         lower = stands & (stage == _LAST) & (rows["low_margin"] < value) if self.seek else torch.zeros_like(stands)
         exhausted = stands & ~(resumes | ends | lower)
-        restarts = exhausted & (rows["restart"] + 1 < self.attack.starts_for(logits.shape[1]))
+        # Where the nearest point is sought, another start may find a nearer one.
+        open_still = exhausted | broken if self.attack.minimises and not self.seek else exhausted
+        restarts = open_still & (rows["restart"] + 1 < self.attack.starts_for(logits.shape[1]))
         if len(going := masked(rows, resumes)["row"]):
             self.again.add(masked(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
         for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
@@ -406,9 +410,9 @@ class _Run:
         if len(going := masked(rows, restarts)["row"]):
             once_more = masked(rows, restarts)
             self.again.add(self._started(once_more | {"restart": once_more["restart"] + 1}))
-        finished = broken | (exhausted & ~restarts)
+        finished = (broken | exhausted) & ~restarts
         if finished.any():
-            yield self._finished(masked(rows, finished), broken[finished])
+            yield self._finished(masked(rows, finished))
 
     def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
         """The image to verify of each row, and the steps taken up to it."""
@@ -429,7 +433,7 @@ class _Run:
         legal = boxed & (threat.distance(candidate, x0) <= limit)
         return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
 
-    def _finished(self, rows: Columns, broken: Tensor) -> Finished:
+    def _finished(self, rows: Columns) -> Finished:
         return Finished(
             row=rows["row"],
             index=rows["index"],
@@ -437,7 +441,7 @@ class _Run:
             x0=rows["x0"],
             x=rows["kept_x"],
             logits=rows["kept_logits"],
-            broken=broken,
+            broken=rows["kept_broken"],
             iterations=rows["kept_iteration"],
             forwards=rows["forwards"],
             backwards=rows["backwards"],

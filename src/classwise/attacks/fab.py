@@ -40,6 +40,7 @@ class _Boundary(Attack):
     restarts: Count = 1
 
     norms = ("Linf", "L2")
+    minimises = True
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 

@@ -15,7 +15,7 @@ from classwise.attacks.base import Attack, Case
 from classwise.attacks.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.engine import Engine, Finished, Job, Stop
 from classwise.attacks.fab import FAB, FABTargeted
-from classwise.compute import EXACT
+from classwise.compute import EXACT, Compute
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.settings import make
@@ -124,6 +124,20 @@ def test_a_later_start_never_forgets_a_nearer_point() -> None:
     assert bool((by_targets[1] <= by_targets[0]).all())
     assert bool((by_targets[2] <= by_targets[1]).all())
     assert bool((by_targets[2] < by_targets[0]).any())
+
+
+@pytest.mark.parametrize("spec", ["fab:steps=5", "fab-t:steps=5,targets=2"])
+def test_fab_is_as_strong_where_other_attacks_compute_in_bfloat16(spec: str) -> None:
+    model, x = Small(5).eval(), images(32)
+    y = model(x).argmax(1)
+    found = []
+    for compute in (EXACT, Compute(dtype="bfloat16")):
+        jobs = [Job(torch.arange(len(x)), x, y)]
+        engine = Engine(model, compute=compute, batch=len(x))
+        blocks = list(engine.attack(make(ATTACKS, spec), Threat("Linf", 0.02), jobs))
+        found.append(torch.cat([block.row[block.broken] for block in blocks]).sort().values)
+    assert 0 < len(found[0]) < len(x)
+    assert found[0].tolist() == found[1].tolist()
 
 
 def test_passes_of_fab() -> None:

@@ -121,6 +121,7 @@ class Engine:
         self._mixed = compute.dtype != "float32" and not compute.compile
         self._classes: int | None = None
         self._exact = Compute(channels_last=compute.channels_last).forward(model)
+        self.precise = _Counted(self._exact, model)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Float32 logits for each block of images, at the engine's batch size."""
@@ -218,6 +219,7 @@ class _Run:
         self.engine = engine
         self.attack = attack
         self.threat = threat
+        self.forward = engine.precise if attack.precise else engine.fast
         self.draws = Draws(engine.seed, "attack")
         self.seek = engine.stop == "broken"
         self.fresh = Buffer(self._rows_of(jobs))
@@ -324,7 +326,7 @@ class _Run:
 
     def _started(self, columns: Columns) -> Columns:
         """Rows at the beginning of a start, with nothing seen yet."""
-        state = self.attack.start(self.engine.fast, self._case(columns))
+        state = self.attack.start(self.forward, self._case(columns))
         known = unprefixed(columns)  # of the start before, if there was one
         state |= {name: known[name] for name in self.attack.carries if name in known}
         zero = torch.zeros_like(columns["row"])
@@ -342,12 +344,12 @@ class _Run:
 
     def _advance(self, slots: Columns) -> Columns:
         """Step every slot ``poll`` times; rows that were hit or are done stand still meanwhile."""
-        case, fast = self._case(slots), self.engine.fast
+        case, forward = self._case(slots), self.forward
         for turn in range(self.engine.poll):
-            before = fast.forwards, fast.backwards
-            new = self.attack.step(fast, case, unprefixed(slots))
+            before = forward.forwards, forward.backwards
+            new = self.attack.step(forward, case, unprefixed(slots))
             size = len(slots["row"])  # a step may pass several versions of every image at once
-            passes = (fast.forwards - before[0]) // size, (fast.backwards - before[1]) // size
+            passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
             moved = self._fold(slots, new, *passes)
             if turn:
                 still = slots["hit"] | slots["state.done"]

@@ -41,6 +41,7 @@ class _Boundary(Attack):
 
     norms = ("Linf", "L2")
     minimises = True
+    precise = True  # it steps to where two logits are equal, and bfloat16 does not know which is larger there
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 

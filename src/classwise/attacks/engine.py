@@ -117,11 +117,11 @@ class Engine:
         self.stop = stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
-        self.fast = _Counted(compute.forward(model), model)
+        self.fast = Counted(compute.forward(model), model)
         self._mixed = compute.dtype != "float32" and not compute.compile
         self._classes: int | None = None
         self._exact = Compute(channels_last=compute.channels_last).forward(model)
-        self.precise = _Counted(self._exact, model)
+        self.precise = Counted(self._exact, model)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
         """Float32 logits for each block of images, at the engine's batch size."""
@@ -160,6 +160,10 @@ class Engine:
         with self._model_untouched():
             yield from _Run(self, attack, threat, jobs).blocks()
 
+    def forward_of(self, attack: Attack) -> Counted:
+        """The forward pass that an attack steps with."""
+        return self.precise if attack.precise else self.fast
+
     def _model_untouched(self) -> ExitStack:
         stack = ExitStack()
         stack.enter_context(evaluating(self.model))
@@ -183,7 +187,7 @@ class Engine:
         return self._classes or self.logits(x[:1]).shape[1]
 
 
-class _Counted:
+class Counted:
     """A forward pass that counts the images it passes, forward and backward; ``module`` is the model behind it."""
 
     def __init__(self, forward: Forward, module: nn.Module) -> None:
@@ -219,7 +223,7 @@ class _Run:
         self.engine = engine
         self.attack = attack
         self.threat = threat
-        self.forward = engine.precise if attack.precise else engine.fast
+        self.forward = engine.forward_of(attack)
         self.draws = Draws(engine.seed, "attack")
         self.seek = engine.stop == "broken"
         self.fresh = Buffer(self._rows_of(jobs))

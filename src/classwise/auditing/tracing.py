@@ -33,11 +33,11 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
     confidences = []
     with evaluating(engine.model), frozen(engine.model):
-        state = attack.start(engine.fast, case)
+        state = attack.start(engine.forward_of(attack), case)
         for step in range(attack.length + 1):
             confidences.append(engine.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
             if step < attack.length:
-                state = attack.step(engine.fast, case, state)
+                state = attack.step(engine.forward_of(attack), case, state)
     values = np.stack(confidences, axis=1)
     images, steps, classes = values.shape
     return pd.DataFrame(

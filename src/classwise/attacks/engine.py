@@ -197,6 +197,7 @@ class Counted:
         self.backwards = 0
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Logits (N, classes) of images (N, C, H, W)."""
         self.forwards += len(x)
         logits = self._forward(x)
         if logits.requires_grad:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import autoattack, evaluation, racing, scaling, training_step
+from benchmarks import attacks, autoattack, evaluation, racing, scaling, strength, training_step
 
 ALL = {
     "training_step": training_step.run,
     "evaluation": evaluation.run,
+    "strength": strength.run,
+    "attacks": attacks.run,
     "autoattack": autoattack.run,
     "racing": racing.run,
     "scaling": scaling.run,

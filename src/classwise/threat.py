@@ -146,14 +146,18 @@ def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds
     The answer is clip(s shift) for one factor s in [0, 1] (the KKT conditions). Given which pixels the box clips, s has
     a closed form; as s grows the clipped set only grows, so each round comes nearer from inside and the sequence ends.
     """
-    squared = radius.square()
+    squared, length = radius.square(), shift.abs()
     factor = (radius / torch.linalg.vector_norm(shift, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
+    limit = torch.where(shift > 0, high, -low)
+    clips_at = limit / length.clamp_min(1e-30)  # the factor from which on the box clips a pixel
+    energy, limit = length.square(), limit.square()
     for _ in range(rounds):
-        scaled = shift * factor
-        free = (scaled >= low) & (scaled <= high)
-        spent = torch.where(free, 0, scaled.clamp(low, high)).square().sum(1, keepdim=True)
-        left = torch.where(free, shift, 0).square().sum(1, keepdim=True).clamp_min(1e-30)
-        factor = torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
+        free = (clips_at >= factor).to(shift.dtype)
+        spent = torch.linalg.vecdot(1 - free, limit)[:, None]
+        left = torch.linalg.vecdot(free, energy)[:, None].clamp_min(1e-30)
+        before, factor = factor, torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
+        if shift.device.type == "cpu" and torch.equal(before, factor):  # elsewhere a look would wait for the device
+            break
     clipped: Tensor = (shift * factor).clamp(low, high)
     shrink: Tensor = radius / torch.linalg.vector_norm(clipped, dim=1, keepdim=True).clamp_min(1e-30)
     return clipped * shrink.clamp_max(1)

@@ -15,7 +15,7 @@ from classwise.attacks.base import Attack, Case
 from classwise.attacks.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.engine import Engine, Finished, Job, Stop
 from classwise.attacks.fab import FAB, FABTargeted
-from classwise.compute import EXACT
+from classwise.compute import EXACT, Compute
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.settings import make
@@ -73,6 +73,24 @@ def test_fabs_distance_is_within_one_per_cent_of_the_closed_form(attack: Attack,
     assert 1 - 1e-4 < float(ratio.min()) <= float(ratio.max()) < 1.01
 
 
+def test_a_ball_that_holds_the_first_boundary_does_not_end_the_search_for_a_nearer_one() -> None:
+    """The likeliest other class is 1, but the boundary to 3, whose logit is steep, is nearer."""
+    model, x, y = linear(5, away=2.0)
+    with torch.no_grad():
+        model.bias[1] += 1.0
+        model.weight[3] *= 6
+        model.bias[3] = -model.weight[3].sum() / 2
+        x = 0.5 + 0.05 * (x - 0.5)
+        assert model(x).argsort(dim=1)[:, -2:].tolist() == [[1, 0]] * len(x)
+    least = distances(model, x, y, "L2").amin(1)
+    alone = finished(model, FABTargeted(steps=30, targets=1), Threat("L2", 50.0), x, y)
+    every = finished(model, FABTargeted(steps=30), Threat("L2", 50.0), x, y)
+    assert bool((alone.records["minimal_distance"] > 1.02 * least).all())
+    assert bool((every.records["minimal_distance"] < 1.01 * least).all())
+    assert bool(every.broken.all())
+    torch.testing.assert_close((every.x - x).flatten(1).norm(dim=1), every.records["minimal_distance"])
+
+
 def test_each_target_of_fab_t_finds_its_own_boundary() -> None:
     """With one target, the distance is that to the boundary of the likeliest other class, or nearer by luck."""
     model, x, y = linear(5)
@@ -106,6 +124,20 @@ def test_a_later_start_never_forgets_a_nearer_point() -> None:
     assert bool((by_targets[1] <= by_targets[0]).all())
     assert bool((by_targets[2] <= by_targets[1]).all())
     assert bool((by_targets[2] < by_targets[0]).any())
+
+
+@pytest.mark.parametrize("spec", ["fab:steps=5", "fab-t:steps=5,targets=2"])
+def test_fab_is_as_strong_where_other_attacks_compute_in_bfloat16(spec: str) -> None:
+    model, x = Small(5).eval(), images(32)
+    y = model(x).argmax(1)
+    found = []
+    for compute in (EXACT, Compute(dtype="bfloat16")):
+        jobs = [Job(torch.arange(len(x)), x, y)]
+        engine = Engine(model, compute=compute, batch=len(x))
+        blocks = list(engine.attack(make(ATTACKS, spec), Threat("Linf", 0.02), jobs))
+        found.append(torch.cat([block.row[block.broken] for block in blocks]).sort().values)
+    assert 0 < len(found[0]) < len(x)
+    assert found[0].tolist() == found[1].tolist()
 
 
 def test_passes_of_fab() -> None:

@@ -21,8 +21,11 @@ class Own(nn.BatchNorm2d):
 
 
 def trained(model: nn.Module) -> nn.Module:
-    """The model with statistics, scales and shifts that are not those of a fresh one."""
+    """The model with weights of its own, and statistics, scales and shifts that are not those of a fresh one."""
     generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.normal_(0, parameter[0].numel() ** -0.5, generator=generator)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             assert module.running_mean is not None

@@ -82,6 +82,10 @@ class Attack(ABC):
     records: ClassVar[tuple[str, ...]] = ()
     #: The norms that it knows.
     norms: ClassVar[tuple[Norm, ...]] = get_args(Norm)
+    #: Whether a run that does not stop at broken images looks for the nearest point over all its starts.
+    minimises: ClassVar[bool] = False
+    #: Whether it computes in float32 whatever the engine is set to, because coarser logits would weaken it.
+    precise: ClassVar[bool] = False
     #: The columns of the state that a further start of the same image takes over from the one before.
     carries: ClassVar[tuple[str, ...]] = ()
 

@@ -157,14 +157,16 @@ class Engine:
             threat: norm and radius; a job's ``epsilon`` column overrides the radius.
             jobs: the images; every job must have the same columns.
         """
-        with self.borrowed() as model:
+        with self.borrowed(attack) as model:
             yield from _Run(self, model, attack, threat, jobs).blocks()
 
     @contextmanager
-    def borrowed(self) -> Iterator[Counted]:
-        """The model as attacks see it, for gradients as `Compute` says; afterwards it is as it was found."""
+    def borrowed(self, attack: Attack) -> Iterator[Counted]:
+        """The model as an attack sees it, computed as `Compute` says or precisely; afterwards it is as it was found."""
         with evaluating(self.model), frozen(self.model):
-            if self._compute.dtype == "float32" or self._compute.compile:
+            if attack.precise:
+                yield Counted(self._exact, self.model)
+            elif self._compute.dtype == "float32" or self._compute.compile:
                 yield Counted(self._plain, self.model)
             else:
                 with lean(self.model, self._compute) as forward:
@@ -323,6 +325,7 @@ class _Run:
             if classes is None:
                 known = columns.get("reference")
                 classes = self.engine.classes(columns["x0"]) if known is None else known.shape[1]
+            columns["kept_broken"] = torch.zeros_like(columns["row"], dtype=torch.bool)
             columns["kept_x"] = columns["x0"]
             columns["kept_logits"] = torch.zeros(count, classes, device=device)
             columns["kept_margin"] = torch.full((count,), torch.inf, device=device)
@@ -401,13 +404,14 @@ class _Run:
         logits = self.engine.logits(candidate)
         broken = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
         value = logit_margin(logits, rows["y"])
-        better = broken | ~(rows["kept_margin"] <= value)
+        better = broken | (~rows["kept_broken"] & ~(rows["kept_margin"] <= value))
         rows |= {
             "forwards": rows["forwards"] + 1,
             "kept_x": choose(better, candidate, rows["kept_x"]),
             "kept_logits": choose(better, logits, rows["kept_logits"]),
             "kept_margin": torch.where(better, value, rows["kept_margin"]),
             "kept_iteration": torch.where(better, taken, rows["kept_iteration"]),
+            "kept_broken": rows["kept_broken"] | broken,
         }
         stands = ~broken
         false_alarm = stands & (stage == _HIT)
@@ -415,7 +419,9 @@ class _Run:
         ends = false_alarm & rows["state.done"]
         lower = stands & (stage == _LAST) & (rows["low_margin"] < value) if self.seek else torch.zeros_like(stands)
         exhausted = stands & ~(resumes | ends | lower)
-        restarts = exhausted & (rows["restart"] + 1 < self.attack.starts_for(logits.shape[1]))
+        # Where the nearest point is sought, another start may find a nearer one.
+        open_still = exhausted | broken if self.attack.minimises and not self.seek else exhausted
+        restarts = open_still & (rows["restart"] + 1 < self.attack.starts_for(logits.shape[1]))
         if len(going := masked(rows, resumes)["row"]):
             self.again.add(masked(rows, resumes) | {"hit": torch.zeros_like(going, dtype=torch.bool)})
         for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
@@ -424,9 +430,9 @@ class _Run:
         if len(going := masked(rows, restarts)["row"]):
             once_more = masked(rows, restarts)
             self.again.add(self._started(once_more | {"restart": once_more["restart"] + 1}))
-        finished = broken | (exhausted & ~restarts)
+        finished = (broken | exhausted) & ~restarts
         if finished.any():
-            yield self._finished(masked(rows, finished), broken[finished])
+            yield self._finished(masked(rows, finished))
 
     def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
         """The image to verify of each row, and the steps taken up to it."""
@@ -447,7 +453,7 @@ class _Run:
         legal = boxed & (threat.distance(candidate, x0) <= limit)
         return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
 
-    def _finished(self, rows: Columns, broken: Tensor) -> Finished:
+    def _finished(self, rows: Columns) -> Finished:
         return Finished(
             row=rows["row"],
             index=rows["index"],
@@ -455,7 +461,7 @@ class _Run:
             x0=rows["x0"],
             x=rows["kept_x"],
             logits=rows["kept_logits"],
-            broken=broken,
+            broken=rows["kept_broken"],
             iterations=rows["kept_iteration"],
             forwards=rows["forwards"],
             backwards=rows["backwards"],

@@ -40,6 +40,8 @@ class _Boundary(Attack):
     restarts: Count = 1
 
     norms = ("Linf", "L2")
+    minimises = True
+    precise = True  # it steps to where two logits are equal, and bfloat16 does not know which is larger there
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 

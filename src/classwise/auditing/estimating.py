@@ -17,6 +17,7 @@ from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.images import Batch, Images
 from classwise.draws import Draws
+from classwise.models.modes import evaluating, frozen
 from classwise.threat import Threat
 
 
@@ -74,18 +75,28 @@ def estimate(
     ready = prepare(model, data, suite, threat, device=device, **settings)
     engine = ready.plan.engine(ready.model)
     piece = next(ready.pieces)
-    with engine.borrowed() as passes:
-        x = _batch(piece, batch, engine.device).x
-        forward_seconds = _timed(lambda: passes(x), engine.device)
-        both_seconds = _timed(lambda: value_and_gradient(passes, x, _first_logit), engine.device)
+    x = _batch(piece, batch, engine.device).x
+    with evaluating(ready.model), frozen(ready.model):
         judge_seconds = _timed(lambda: engine.logits(x), engine.device)
-        classes = engine.classes(x)
-        costs = [_cost(engine, passes, attack, piece, ready.plan.threat, classes) for attack in suite.attacks.values()]
+    classes = engine.classes(x)
     judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
-    forwards, backwards = (sum(counts) for counts in zip(*costs, strict=True))
-    seconds = (forwards - backwards) * forward_seconds + backwards * both_seconds + judged * judge_seconds
+    forwards, backwards, seconds = judged, 0, judged * judge_seconds
+    clocks: dict[bool, tuple[float, float]] = {}
+    for attack in suite.attacks.values():
+        with engine.borrowed(attack) as passes:
+            more, back = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
+            if attack.precise not in clocks:
+                clocks[attack.precise] = _clock(passes, x, engine.device)
+        forward_seconds, both_seconds = clocks[attack.precise]
+        forwards, backwards = forwards + more, backwards + back
+        seconds += (more - back) * forward_seconds + back * both_seconds
     images = ready.meta.images
-    return Estimate(images, images * (forwards + judged), images * backwards, -(-images // batch) * seconds / 60)
+    return Estimate(images, images * forwards, images * backwards, -(-images // batch) * seconds / 60)
+
+
+def _clock(model: Counted, x: Tensor, device: torch.device) -> tuple[float, float]:
+    """Seconds of a forward pass, and of one with its gradient."""
+    return _timed(lambda: model(x), device), _timed(lambda: value_and_gradient(model, x, _first_logit), device)
 
 
 def _batch(piece: Images, count: int, device: torch.device) -> Batch:

@@ -31,7 +31,7 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     draws = Draws(engine.seed, "attack")
     case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
     confidences = []
-    with engine.borrowed() as model:
+    with engine.borrowed(attack) as model:
         state = attack.start(model, case)
         for step in range(attack.length + 1):
             confidences.append(engine.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())

@@ -542,6 +542,8 @@ METHODS: dict[str, dict[str, object]] = {
     "fair-tat-short": {},
     "effective-number-short": {},
     "ldam-short": {"schedules.0.begin": 1},
+    "he-lis-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "he-cmp-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
 }
 
 

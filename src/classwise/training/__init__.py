@@ -51,6 +51,8 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "ldam": "classwise.training.schedules.ldam:LDAM",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
         "csr": "classwise.training.schedules.csr:ConfusionSpectrum",
+        "lis": "classwise.training.schedules.temperature:LIS",
+        "cmp": "classwise.training.schedules.temperature:CMP",
     },
 )
 AVERAGERS: Registry[Averager] = Registry(

@@ -219,6 +219,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "at-margin": ("madry2018towards",),
     "bat": ("sun2023improving",),
     "csr": (),
+    "lis": (),
+    "cmp": (),
     "trix": (),
     "frl": ("xu2021robust",),
     "dafa": ("lee2024dafa",),

@@ -152,6 +152,10 @@ class Trainer:
             self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
         else:
             self._begin()
+            self.schedule_states = [
+                schedule.before_training(state, self._outputs)
+                for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
+            ]
         steps = self.steps_per_epoch
         self.progress.begin("training", self.recipe.epochs * steps)
         self.progress.advance(self.epoch * steps + self.step)
@@ -215,6 +219,11 @@ class Trainer:
             model = load_model(model, weights=start)
         self.recipe.compute.prepare(model)
         return model.to(self.device)
+
+    def _outputs(self) -> Tensor:
+        """The network's outputs on the training images as they are, (N, C)."""
+        engine = Engine(self.model, compute=self.recipe.compute, batch=max(32, self.recipe.batch_size))
+        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch))))
 
     def _new_sums(self) -> ClassSums:
         return ClassSums(len(self.classes), self.reads, self.device)

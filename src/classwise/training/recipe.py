@@ -156,6 +156,8 @@ class Recipe:
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
             if schedule.needs_margin and not objective.takes_margin:
                 raise UserError(f"schedule {name!r} sets margins, which this objective does not take; use at-margin")
+            if schedule.sets_scale and objective.takes_margin:
+                raise UserError(f"schedule {name!r} sets a criterion's scale, which at-margin does not have; use at")
             held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
             if held_out and self.data.validation == 0:
                 raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,10 +49,22 @@ class ClassSchedule(ABC):
     needs_beta: ClassVar[bool] = False
     #: Whether it sets logit margins, so that the objective must take them.
     needs_margin: ClassVar[bool] = False
+    #: Whether it sets the scale of the logits, so that a criterion must take it.
+    sets_scale: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, classes: Classes) -> State:
         """The state before the first epoch."""
+
+    def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
+        """The state after a look at the untrained network.
+
+        Args:
+            state: the state of `start`.
+            outputs: makes one pass: the network's outputs on the clean training images, (N, C), in evaluation mode.
+        """
+        del outputs
+        return state
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """The state after a step; on the device, without waiting for it."""

@@ -33,6 +33,7 @@ from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.state import load_state, save_state
+from classwise.training.unlabelled import joined, keep, pseudo_labelled
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
@@ -47,6 +48,7 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     changes: Mapping[str, Any] | None = None,
+    unlabelled: Images | None = None,
     **more: Any,
 ) -> Run:
     """Train a classifier by a recipe, into a run folder.
@@ -59,6 +61,7 @@ def train(
         device: where to train.
         progress: who is told how it goes.
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
+        unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
         **more: undotted recipe fields, such as ``epochs=30``.
 
     Returns:
@@ -93,8 +96,10 @@ def train(
     plan = plan.completed(threat)
     if run.recipe_file.is_file():
         _check_same(run, plan, images)
+    extra = pseudo_labelled(plan, images, run, device, unlabelled)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        Trainer(plan, dataclasses.replace(parts, threat=threat), images, run, device, progress or Silent()).run_all()
+        parts = dataclasses.replace(parts, threat=threat)
+        Trainer(plan, parts, images, run, device, progress or Silent(), extra).run_all()
     return Run(run.path)
 
 
@@ -121,7 +126,16 @@ def _check_same(run: Run, plan: Recipe, images: Images) -> None:
 class Trainer:
     """One training run in progress."""
 
-    def __init__(self, recipe: Recipe, parts: Parts, images: Images, run: Run, device: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        images: Images,
+        run: Run,
+        device: str,
+        progress: Progress,
+        extra: Images | None = None,
+    ) -> None:
         self.recipe = recipe
         self.parts = parts
         self.folder = run
@@ -130,6 +144,8 @@ class Trainer:
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = self._split(images)
+        self.extra = None if extra is None else extra.to(self.device)
+        self.pool = self.train if self.extra is None else joined(self.train, self.extra)
         self.model = self._new_model(images)
         self.forward = recipe.compute.forward(self.model)
         self.optimizer = parts.optimizer.build(self.model)
@@ -183,8 +199,14 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch; a last batch of a single image is left out, since it has no batch statistics."""
-        full, rest = divmod(len(self.train), self.recipe.batch_size)
+        full, rest = divmod(len(self.train), self.labelled)
         return full + (rest > 1)
+
+    @property
+    def labelled(self) -> int:
+        """Images of a full batch that come from the labelled ones, whose passes are the epochs."""
+        share = self.recipe.data.unlabelled
+        return self.recipe.batch_size - (0 if share is None else share.of(self.recipe.batch_size))
 
     @property
     def reacts(self) -> bool:
@@ -192,15 +214,23 @@ class Trainer:
         return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
 
     def _rows(self, order: Tensor, settings: ClassSettings) -> Tensor:
-        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often."""
-        first = self.step * self.recipe.batch_size
-        rows = order[first : first + self.recipe.batch_size]
-        if settings.sampling is None:
+        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often.
+
+        Behind them come the pseudo-labelled ones, drawn evenly with replacement.
+        """
+        first = self.step * self.labelled
+        rows = order[first : first + self.labelled]
+        if settings.sampling is not None:
+            odds = settings.sampling[self.train.y].double().cumsum(0)
+            places = torch.arange(len(rows), device=self.device)
+            draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
+            rows = torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
+        if self.extra is None:
             return rows
-        odds = settings.sampling[self.train.y].double().cumsum(0)
-        places = torch.arange(len(rows), device=self.device)
-        draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
-        return torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
+        count = round(len(rows) * (self.recipe.batch_size - self.labelled) / self.labelled)
+        places = torch.arange(count, device=self.device)
+        drawn = self.draws.child("unlabelled").at(self.epoch).integers(places, (), len(self.extra), counter=self.step)
+        return torch.cat([rows, len(self.train) + drawn])
 
     def _split(self, images: Images) -> tuple[Images, Images | None]:
         """The training and the validation split, on the device; the same for the same data, share and seed."""
@@ -237,6 +267,8 @@ class Trainer:
         write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n")
         held = [] if self.valid is None else self.valid.index.tolist()
         write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n")
+        if self.extra is not None:
+            keep(self.folder, self.extra)
         write_text(self.folder.recipe_file, self.recipe.yaml())
 
     def _environment(self) -> dict[str, Any]:
@@ -247,6 +279,8 @@ class Trainer:
             "classes": list(self.classes.names),
             "counts": {name: part.class_counts().tolist() for name, part in parts.items()},
         }
+        if self.extra is not None:
+            data["unlabelled"] = {"name": self.extra.name, "counts": self.extra.class_counts().tolist()}
         return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
 
     def class_settings(self) -> ClassSettings:
@@ -295,8 +329,8 @@ class Trainer:
     def _batch(self, rows: Tensor, settings: ClassSettings) -> TrainingBatch:
         """Images of those rows, augmented, with the ball of each."""
         assert self.parts.threat is not None
-        index, y = self.train.index[rows], self.train.y[rows]
-        x = self.parts.augment(self.train.x[rows], index, self.draws.child("augment").at(self.epoch))
+        index, y = self.pool.index[rows], self.pool.y[rows]
+        x = self.parts.augment(self.pool.x[rows], index, self.draws.child("augment").at(self.epoch))
         x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None

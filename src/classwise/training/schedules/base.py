@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from classwise.errors import UserError, unknown
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 
@@ -30,6 +31,22 @@ class Classes:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def number(self, name: str) -> int:
+        """The number of a class, given its name or its number as text.
+
+        Raises:
+            UserError: if there is no such class, or it has no training image.
+        """
+        if name in self.names:
+            number = self.names.index(name)
+        elif name.isdigit() and int(name) < len(self):
+            number = int(name)
+        else:
+            raise unknown("class", name, self.names)
+        if not int(self.counts[number]):
+            raise UserError(f"class {name!r} has no training image; name another")
+        return number
 
     @property
     def device(self) -> torch.device:

@@ -112,5 +112,6 @@ SELECTIONS: Registry[object] = Registry(
         "overall": "classwise.training.selection:overall",
         "worst": "classwise.training.selection:worst",
         "last": "classwise.training.selection:last",
+        "within-error": "classwise.training.selection:within_error",
     },
 )

@@ -32,6 +32,7 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
+from classwise.training.selection import WithinError
 from classwise.training.state import load_state, save_state
 from classwise.training.unlabelled import joined, keep, pseudo_labelled
 
@@ -160,6 +161,7 @@ class Trainer:
         self.rows: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.best: dict[str, float] = {}
+        self.judged: dict[str, dict[str, Tensor]] = {}
 
     def run_all(self) -> None:
         """From where the folder stands to the last epoch."""
@@ -352,7 +354,7 @@ class Trainer:
         measured = self.sums.signals()
         signals: dict[str, Tensor] = dict(measured)
         online = self._validate(self.model)
-        signals |= {f"valid.{name}": value for name, value in online.items()}
+        signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
         self.schedule_states = [
             schedule.after_epoch(state, signals, self.epoch)
             for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
@@ -381,7 +383,10 @@ class Trainer:
             self.progress.measured(self.epoch, self._numbers())
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
-        """Clean and robust accuracy of each class on the validation split, under the final point of its attack."""
+        """Clean and robust accuracy of each class on the validation split, under the final point of its attack.
+
+        For a selection that compares epochs image by image also ``scores``, the soft score of each image.
+        """
         if self.valid is None:
             return {}
         engine = Engine(
@@ -414,6 +419,8 @@ class Trainer:
         for name, right in (("clean", clean), ("robust", robust)):
             hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
             found[name] = torch.where(count > 0, hits / count, torch.nan)
+        if isinstance(self.parts.selection, WithinError):
+            found["scores"] = soft
         if "valid.soft" in self.reads:
             sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
             found["soft"] = torch.where(count > 0, sums / count, torch.nan)
@@ -451,7 +458,15 @@ class Trainer:
         save_weights(self.folder.weights_file(which), model, about)
 
     def _select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor]) -> None:
-        score = self.parts.selection(values["robust"], values["count"]) if values else torch.inf
+        rule = self.parts.selection
+        if isinstance(rule, WithinError):
+            assert self.valid is not None
+            self.judged[which], chosen = rule.judge(self.judged.get(which, {}), values["scores"], self.valid.y)
+            if chosen:
+                self._save(which, model)
+                self._tell(event="selected", which=which, score=None)
+            return
+        score = rule(values["robust"], values["count"]) if values else torch.inf
         if score >= self.best.get(which, -torch.inf):
             self.best[which] = score
             self._save(which, model, score=score)

@@ -494,7 +494,9 @@ class Trainer:
                 lowest = f"{float(robust[worst]):.1%} ({self.classes.names[worst]})"
                 parts.append(f"{split} robust {overall:.1%}, worst {lowest}")
         if self.average.news is not None:
-            parts.append("average: " + ("admitted" if self.average.news["admitted"] else "refused"))
+            news = self.average.news
+            plain = ", no epoch has passed: the plain average is kept" if news["plain_average_kept"] else ""
+            parts.append("average: " + ("admitted" if news["admitted"] else "refused") + plain)
         return "; ".join(parts)
 
 

@@ -542,6 +542,18 @@ METHODS: dict[str, dict[str, object]] = {
     "fair-tat-short": {},
     "effective-number-short": {},
     "ldam-short": {"schedules.0.begin": 1},
+    "auto-beta-short": {"schedules.0.begin": 1},
+    "robust-error-sampling-short": {  # and the rest of the long tail
+        "objective": {"name": "at", "criterion": {"name": "focal"}},
+        "reduction": "logit-similarity",
+        "schedules": [
+            {"name": "class-weights", "kind": "robust-error", "acts": "sampling"},
+            {"name": "critical-class", "critical": "1"},
+            {"name": "towards-class", "target": "0"},
+        ],
+    },
+    "he-lis-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "he-cmp-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
 }
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from classwise.training import SELECTIONS
+from classwise.training import SELECTIONS, loop
+from classwise.training.loop import train
 from classwise.training.recipe import Recipe
+from classwise.training.selection import WithinError, _error_of_sum, _parts_of_merit
+
+from .test_loop import SMALL, KillAt, Killed, contents
 
 SPLITS = [
     ([0.5, 0.1], [10.0, 30.0], 0.2, 0.1),
@@ -20,9 +27,10 @@ SPLITS = [
 @pytest.mark.parametrize(("robust", "count", "overall", "worst"), SPLITS)
 def test_the_rules_by_hand(robust: list[float], count: list[float], overall: float, worst: float) -> None:
     expected = {"overall": overall, "worst": worst, "overall+worst": overall + worst, "last": math.inf}
-    assert set(expected) == set(SELECTIONS)
+    assert set(expected) == set(SELECTIONS) - {"within-error"}
     for name, score in expected.items():
         rule = Recipe.read("at", {"selection": name}).parts().selection
+        assert not isinstance(rule, WithinError)
         assert rule(torch.tensor(robust), torch.tensor(count)) == pytest.approx(score)
 
 
@@ -31,6 +39,79 @@ def test_the_rules_choose_different_epochs() -> None:
     count, chosen = torch.ones(2), {}
     for name in SELECTIONS:
         rule = Recipe.read("at", {"selection": name}).parts().selection
+        if isinstance(rule, WithinError):
+            continue
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
         chosen[name] = max(range(4), key=lambda epoch, scores=scores: (scores[epoch], epoch))  # type: ignore[misc]
     assert chosen == {"overall": 2, "worst": 1, "overall+worst": 2, "last": 3}
+
+
+Y = torch.tensor([0, 0, 0, 0, 2, 2])
+"""Of three classes the split has two."""
+
+
+def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
+    rule, state, answers = WithinError(window=window), dict[str, Tensor](), []
+    for scores in epochs:
+        state, answer = rule.judge(state, scores, y)
+        answers.append(answer)
+    return answers
+
+
+def test_the_merit_and_its_error_by_hand() -> None:
+    """Means 0.5 and 0.3: J = 2.6/6 + 0.3, the images of the worst class (2) counting 1/6 + 1/2."""
+    scores = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
+    parts = _parts_of_merit(scores, Y)
+    assert parts.tolist() == pytest.approx([0.2 / 6, 0.4 / 6, 0.6 / 6, 0.8 / 6, 0.3 * 2 / 3, 0.3 * 2 / 3])
+    values = torch.tensor([1.0, 3.0, 1.0, 3.0, 0.0, 4.0], dtype=torch.float64)  # variances 4/3 and 8
+    assert _error_of_sum(values, Y) == pytest.approx(math.sqrt(4 * 4 / 3 + 2 * 8))
+    assert _error_of_sum(torch.tensor([5.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([0, 1, 1])) == 0
+
+
+def test_the_error_is_that_of_drawing_the_images_anew() -> None:
+    generator = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [40, 60, 100])
+    values = generator.normal(size=200) * (1 + y)
+    drawn = [
+        sum(generator.choice(values[y == label], (y == label).sum()).sum() for label in range(3)) for _ in range(4000)
+    ]
+    assert _error_of_sum(torch.from_numpy(values), torch.from_numpy(y)) == pytest.approx(np.std(drawn), rel=0.05)
+
+
+def test_of_epochs_as_good_as_the_best_the_last_is_kept() -> None:
+    """With a window of 1: a lag that all images share has no error; one within the spread of the images is none."""
+    first = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
+    evenly_worse = first.clone()
+    evenly_worse[:4] -= 0.001  # class 0 is not the worst, so that each image lags by 0.001 / 6
+    mixed = first + torch.tensor([0.1, -0.1, 0.1, -0.11, 0.0, 0.0])
+    assert chosen([first, evenly_worse, mixed, first - 0.2, first + 0.01], Y, 1) == [True, False, True, False, True]
+    assert chosen([first, first], Y, 1) == [True, True]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    y = torch.arange(4 * classes) % classes
+    drift = torch.linspace(0, 1, 12).mul(math.pi).sin() * 0.2
+    epochs = [(0.4 + rise + 0.1 * torch.randn(len(y), generator=generator)).clamp(0, 1).double() for rise in drift]
+    smooth = [torch.stack(epochs[max(0, last - 2) : last + 1]).mean(0) for last in range(12)]
+    parts = [_parts_of_merit(scores, y) for scores in smooth]
+    merits = [float(part.sum()) for part in parts]
+    best = max(range(12), key=merits.__getitem__)
+    fit = [e for e in range(12) if merits[e] >= merits[best] - _error_of_sum(parts[best] - parts[e], y)]
+    answers = chosen(epochs, y)
+    assert max(e for e, answer in enumerate(answers) if answer) == max(fit)
+
+
+def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = SMALL | {"model": {"name": "lenet"}, "averaging.begin": 0.3, "selection": "within-error", "epochs": 4}
+    whole = train("at-ema-short", out=tmp_path / "whole", data="digits", changes=changes)
+    selected = [event for event in whole.events if event["event"] == "selected"]
+    assert {event["which"] for event in selected} == {"best", "best-average"}
+    assert all(event["score"] is None for event in selected)
+    assert whole.best_epoch() is not None
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
+    cut = train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+    assert contents(cut) == contents(whole)

@@ -35,6 +35,7 @@ CRITERIA: Registry[Criterion] = Registry(
     {
         "softmax": "classwise.training.criteria:Softmax",
         "he": "classwise.training.criteria:Hypersphere",
+        "focal": "classwise.training.criteria:Focal",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(
@@ -51,6 +52,11 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "ldam": "classwise.training.schedules.ldam:LDAM",
         "vector-beta": "classwise.training.schedules.vector_beta:VectorBeta",
         "csr": "classwise.training.schedules.csr:ConfusionSpectrum",
+        "auto-beta": "classwise.training.schedules.auto_beta:AutoBeta",
+        "critical-class": "classwise.training.schedules.critical:CriticalClass",
+        "towards-class": "classwise.training.schedules.critical:TowardsClass",
+        "lis": "classwise.training.schedules.temperature:LIS",
+        "cmp": "classwise.training.schedules.temperature:CMP",
     },
 )
 AVERAGERS: Registry[Averager] = Registry(
@@ -96,6 +102,7 @@ REDUCTIONS: Registry[object] = Registry(
         "normalised": "classwise.training.reductions:normalised",
         "faal": "classwise.training.faal:FAAL",
         "codat": "classwise.training.codat:Codat",
+        "logit-similarity": "classwise.training.similarity:LogitSimilarity",
     },
 )
 SELECTIONS: Registry[object] = Registry(
@@ -105,5 +112,6 @@ SELECTIONS: Registry[object] = Registry(
         "overall": "classwise.training.selection:overall",
         "worst": "classwise.training.selection:worst",
         "last": "classwise.training.selection:last",
+        "within-error": "classwise.training.selection:within_error",
     },
 )

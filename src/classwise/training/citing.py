@@ -98,6 +98,13 @@ PAPERS = {
             2022,
         ),
         Paper(
+            "carmon2019unlabeled",
+            "Carmon, Yair and Raghunathan, Aditi and Schmidt, Ludwig and Duchi, John C. and Liang, Percy",
+            "Unlabeled Data Improves Adversarial Robustness",
+            _NEURIPS,
+            2019,
+        ),
+        Paper(
             "rice2020overfitting",
             "Rice, Leslie and Wong, Eric and Kolter, J. Zico",
             "Overfitting in adversarially robust deep learning",
@@ -219,6 +226,11 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "at-margin": ("madry2018towards",),
     "bat": ("sun2023improving",),
     "csr": (),
+    "auto-beta": (),
+    "critical-class": (),
+    "towards-class": (),
+    "lis": (),
+    "cmp": (),
     "trix": (),
     "frl": ("xu2021robust",),
     "dafa": ("lee2024dafa",),
@@ -237,6 +249,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fawa-chart": ("wei2023cfa",),
     "fawa-iut": ("wei2023cfa",),
     "plain": (),
+    "unlabelled": ("carmon2019unlabeled",),
     "awp": ("wu2020adversarial",),
     "sgd": (),
     "adam": ("kingma2015adam",),
@@ -272,7 +285,8 @@ def papers(name: str) -> list[Paper]:
 def _parts(recipe: Recipe) -> list[str]:
     """The names of the parts that decide the recipe's numbers, the single-step attack's rate after it."""
     parts = (recipe.objective, *([] if recipe.objective == "standard" else [recipe.attack]))
-    rest = (*recipe.schedules, recipe.update, recipe.optimizer, recipe.rate, recipe.averaging)
+    extra = [] if recipe.data.unlabelled is None else ["unlabelled"]
+    rest = (*extra, *recipe.schedules, recipe.update, recipe.optimizer, recipe.rate, recipe.averaging)
     return [part.partition(":")[0] if isinstance(part, str) else str(part.get("name")) for part in (*parts, *rest)]
 
 

@@ -91,6 +91,27 @@ class Hypersphere(Softmax):
     cosines = True
 
 
+@settings
+class Focal(Softmax):
+    """The base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs: sure images count less.
+
+    Lin et al., ICCV 2017, eq. 4. The margin, if there is one, is in the base loss alone.
+
+    Args:
+        scale: s.
+        margin: m.
+        gamma: 0 leaves the base loss as it is.
+    """
+
+    gamma: NonNegative = 2.0
+
+    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
+        """The focal loss; 1 - p_y is a difference of log-sums, so that its powers have finite gradients."""
+        others = logits.scatter(1, y[:, None], -torch.inf).logsumexp(1)
+        doubt = (self.gamma * (others - logits.logsumexp(1))).exp()
+        return doubt * super().__call__(logits, y, settings, base)
+
+
 def _times(model: Forward, scale: float | Tensor) -> Forward:
     def run(x: Tensor) -> Tensor:
         return model(x) * scale

@@ -75,6 +75,11 @@ class Run:
         return self.path / "checkpoints" / "state.pt"
 
     @property
+    def pseudo_labels_file(self) -> Path:
+        """The labels that the teacher gave to the unlabelled images, if there are such."""
+        return self.path / "pseudo-labels.json"
+
+    @property
     def audits(self) -> Path:
         """The folder of the run's audits."""
         return self.path / "audits"

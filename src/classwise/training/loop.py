@@ -32,7 +32,9 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
+from classwise.training.selection import WithinError
 from classwise.training.state import load_state, save_state
+from classwise.training.unlabelled import joined, keep, pseudo_labelled
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
@@ -47,6 +49,7 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     changes: Mapping[str, Any] | None = None,
+    unlabelled: Images | None = None,
     **more: Any,
 ) -> Run:
     """Train a classifier by a recipe, into a run folder.
@@ -59,6 +62,7 @@ def train(
         device: where to train.
         progress: who is told how it goes.
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
+        unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
         **more: undotted recipe fields, such as ``epochs=30``.
 
     Returns:
@@ -93,8 +97,10 @@ def train(
     plan = plan.completed(threat)
     if run.recipe_file.is_file():
         _check_same(run, plan, images)
+    extra = pseudo_labelled(plan, images, run, device, unlabelled)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        Trainer(plan, dataclasses.replace(parts, threat=threat), images, run, device, progress or Silent()).run_all()
+        parts = dataclasses.replace(parts, threat=threat)
+        Trainer(plan, parts, images, run, device, progress or Silent(), extra).run_all()
     return Run(run.path)
 
 
@@ -121,7 +127,16 @@ def _check_same(run: Run, plan: Recipe, images: Images) -> None:
 class Trainer:
     """One training run in progress."""
 
-    def __init__(self, recipe: Recipe, parts: Parts, images: Images, run: Run, device: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        images: Images,
+        run: Run,
+        device: str,
+        progress: Progress,
+        extra: Images | None = None,
+    ) -> None:
         self.recipe = recipe
         self.parts = parts
         self.folder = run
@@ -130,6 +145,8 @@ class Trainer:
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = self._split(images)
+        self.extra = None if extra is None else extra.to(self.device)
+        self.pool = self.train if self.extra is None else joined(self.train, self.extra)
         self.model = self._new_model(images)
         self.forward = recipe.compute.forward(self.model)
         self.optimizer = parts.optimizer.build(self.model)
@@ -144,6 +161,7 @@ class Trainer:
         self.rows: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self.best: dict[str, float] = {}
+        self.judged: dict[str, dict[str, Tensor]] = {}
 
     def run_all(self) -> None:
         """From where the folder stands to the last epoch."""
@@ -152,6 +170,10 @@ class Trainer:
             self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
         else:
             self._begin()
+            self.schedule_states = [
+                schedule.before_training(state, self._outputs)
+                for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
+            ]
         steps = self.steps_per_epoch
         self.progress.begin("training", self.recipe.epochs * steps)
         self.progress.advance(self.epoch * steps + self.step)
@@ -179,8 +201,14 @@ class Trainer:
     @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch; a last batch of a single image is left out, since it has no batch statistics."""
-        full, rest = divmod(len(self.train), self.recipe.batch_size)
+        full, rest = divmod(len(self.train), self.labelled)
         return full + (rest > 1)
+
+    @property
+    def labelled(self) -> int:
+        """Images of a full batch that come from the labelled ones, whose passes are the epochs."""
+        share = self.recipe.data.unlabelled
+        return self.recipe.batch_size - (0 if share is None else share.of(self.recipe.batch_size))
 
     @property
     def reacts(self) -> bool:
@@ -188,15 +216,23 @@ class Trainer:
         return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
 
     def _rows(self, order: Tensor, settings: ClassSettings) -> Tensor:
-        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often."""
-        first = self.step * self.recipe.batch_size
-        rows = order[first : first + self.recipe.batch_size]
-        if settings.sampling is None:
+        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often.
+
+        Behind them come the pseudo-labelled ones, drawn evenly with replacement.
+        """
+        first = self.step * self.labelled
+        rows = order[first : first + self.labelled]
+        if settings.sampling is not None:
+            odds = settings.sampling[self.train.y].double().cumsum(0)
+            places = torch.arange(len(rows), device=self.device)
+            draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
+            rows = torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
+        if self.extra is None:
             return rows
-        odds = settings.sampling[self.train.y].double().cumsum(0)
-        places = torch.arange(len(rows), device=self.device)
-        draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
-        return torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
+        count = round(len(rows) * (self.recipe.batch_size - self.labelled) / self.labelled)
+        places = torch.arange(count, device=self.device)
+        drawn = self.draws.child("unlabelled").at(self.epoch).integers(places, (), len(self.extra), counter=self.step)
+        return torch.cat([rows, len(self.train) + drawn])
 
     def _split(self, images: Images) -> tuple[Images, Images | None]:
         """The training and the validation split, on the device; the same for the same data, share and seed."""
@@ -216,6 +252,11 @@ class Trainer:
         self.recipe.compute.prepare(model)
         return model.to(self.device)
 
+    def _outputs(self) -> Tensor:
+        """The network's outputs on the training images as they are, (N, C)."""
+        engine = Engine(self.model, compute=self.recipe.compute, batch=max(32, self.recipe.batch_size))
+        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch))))
+
     def _new_sums(self) -> ClassSums:
         return ClassSums(len(self.classes), self.reads, self.device)
 
@@ -228,6 +269,8 @@ class Trainer:
         write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n")
         held = [] if self.valid is None else self.valid.index.tolist()
         write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n")
+        if self.extra is not None:
+            keep(self.folder, self.extra)
         write_text(self.folder.recipe_file, self.recipe.yaml())
 
     def _environment(self) -> dict[str, Any]:
@@ -238,6 +281,8 @@ class Trainer:
             "classes": list(self.classes.names),
             "counts": {name: part.class_counts().tolist() for name, part in parts.items()},
         }
+        if self.extra is not None:
+            data["unlabelled"] = {"name": self.extra.name, "counts": self.extra.class_counts().tolist()}
         return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
 
     def class_settings(self) -> ClassSettings:
@@ -286,8 +331,8 @@ class Trainer:
     def _batch(self, rows: Tensor, settings: ClassSettings) -> TrainingBatch:
         """Images of those rows, augmented, with the ball of each."""
         assert self.parts.threat is not None
-        index, y = self.train.index[rows], self.train.y[rows]
-        x = self.parts.augment(self.train.x[rows], index, self.draws.child("augment").at(self.epoch))
+        index, y = self.pool.index[rows], self.pool.y[rows]
+        x = self.parts.augment(self.pool.x[rows], index, self.draws.child("augment").at(self.epoch))
         x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
@@ -309,7 +354,7 @@ class Trainer:
         measured = self.sums.signals()
         signals: dict[str, Tensor] = dict(measured)
         online = self._validate(self.model)
-        signals |= {f"valid.{name}": value for name, value in online.items()}
+        signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
         self.schedule_states = [
             schedule.after_epoch(state, signals, self.epoch)
             for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
@@ -338,7 +383,10 @@ class Trainer:
             self.progress.measured(self.epoch, self._numbers())
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
-        """Clean and robust accuracy of each class on the validation split, under the final point of its attack."""
+        """Clean and robust accuracy of each class on the validation split, under the final point of its attack.
+
+        For a selection that compares epochs image by image also ``scores``, the soft score of each image.
+        """
         if self.valid is None:
             return {}
         engine = Engine(
@@ -371,6 +419,8 @@ class Trainer:
         for name, right in (("clean", clean), ("robust", robust)):
             hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
             found[name] = torch.where(count > 0, hits / count, torch.nan)
+        if isinstance(self.parts.selection, WithinError):
+            found["scores"] = soft
         if "valid.soft" in self.reads:
             sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
             found["soft"] = torch.where(count > 0, sums / count, torch.nan)
@@ -408,7 +458,15 @@ class Trainer:
         save_weights(self.folder.weights_file(which), model, about)
 
     def _select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor]) -> None:
-        score = self.parts.selection(values["robust"], values["count"]) if values else torch.inf
+        rule = self.parts.selection
+        if isinstance(rule, WithinError):
+            assert self.valid is not None
+            self.judged[which], chosen = rule.judge(self.judged.get(which, {}), values["scores"], self.valid.y)
+            if chosen:
+                self._save(which, model)
+                self._tell(event="selected", which=which, score=None)
+            return
+        score = rule(values["robust"], values["count"]) if values else torch.inf
         if score >= self.best.get(which, -torch.inf):
             self.best[which] = score
             self._save(which, model, score=score)
@@ -436,7 +494,9 @@ class Trainer:
                 lowest = f"{float(robust[worst]):.1%} ({self.classes.names[worst]})"
                 parts.append(f"{split} robust {overall:.1%}, worst {lowest}")
         if self.average.news is not None:
-            parts.append("average: " + ("admitted" if self.average.news["admitted"] else "refused"))
+            news = self.average.news
+            plain = ", no epoch has passed: the plain average is kept" if news["plain_average_kept"] else ""
+            parts.append("average: " + ("admitted" if news["admitted"] else "refused") + plain)
         return "; ".join(parts)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field
@@ -23,7 +23,7 @@ from classwise.data.augment import Augmentation
 from classwise.errors import UserError, unknown
 from classwise.models import MODELS
 from classwise.registry import Registry, load_object
-from classwise.settings import Count, Share, build, describe, make, parse_spec, settings
+from classwise.settings import Count, Number, Share, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
@@ -50,6 +50,31 @@ Part = str | dict[str, Any]
 
 
 @settings
+class UnlabelledSettings:
+    """Images without labels that join the training batches under a teacher's labels.
+
+    Args:
+        name: a data set's name, or a path; the labels of the set are not looked at.
+        teacher: a run folder or a file of weights that names its model; its predictions are the labels.
+        split: the split to take.
+        share: the share of such images in a batch.
+        subset: take a subset of so many images, stratified by the labels of the set; None for all.
+        subset_seed: which subset.
+    """
+
+    name: str
+    teacher: str
+    split: str = "train"
+    share: Annotated[Number, Field(gt=0, lt=1)] = 0.5
+    subset: Count | None = None
+    subset_seed: int = 0
+
+    def of(self, batch_size: int) -> int:
+        """How many images of a batch they are."""
+        return round(self.share * batch_size)
+
+
+@settings
 class DataSettings:
     """The training data.
 
@@ -60,6 +85,7 @@ class DataSettings:
         subset_seed: which subset.
         validation: the share of each class that is held out of training for validation.
         augment: what happens to a training image.
+        unlabelled: images for self-training; None for none.
     """
 
     name: str = "digits"
@@ -68,6 +94,7 @@ class DataSettings:
     subset_seed: int = 0
     validation: Share = 0.02
     augment: Part = "none"
+    unlabelled: UnlabelledSettings | None = None
 
 
 @settings
@@ -156,11 +183,19 @@ class Recipe:
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
             if schedule.needs_margin and not objective.takes_margin:
                 raise UserError(f"schedule {name!r} sets margins, which this objective does not take; use at-margin")
+            if schedule.sets_scale and objective.takes_margin:
+                raise UserError(f"schedule {name!r} sets a criterion's scale, which at-margin does not have; use at")
             held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
             if held_out and self.data.validation == 0:
                 raise UserError(
                     f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
                 )
+        extra = self.data.unlabelled
+        if extra is not None and not 0 < extra.of(self.batch_size) < self.batch_size:
+            raise UserError(
+                f"batch_size = {self.batch_size} holds no share of {extra.share:g} of unlabelled images beside others; "
+                "give a larger batch"
+            )
         averaging = make(AVERAGERS, self.averaging)
         gated = any(name.startswith("valid") for name in averaging.reads)
         if self.data.validation == 0 and (self.selection != "last" or gated):
@@ -217,6 +252,8 @@ class Recipe:
         del plain["data"]["root"]  # the same data may lie elsewhere
         if plain["model"]["start"] is None:
             del plain["model"]["start"]  # as in recipes from before there was one
+        if plain["data"]["unlabelled"] is None:
+            del plain["data"]["unlabelled"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
@@ -268,6 +305,10 @@ def recipe_names() -> list[str]:
 def _build(values: Mapping[str, Any]) -> Recipe:
     """A recipe from plain values; nested settings name their own fields in errors."""
     plain = dict(values)
+    data = plain.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):
+        unlabelled = build(UnlabelledSettings, data["unlabelled"], "recipe field 'data.unlabelled'")
+        plain["data"] = {**data, "unlabelled": unlabelled}
     for key, kind in (("data", DataSettings), ("model", ModelSettings), ("compute", Compute)):
         if isinstance(plain.get(key), Mapping):
             plain[key] = build(kind, plain[key], f"recipe field {key!r}")

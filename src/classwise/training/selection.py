@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Selection = Callable[[Tensor, Tensor], float]
+Rule = Callable[[Tensor, Tensor], float]
 """Validation robust accuracy of each class (C,; NaN for absent classes) and its counts (C,) to a score."""
 
 
@@ -39,3 +40,66 @@ def last(robust: Tensor, count: Tensor) -> float:
     """No selection: every epoch ties, and of ties the later wins."""
     del robust, count
     return torch.inf
+
+
+@dataclass(frozen=True)
+class WithinError:
+    """The last epoch that is as good as the best, up to the standard error of their difference (ours).
+
+    J = overall + worst of the soft scores u; u of an image is sigmoid((p_y - max other p) / 0.1) at the last point
+    of the validation attack, averaged over an epoch and the ``window`` - 1 before it (as many as there are). Every
+    epoch meets the same images from the same starts, so what is special about them cancels in a difference; its error
+    is that of the paired differences image by image. The largest J is too good an estimate, since it was chosen, and
+    is written nowhere.
+
+    Args:
+        window: epochs of a mean.
+    """
+
+    window: int = 3
+
+    def judge(self, state: Mapping[str, Tensor], scores: Tensor, y: Tensor) -> tuple[dict[str, Tensor], bool]:
+        """Whether the newest epoch is the one to keep.
+
+        One that is not stays out for good: later epochs can only raise what it had to reach, and of those that reach it
+        the last is kept.
+
+        Args:
+            state: what the call for the epoch before returned; empty before the first.
+            scores: u on the validation split, (N,).
+            y: labels, int64 (N,).
+
+        Returns:
+            The new state, tensors only, and the answer.
+        """
+        recent = scores.double()[None]
+        if state:
+            recent = torch.cat([state["recent"], recent])[-self.window :]
+        smooth = recent.mean(0)
+        best = state.get("best", smooth)
+        lag = _parts_of_merit(best, y) - _parts_of_merit(smooth, y)
+        if float(lag.sum()) <= 0:
+            return {"recent": recent, "best": smooth}, True
+        return {"recent": recent, "best": best}, float(lag.sum()) <= _error_of_sum(lag, y)
+
+
+within_error = WithinError()
+
+
+Selection = Rule | WithinError
+
+
+def _parts_of_merit(scores: Tensor, y: Tensor) -> Tensor:
+    """What each image adds to overall + worst class, (N,); both are means, so the sum over the images is J."""
+    count = torch.bincount(y).double()
+    means = torch.zeros_like(count).index_add_(0, y, scores) / count  # NaN for classes without images
+    worst = means.nan_to_num(nan=torch.inf).argmin()
+    return scores / len(scores) + torch.where(y == worst, scores / count[worst], 0.0)
+
+
+def _error_of_sum(values: Tensor, y: Tensor) -> float:
+    """The standard error of a sum over images whose numbers by class are fixed; a class of one image adds nothing."""
+    count = torch.bincount(y).double()
+    means = torch.zeros_like(count).index_add_(0, y, values) / count.clamp_min(1)
+    squares = torch.zeros_like(count).index_add_(0, y, (values - means[y]).square())
+    return float((count * squares / (count - 1).clamp_min(1)).sum().sqrt())

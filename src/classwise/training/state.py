@@ -31,6 +31,7 @@ def save_state(trainer: Trainer) -> None:
         "rows": trainer.rows,
         "events": trainer.events,
         "best": trainer.best,
+        "judged": trainer.judged,
     }
     with replacing(trainer.folder.state_file) as temporary:
         torch.save(state, temporary)
@@ -57,4 +58,5 @@ def load_state(trainer: Trainer) -> None:
     trainer.average = Average(**state["average"])
     trainer.schedule_states = state["schedules"]
     trainer.sums.sums = state["sums"]
+    trainer.judged = state.get("judged", {})  # runs from before there was one have none
     trainer.rows, trainer.events, trainer.best = state["rows"], state["events"], state["best"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from classwise.errors import UserError, unknown
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 
@@ -30,6 +32,22 @@ class Classes:
     def __len__(self) -> int:
         return len(self.names)
 
+    def number(self, name: str) -> int:
+        """The number of a class, given its name or its number as text.
+
+        Raises:
+            UserError: if there is no such class, or it has no training image.
+        """
+        if name in self.names:
+            number = self.names.index(name)
+        elif name.isdigit() and int(name) < len(self):
+            number = int(name)
+        else:
+            raise unknown("class", name, self.names)
+        if not int(self.counts[number]):
+            raise UserError(f"class {name!r} has no training image; name another")
+        return number
+
     @property
     def device(self) -> torch.device:
         """Where the schedule's tensors belong."""
@@ -48,10 +66,22 @@ class ClassSchedule(ABC):
     needs_beta: ClassVar[bool] = False
     #: Whether it sets logit margins, so that the objective must take them.
     needs_margin: ClassVar[bool] = False
+    #: Whether it sets the scale of the logits, so that a criterion must take it.
+    sets_scale: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, classes: Classes) -> State:
         """The state before the first epoch."""
+
+    def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
+        """The state after a look at the untrained network.
+
+        Args:
+            state: the state of `start`.
+            outputs: makes one pass: the network's outputs on the clean training images, (N, C), in evaluation mode.
+        """
+        del outputs
+        return state
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """The state after a step; on the device, without waiting for it."""

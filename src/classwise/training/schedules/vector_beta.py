@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.errors import UserError, unknown
+from classwise.errors import UserError
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
@@ -28,16 +28,11 @@ class VectorBeta(ClassSchedule):
         """The given betas in class order, NaN where none is given.
 
         Raises:
-            UserError: if a class is not known.
+            UserError: if a class is not known or has no training image.
         """
         values = torch.full((len(classes),), torch.nan)
         for name, beta in self.beta.items():
-            if name in classes.names:
-                values[classes.names.index(name)] = beta
-            elif name.isdigit() and int(name) < len(classes):
-                values[int(name)] = beta
-            else:
-                raise unknown("class", name, classes.names)
+            values[classes.number(name)] = beta
         if values.isnan().all():
             raise UserError("schedule 'vector-beta' names no class; give beta, as in {cat: 0.5}")
         return {"beta": values.to(classes.device)}

@@ -1,0 +1,118 @@
+"""Bad input, as a user meets it in `train`: one line and no folder, or a run that says what it did."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.progress import Silent
+from classwise.training import SCHEDULES, loop
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+
+from .test_loop import SMALL
+
+TINY: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
+TINY |= {"model.name": "lenet", "data.subset": 120, "data.augment": "none", "epochs": 2}
+
+
+class Listening(Silent):
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def refused(recipe: str, out: Path, changes: dict[str, Any], data: str | Images = "digits") -> str:
+    with pytest.raises(UserError) as caught:
+        train(recipe, out=out, data=data, changes=TINY | changes)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    return str(caught.value)
+
+
+NEEDY = [name for name in SCHEDULES if any(signal.startswith("valid.") for signal in SCHEDULES.load(name).reads)]
+
+
+@pytest.mark.parametrize("name", NEEDY)
+def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(loop, "load_data", read)
+    changes = {"data.validation": 0, "selection": "last", "schedules": [name]}
+    message = refused("trades-short", tmp_path / "run", changes)
+    assert f"schedule {name!r} reads valid." in message
+    assert "data.validation = 0 holds nothing out; set 0.02" in message
+
+
+def test_there_are_schedules_that_need_validation() -> None:
+    assert {"frl", "wat"} <= set(NEEDY)
+
+
+def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"schedules": [{"name": "vector-beta", "beta": {"cat": 0.5}}]}
+    assert refused("trades-short", tmp_path / "run", changes).startswith("unknown class 'cat'; ")
+    changes = {"schedules": [{"name": "vector-beta", "beta": {"10": 0.5}}]}
+    assert refused("trades-short", tmp_path / "run", changes).startswith("unknown class '10'; ")
+    images = load_data("digits", split="train", subset=120)
+    nine = images.take(images.y != 4)
+    changes = {"data.subset": None, "schedules": [{"name": "vector-beta", "beta": {"4": 0.5}}]}
+    message = refused("trades-short", tmp_path / "run", changes, nine)
+    assert message == "class '4' has no training image; name another"
+
+
+def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) -> None:
+    steep = {"name": "class-weights", "kind": "robust-error", "strength": 40}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = train("at-short", out=tmp_path / "run", data="digits", changes=TINY | {"epochs": 3, "schedules": [steep]})
+    said = [str(warning.message) for warning in caught if "negative" in str(warning.message)]
+    assert said == ["schedule 'class-weights': strength = 40 turns weights negative; they count as 0"]
+    weights = run.epochs.query("split == 'train' and epoch > 0")["robust_weight"]
+    assert weights.min() == 0
+    assert weights.max() > 1
+
+
+@pytest.mark.parametrize("gate", ["fawa", "fawa-iut"])
+def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
+    """The plain average is kept, epoch by epoch, and the run says so."""
+    listener = Listening()
+    changes = TINY | {"averaging": {"name": gate, "threshold": 1.0, "begin": 0.0, "decay": 0.5}, "selection": "last"}
+    run = train("at-short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
+    told = [event for event in run.events if event["event"] == "fawa"]
+    assert [(event["admitted"], event["plain_average_kept"]) for event in told] == [(False, True)] * 2
+    said = "average: refused, no epoch has passed: the plain average is kept"
+    assert sum(said in line for line in listener.lines) == 2
+    plain = changes | {"averaging": {"name": "ema", "begin": 0.0, "decay": 0.5}}
+    ema = train("at-short", out=tmp_path / "ema", data="digits", changes=plain)
+    for name, value in ema.model("average").state_dict().items():
+        assert torch.equal(run.model("average").state_dict()[name], value), name
+
+
+def test_a_mistake_in_a_new_part_is_one_line() -> None:
+    for recipe, changes, says in (
+        ("he-cmp", {"schedules.0.first": 1.5}, "first = 1.5"),
+        ("he-lis", {"schedules.0.last": 0}, "last = 0"),
+        ("focal", {"objective.criterion.gamma": -1}, "gamma = -1"),
+        ("logit-similarity", {"reduction.strength": -1}, "strength = -1"),
+        ("critical-class", {"schedules.0.weight": -1}, "weight = -1"),
+        ("auto-beta", {"objective": "at"}, "'auto-beta' sets beta, which this objective does not have"),
+        ("auto-beta", {"schedules.0.begin": 0}, "begin = 0"),
+        ("at", {"selection": "within-eror"}, "did you mean 'within-error'?"),
+    ):
+        with pytest.raises(UserError) as caught:
+            Recipe.read(recipe, changes)
+        assert says in str(caught.value)
+        assert "\n" not in str(caught.value)

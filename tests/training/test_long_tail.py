@@ -1,0 +1,174 @@
+"""Long-tail techniques by hand: focal loss, alike logits, one class before others, the beta that chooses itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from classwise.attacks.losses import cross_entropy
+from classwise.errors import UserError
+from classwise.settings import make
+from classwise.stats.front import front
+from classwise.threat import Threat
+from classwise.training import SCHEDULES
+from classwise.training.classes import ClassSettings
+from classwise.training.criteria import Focal
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.mart import boosted_cross_entropy
+from classwise.training.recipe import Recipe
+from classwise.training.schedules.auto_beta import AutoBeta, chosen
+from classwise.training.schedules.base import Classes
+from classwise.training.schedules.critical import CriticalClass, TowardsClass
+from classwise.training.similarity import LogitSimilarity, likeness
+
+NONE = ClassSettings()
+
+
+def classes(count: int, images: int = 5) -> Classes:
+    return Classes(tuple(f"class {label}" for label in range(count)), torch.full((count,), images))
+
+
+def test_the_focal_loss_by_hand() -> None:
+    """p_y = 3/4 and 1/4: the cross-entropies times 1/16 and 9/16."""
+    logits, y = torch.tensor([[3.0, 1.0], [3.0, 1.0]]).log(), torch.tensor([0, 1])
+    expected = torch.tensor([-math.log(3 / 4) / 16, -math.log(1 / 4) * 9 / 16])
+    assert torch.allclose(Focal()(logits, y, NONE), expected)
+    assert torch.allclose(Focal(gamma=0)(logits, y, NONE), cross_entropy(logits, y))
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_the_focal_loss_multiplies_any_base_and_stays_finite(count: int) -> None:
+    y = torch.arange(4) % count
+    logits = torch.randn(4, count, generator=torch.Generator().manual_seed(0))
+    doubt = 1 - logits.softmax(1)[torch.arange(4), y]
+    assert torch.allclose(Focal()(logits, y, NONE, boosted_cross_entropy), doubt**2 * boosted_cross_entropy(logits, y))
+    sure = (200.0 * F.one_hot(y, count)).requires_grad_()
+    loss = Focal(gamma=0.5)(sure, y, NONE)
+    (gradient,) = torch.autograd.grad(loss.sum(), sure)
+    assert bool(loss.isfinite().all())
+    assert bool(gradient.isfinite().all())
+
+
+def test_likeness_by_hand() -> None:
+    """Class means (1, 1, 0), (1, 0, 0) and none: one pair, at 45 degrees; then a third at 180 degrees to the second."""
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [3.0, 0.0, 0.0]])
+    assert float(likeness(logits, torch.tensor([0, 0, 1]))) == pytest.approx(math.sqrt(0.5))
+    logits = torch.cat([logits, torch.tensor([[-1.0, 0.0, 0.0]])])
+    assert float(likeness(logits, torch.tensor([0, 0, 1, 2]))) == pytest.approx(math.sqrt(0.5) / 3)
+    assert float(likeness(logits, torch.tensor([1, 1, 1, 1]))) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_the_penalty_joins_the_mean(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    logits = torch.randn(30, count, generator=generator, requires_grad=True)
+    y = torch.randint(min(count, 7), (30,), generator=generator)
+    batch = TrainingBatch(torch.zeros(30, 1, 1, 1), y, torch.arange(30), Threat("Linf", 0.1))
+    losses = cross_entropy(logits, y)
+    found = LogitSimilarity(strength=0.5)(Step({"robust": losses}, robust_logits=logits), batch, NONE)
+    held = sorted(set(y.tolist()))
+    means = [logits[y == label].mean(0) for label in held]
+    pairs = [(a, b) for place, a in enumerate(means) for b in means[:place]]
+    cosines = torch.stack([F.cosine_similarity(a, b, dim=0).clamp_min(0) for a, b in pairs])
+    assert torch.allclose(found, losses.mean() + 0.5 * cosines.mean())
+    (gradient,) = torch.autograd.grad(found, logits)
+    assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_one_class_before_the_others(count: int) -> None:
+    schedule = CriticalClass(critical="class 1", weight=4)
+    after = schedule.settings(schedule.start(classes(count)), ClassSettings(clean_weight=torch.full((count,), 0.5)), 7)
+    assert after.robust_weight is not None
+    assert after.clean_weight is not None
+    assert after.robust_weight.tolist() == [1, 4, *[1] * (count - 2)]
+    assert after.clean_weight.tolist() == [0.5, 2, *[0.5] * (count - 2)]
+    towards = TowardsClass(target="0")
+    law = towards.settings(towards.start(classes(count)), NONE, 0).target
+    assert law is not None
+    assert law[0].tolist() == [0] * count  # untargeted
+    assert torch.equal(law[1:], F.one_hot(torch.zeros(count - 1, dtype=torch.int64), count).float())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "critical-class", "critical": "class 11"},
+        {"name": "towards-class", "target": "class 11"},
+        {"name": "vector-beta", "beta": {"class 11": 0.5}},
+    ],
+    ids=lambda spec: spec["name"],
+)
+def test_a_class_that_is_not_there_is_one_line(spec: dict[str, object]) -> None:
+    schedule = make(SCHEDULES, spec)
+    with pytest.raises(UserError, match="unknown class 'class 11'; did you mean 'class 1'"):
+        schedule.start(classes(3))
+    missing = Classes(("a", "class 11"), torch.tensor([3, 0]))
+    with pytest.raises(UserError, match="class 'class 11' has no training image"):
+        schedule.start(missing)
+
+
+def test_the_front_by_hand() -> None:
+    """Class 0 against the mean of the others; the third run is beaten by the second, the last two are equal."""
+    runs = [[0.2, 0.6, 0.6], [0.3, 0.5, 0.6], [0.3, 0.5, 0.5], [0.5, 0.3, 0.2], [0.5, 0.25, 0.25]]
+    assert front(runs, 0).tolist() == [True, True, False, True, True]
+    assert front([[0.2, 0.6, math.nan], [0.1, 0.7, math.nan]], 0).tolist() == [True, True]
+
+
+CONFUSION = torch.tensor([[60.0, 30, 10], [25, 40, 35], [0, 10, 90]])
+HOMING = torch.tensor([[0.0, 9, 0], [20, 0, 5], [0, 0, 0]])
+
+
+def test_whose_beta_for_whose_sake_by_hand() -> None:
+    """Class 1 is the worst; class 2 takes most of its images, but from class 0 more of them come home."""
+    assert chosen(CONFUSION).tolist() == [1, 2]
+    assert chosen(CONFUSION, HOMING).tolist() == [1, 0]
+    assert chosen(CONFUSION, torch.zeros(3, 3)).tolist() == [1, 2]
+    assert chosen(CONFUSION, torch.tensor([[0.0, 0, 0], [3, 0, 3], [0, 0, 0]])).tolist() == [1, 2]  # a tie
+    assert chosen(torch.eye(3)).tolist() == [-1, -1]
+    absent = torch.tensor([[0.0, 0, 0], [0, 8, 2], [0, 4, 6]])
+    assert chosen(absent).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_auto_beta_lowers_one_beta_from_its_epoch_on(count: int) -> None:
+    schedule, beta = AutoBeta(beta=0.5, begin=2), torch.full((count,), 6.0)
+    confusion = 10 * torch.eye(count)
+    confusion[1, 0], confusion[1, 1] = 7, 3
+    state = schedule.start(classes(count))
+    state = schedule.after_epoch(state, {"train.confusion": confusion.flip(0).flip(1)}, 0)
+    state = schedule.after_epoch(state, {"train.confusion": confusion}, 1)
+    state = schedule.after_epoch(state, {"train.confusion": confusion.T}, 2)
+    before = ClassSettings(beta=beta)
+    assert schedule.settings(state, before, 1) is before
+
+    def betas(epoch: int) -> Tensor:
+        found = schedule.settings(state, before, epoch).beta
+        assert found is not None
+        return found
+
+    assert betas(2).tolist() == betas(9).tolist() == [0.5, *[6.0] * (count - 1)]
+
+
+def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
+    spec = {"name": "auto-beta", "begin": 1, "confusion": CONFUSION.tolist(), "homing": HOMING.tolist()}
+    schedule = Recipe.read("trades", {"schedules": [spec]}).parts().schedules[0]
+    state = schedule.start(classes(3))
+    found = schedule.settings(state, ClassSettings(beta=torch.full((3,), 6.0)), 1).beta
+    assert found is not None
+    assert found.tolist() == [0.5, 6, 6]
+    with pytest.raises(UserError, match="homing should have 4 rows of 4 numbers"):
+        schedule.start(classes(4))
+
+
+@pytest.mark.parametrize("strength", [1, 2, 4])
+def test_the_papers_three_strengths(strength: int) -> None:
+    schedule = Recipe.read("robust-error", {"schedules.0.strength": strength}).parts().schedules[0]
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.5, 0.4, 0.3])}, 0)
+    weights = schedule.settings(state, NONE, 1).robust_weight
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([1 - 0.1 * strength, 1, 1 + 0.1 * strength])

@@ -1,0 +1,174 @@
+"""Robust self-training: who labels, how batches are mixed and weighed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classwise.compute import EXACT
+from classwise.data import Images, load_data
+from classwise.draws import Draws
+from classwise.errors import UserError
+from classwise.models.modes import frozen
+from classwise.progress import Silent
+from classwise.threat import Threat
+from classwise.training import loop
+from classwise.training.folder import Run
+from classwise.training.loop import Trainer, train
+from classwise.training.recipe import Recipe
+from classwise.training.reductions import mean
+from classwise.training.unlabelled import joined
+
+from .test_loop import KillAt, Killed, contents
+
+SMALL: dict[str, Any] = {
+    "model": {"name": "lenet"},
+    "data.name": "digits",
+    "data.subset": 100,
+    "data.validation": 0.2,
+    "data.augment": "none",
+    "attack.steps": 1,
+    "validation_attack.steps": 1,
+    "threat": "Linf:0.1",
+    "batch_size": 32,
+    "epochs": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train("at-short", out=tmp_path_factory.mktemp("teacher") / "run", changes=SMALL, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def others() -> Images:
+    """Images of the test split, all of them labelled 0, which is not to be looked at."""
+    images = load_data("digits", split="test", subset=90)
+    return Images(images.x, torch.zeros_like(images.y), ["nothing"], "others")
+
+
+def with_teacher(teacher: Run, **more: Any) -> dict[str, Any]:
+    return SMALL | {"data.unlabelled.teacher": str(teacher.path), "data.unlabelled.name": "digits"} | more
+
+
+def says(recipe: str, out: Path, **more: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        train(recipe, out=out, **more)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    return str(caught.value)
+
+
+def trainer(share: float, batch_size: int, others: Images) -> Trainer:
+    """On 80 labelled images."""
+    changes = SMALL | {"data.unlabelled.share": share, "batch_size": batch_size}
+    recipe = Recipe.read("rst-short", changes)
+    images = load_data("digits", split="train", subset=100)
+    extra = Images(others.x, torch.arange(90) % 10, images.class_names)
+    return Trainer(recipe, recipe.parts(), images, Run(Path("unused")), "cpu", Silent(), extra)
+
+
+@pytest.mark.parametrize(("share", "batch_size", "extra"), [(0.5, 32, 16), (0.25, 32, 8), (0.9, 10, 9), (0.5, 5, 2)])
+def test_a_batch_holds_the_share_and_an_epoch_each_labelled_image_once(
+    share: float, batch_size: int, extra: int, others: Images
+) -> None:
+    made = trainer(share, batch_size, others)
+    order, seen = torch.arange(80), []
+    for step in range(made.steps_per_epoch):
+        made.step = step
+        rows = made._rows(order, made.class_settings())
+        labelled, pseudo = rows[rows < 80], rows[rows >= 80]
+        seen.append(labelled)
+        assert len(pseudo) == round(len(labelled) * extra / (batch_size - extra))
+        assert step == made.steps_per_epoch - 1 or len(rows) == batch_size
+        assert int(pseudo.max()) < 80 + 90
+    assert torch.equal(torch.cat(seen), order)
+
+
+def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
+    """TRADES on all: the loss is half the mean over labelled images and half the mean over pseudo-labelled ones."""
+    made = trainer(0.5, 32, others)
+    settings = made.class_settings()
+    rows = made._rows(torch.arange(80), settings)
+    batch = made._batch(rows, settings)
+    assert batch.y.tolist() == [*made.train.y[:16].tolist(), *((rows[16:] - 80) % 10).tolist()]
+    assert len(set(made.pool.index.tolist())) == 170  # each image draws for itself
+    model = EXACT.forward(made.model)
+    with frozen(made.model):
+        points = made.parts.objective.points(model, batch, made.parts.attack, settings, Draws(0))
+    step = made.parts.objective.step(model, batch, points, settings)
+    loss = made.parts.reduction(step, batch, settings)
+    each = (step.terms["clean"] + step.terms["robust"]).detach()
+    assert made.parts.reduction is mean
+    assert float(loss.detach()) == pytest.approx(float(each[:16].mean() / 2 + each[16:].mean() / 2), rel=1e-5)
+
+
+def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
+    teacher: Run, others: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = with_teacher(teacher)
+    whole = train("rst-short", out=tmp_path / "whole", changes=changes, unlabelled=others)
+    with torch.no_grad():
+        expected = teacher.model()(others.pixels()).argmax(1).tolist()
+    assert json.loads(whole.pseudo_labels_file.read_text())["labels"] == expected
+    assert sum(whole.environment["data"]["unlabelled"]["counts"]) == 90
+    counts = whole.epochs.query("split == 'train'").groupby("epoch")["count"].sum().tolist()
+    assert counts == [160, 160]
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        train("rst-short", out=tmp_path / "cut", changes=changes, unlabelled=others, progress=KillAt(3))
+    moved = Path(teacher.path).rename(tmp_path / "elsewhere")
+    try:
+        cut = train("rst-short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
+        with pytest.raises(UserError, match="begun on other unlabelled images"):
+            train("rst-short", out=tmp_path / "cut", changes=changes, resume=True)
+    finally:
+        moved.rename(teacher.path)
+    assert contents(cut) == contents(whole)
+
+
+def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Images, tmp_path: Path) -> None:
+    out, changes = tmp_path / "run", with_teacher(teacher)
+    large = Images(torch.rand(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64), name="photos")
+    message = says("rst-short", out, changes=changes, unlabelled=large)
+    assert message == "unlabelled images of 'photos' are 3x16x16, those of 'digits' 1x8x8; resize them"
+    assert "nowhere" in says("rst-short", out, changes=changes | {"data.unlabelled.teacher": "nowhere"})
+    three = Images(others.x[:60], torch.arange(60) % 3, name="three")
+    assert "10" in says("rst-short", out, changes=changes, data=three, unlabelled=others)  # the teacher has 10 classes
+    assert "has no teacher" in says("at-short", out, changes=SMALL, unlabelled=others)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.unlabelled.share": 1}, "share = 1"),
+        ({"data.unlabelled.shar": 0.5}, "did you mean 'share'?"),
+        ({"batch_size": 1}, "batch_size = 1 holds no share of 0.5"),
+    ],
+)
+def test_a_bad_recipe_is_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Recipe.read("rst", changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_recipe_is_the_papers() -> None:
+    recipe = Recipe.read("rst")
+    assert recipe.data.unlabelled is not None
+    assert (recipe.batch_size, recipe.data.unlabelled.of(256), recipe.epochs, recipe.rate) == (256, 128, 200, "cosine")
+    assert recipe.optimizer == {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
+    again = Recipe.read(recipe.completed(Threat("Linf", 0.1))._plain())
+    assert again.data.unlabelled == recipe.data.unlabelled
+
+
+def test_bytes_and_floats_join() -> None:
+    images = Images(torch.full((2, 1, 1, 1), 255, dtype=torch.uint8), torch.tensor([0, 1]), index=torch.tensor([4, 7]))
+    extra = Images(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1]))
+    both = joined(images, extra)
+    assert both.x.flatten().tolist() == [1, 1, 0.5]
+    assert both.index.tolist() == [4, 7, 8]

@@ -24,6 +24,7 @@ from classwise.models import build_model, load_model, save_weights
 from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
+from classwise.team import Team, joined
 from classwise.threat import Threat
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
@@ -32,6 +33,7 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
+from classwise.training.sharing import Share, agreed, sharing_buffers, synchronised
 from classwise.training.state import load_state, save_state
 
 CHECKPOINT_SECONDS = 300.0
@@ -47,9 +49,14 @@ def train(
     device: str = "cpu",
     progress: Progress | None = None,
     changes: Mapping[str, Any] | None = None,
+    alone: bool = False,
     **more: Any,
 ) -> Run:
     """Train a classifier by a recipe, into a run folder.
+
+    Where `torch.distributed` is initialised, all its processes must call this with the same arguments, and see the same
+    folder: they share each step. The recipe's ``batch_size`` is then that of each process, and the run's recipe holds
+    that of all: it is the run of one process with that batch, and either can go on with what the other began.
 
     Args:
         recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
@@ -59,6 +66,7 @@ def train(
         device: where to train.
         progress: who is told how it goes.
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
+        alone: train in this process, whatever others there are.
         **more: undotted recipe fields, such as ``epochs=30``.
 
     Returns:
@@ -72,9 +80,20 @@ def train(
         all_changes["data.name"] = data
     elif data is not None:
         all_changes["data.name"] = data.name
-    plan = Recipe.read(recipe, all_changes)
-    parts = plan.parts()
-    run = Run(Path(out))
+    with joined(alone=alone) as team:
+        listener = progress if progress is not None and team.first else Silent()
+        plan = Recipe.read(recipe, all_changes)
+        plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
+        return _train(plan, Run(Path(out)), data, resume, device, listener, team)
+
+
+def _train(
+    plan: Recipe, run: Run, data: str | Images | None, resume: bool, device: str, progress: Progress, team: Team
+) -> Run:
+    """The work of `train`, in one of its processes."""
+    parts, out = plan.parts(), run.path
+    if plan.model.sync_batch_norm and torch.device(device).type != "cuda":
+        raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     if run.path.exists() and not run.path.is_dir():
         raise UserError(f"{out} is a file; give a folder for the run")
     if run.recipe_file.is_file() and not resume:
@@ -92,9 +111,14 @@ def train(
     threat = parts.threat or _usual_threat(images)
     plan = plan.completed(threat)
     if run.recipe_file.is_file():
-        _check_same(run, plan, images)
+        _check_same(run, plan, images, team)
+    agreed(team, {"recipe": plan.digest(), "data": images.fingerprint(), "folder": str(out)} if team.size > 1 else {})
+    if team.size > 1:
+        progress.say(f"{team.size} processes share each step of {plan.batch_size} images")
+    parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        Trainer(plan, dataclasses.replace(parts, threat=threat), images, run, device, progress or Silent()).run_all()
+        Trainer(plan, parts, images, run, device, progress, team).run_all()
+    team.meet()
     return Run(run.path)
 
 
@@ -105,14 +129,18 @@ def _usual_threat(images: Images) -> Threat:
     raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
 
 
-def _check_same(run: Run, plan: Recipe, images: Images) -> None:
+def _check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
     """Refuse to resume a run with another recipe or other data."""
     if run.recipe.digest() != plan.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(plan)
         field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        remedy = "resume with the same, or give another folder"
+        if field == "batch_size":
+            each, left = divmod(before[field], team.size)
+            remedy += f"; in {team.size} processes --set batch_size={each}" if team.size > 1 and not left else ""
         raise UserError(
             f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
-            f"now {json.dumps(now[field])}; resume with the same, or give another folder"
+            f"now {json.dumps(now[field])}; {remedy}"
         )
     if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
         raise UserError(f"{run.path} was begun on other images than these; give another folder")
@@ -121,11 +149,21 @@ def _check_same(run: Run, plan: Recipe, images: Images) -> None:
 class Trainer:
     """One training run in progress."""
 
-    def __init__(self, recipe: Recipe, parts: Parts, images: Images, run: Run, device: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        parts: Parts,
+        images: Images,
+        run: Run,
+        device: str,
+        progress: Progress,
+        team: Team | None = None,
+    ) -> None:
         self.recipe = recipe
         self.parts = parts
         self.folder = run
         self.progress = progress
+        self.team = team or Team()
         self.device = torch.device(device)
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
@@ -150,7 +188,7 @@ class Trainer:
         if self.folder.state_file.is_file():
             load_state(self)
             self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
-        else:
+        elif self.team.first:
             self._begin()
         steps = self.steps_per_epoch
         self.progress.begin("training", self.recipe.epochs * steps)
@@ -167,13 +205,13 @@ class Trainer:
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
-                    save_state(self)
+                    self._save_state()
                     saved = time.monotonic()
             self._end_epoch(settings, time.monotonic() - started)
             self.epoch += 1
             self.step = 0
             self.sums = self._new_sums()
-            save_state(self)
+            self._save_state()
             saved = time.monotonic()
 
     @property
@@ -213,6 +251,8 @@ class Trainer:
         start = self.recipe.model.start
         if start is not None and not self.folder.state_file.is_file():
             model = load_model(model, weights=start)
+        if self.recipe.model.sync_batch_norm:
+            model = synchronised(model, self.team, self.device)
         self.recipe.compute.prepare(model)
         return model.to(self.device)
 
@@ -238,7 +278,8 @@ class Trainer:
             "classes": list(self.classes.names),
             "counts": {name: part.class_counts().tolist() for name, part in parts.items()},
         }
-        return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
+        processes = {"processes": self.team.size} if self.team.size > 1 else {}
+        return {"schema_version": SCHEMA_VERSION, **environment(self.device), **processes, "data": data}
 
     def class_settings(self) -> ClassSettings:
         """The class settings of this epoch: the constants, then each schedule's changes in order."""
@@ -259,21 +300,24 @@ class Trainer:
         progress = (done + 0.5) / total
         for group in self.optimizer.param_groups:
             group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
-        torch.manual_seed(self.recipe.seed * 1_000_003 + done)  # for models that draw, such as those with dropout
+        # For models that draw, such as those with dropout.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
         batch = dataclasses.replace(self._batch(rows, settings), progress=progress)
+        share = Share(self.team, len(rows))
+        mine = share.of_batch(batch)
         model.train(self.recipe.craft == "train")
         with frozen(model):
             points = parts.objective.points(
-                self.forward, batch, parts.attack, settings, self.draws.child("craft").at(self.epoch)
+                self.forward, mine, parts.attack, settings, self.draws.child("craft").at(self.epoch)
             )
         model.train()
         taken: list[Step] = []
 
         def loss() -> Tensor:
-            taken.append(parts.objective.step(self.forward, batch, points, settings))
-            return parts.reduction(taken[-1], batch, settings)
+            taken.append(share.of_step(parts.objective.step(self.forward, mine, points, settings)))
+            return share.summing(parts.reduction(taken[-1], batch, settings), model)
 
-        parts.update(model, self.optimizer, loss, progress)
+        sharing_buffers(share, model, lambda: parts.update(model, self.optimizer, loss, progress))
         step = taken[-1]
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
@@ -317,7 +361,7 @@ class Trainer:
         began = self.epoch / self.recipe.epochs
         self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
         if self.average.news is not None:
-            self._tell(**self.average.news)
+            self.tell(**self.average.news)
         splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}, "valid": online}
         kept: dict[Which, nn.Module] = {"last": self.model}
         if self.average.weights:
@@ -329,10 +373,10 @@ class Trainer:
             self._save(which, model)
             values = splits["valid" if which == "last" else "valid-average"]
             self._select("best" if which == "last" else "best-average", model, values)
-        frame = pd.DataFrame(self.rows)
-        with replacing(self.folder.epochs_file) as temporary:
-            frame.to_parquet(temporary, index=False)
-        write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
+        if self.team.first:
+            with replacing(self.folder.epochs_file) as temporary:
+                pd.DataFrame(self.rows).to_parquet(temporary, index=False)
+            write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
         self.progress.say(self._summary(splits, seconds))
         if isinstance(self.progress, Measured):
             self.progress.measured(self.epoch, self._numbers())
@@ -349,16 +393,20 @@ class Trainer:
             seed=self.recipe.seed,
         )
         assert self.parts.threat is not None
-        batches = list(self.valid.batches(engine.batch))
+        share = Share(self.team, len(self.valid))
+        mine = self.valid.take(torch.arange(len(self.valid))[share.rows]) if self.team.size > 1 else self.valid
+        batches = list(mine.batches(engine.batch))
         logits = torch.cat(list(engine.predict(batch.x for batch in batches)))
         attacked = torch.zeros_like(logits)
-        clean = logits.argmax(1) == self.valid.y
-        robust, soft = torch.zeros_like(clean), torch.zeros(len(clean), device=self.device)
+        robust = torch.zeros(len(mine), dtype=torch.bool, device=self.device)
+        soft = torch.zeros(len(mine), device=self.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
         for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
             robust[done.row] = ~done.broken
             attacked[done.row] = done.logits
             soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
+        logits, attacked, soft = share.whole(logits), share.whole(attacked), share.whole(soft)
+        clean, robust = logits.argmax(1) == self.valid.y, share.whole(robust.int()).bool()
         count = self.valid.class_counts().float()
         found = {"count": count}
         for name, values in (
@@ -377,7 +425,8 @@ class Trainer:
         return found
 
     def _averaged(self) -> nn.Module:
-        model = copy.deepcopy(self.model)
+        group = self.team.group(self.device) if self.recipe.model.sync_batch_norm else None
+        model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
         model.load_state_dict(self.average.weights)
         return model
 
@@ -402,7 +451,13 @@ class Trainer:
             for label, name in enumerate(self.classes.names)
         ]
 
+    def _save_state(self) -> None:
+        if self.team.first:
+            save_state(self)
+
     def _save(self, which: Which, model: nn.Module, **more: Any) -> None:
+        if not self.team.first:
+            return
         metadata = {"model": model_spec(self.recipe, self.train), "recipe": self.recipe.name, "epoch": self.epoch}
         about = metadata | {"class_names": list(self.classes.names)} | more
         save_weights(self.folder.weights_file(which), model, about)
@@ -412,9 +467,10 @@ class Trainer:
         if score >= self.best.get(which, -torch.inf):
             self.best[which] = score
             self._save(which, model, score=score)
-            self._tell(event="selected", which=which, score=None if score == torch.inf else score)
+            self.tell(event="selected", which=which, score=None if score == torch.inf else score)
 
-    def _tell(self, **event: Any) -> None:
+    def tell(self, **event: Any) -> None:
+        """Note an event of this epoch."""
         self.events.append({"epoch": self.epoch, **event})
 
     def _numbers(self) -> dict[str, float]:

@@ -79,12 +79,15 @@ class ModelSettings:
         width: the width factor.
         options: further arguments of the model.
         start: a run folder or a file of weights to start from; None for random weights.
+        sync_batch_norm: where several processes share a step, measure the statistics of batch normalisation over all of
+            them, and not in each; on GPUs only.
     """
 
     name: str = "preactresnet18"
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
     start: str | None = None
+    sync_batch_norm: bool = False
 
 
 @settings
@@ -217,6 +220,8 @@ class Recipe:
         del plain["data"]["root"]  # the same data may lie elsewhere
         if plain["model"]["start"] is None:
             del plain["model"]["start"]  # as in recipes from before there was one
+        if not plain["model"]["sync_batch_norm"]:
+            del plain["model"]["sync_batch_norm"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod

@@ -31,6 +31,7 @@ def save_state(trainer: Trainer) -> None:
         "rows": trainer.rows,
         "events": trainer.events,
         "best": trainer.best,
+        "processes": trainer.team.size,
     }
     with replacing(trainer.folder.state_file) as temporary:
         torch.save(state, temporary)
@@ -58,3 +59,5 @@ def load_state(trainer: Trainer) -> None:
     trainer.schedule_states = state["schedules"]
     trainer.sums.sums = state["sums"]
     trainer.rows, trainer.events, trainer.best = state["rows"], state["events"], state["best"]
+    if state.get("processes", 1) != trainer.team.size:
+        trainer.tell(event="resumed", processes=trainer.team.size)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import autoattack, evaluation, racing, scaling, training_step
+from benchmarks import autoattack, evaluation, methods, racing, scaling, training_step
 
 ALL = {
     "training_step": training_step.run,
+    "methods": methods.run,
     "evaluation": evaluation.run,
     "autoattack": autoattack.run,
     "racing": racing.run,

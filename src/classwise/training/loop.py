@@ -38,6 +38,8 @@ from classwise.training.state import load_state, save_state
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
+IN_FORCE = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
+"""The class settings that an epoch's rows hold, a number each; the law of targets comes on top, a list for a class."""
 
 
 def train(
@@ -115,6 +117,9 @@ def _train(
     agreed(team, {"recipe": plan.digest(), "data": images.fingerprint(), "folder": str(out)} if team.size > 1 else {})
     if team.size > 1:
         progress.say(f"{team.size} processes share each step of {plan.batch_size} images")
+    if plan.model.start is None and not run.recipe_file.is_file():
+        for name in plan.fine_tuning():
+            progress.say(f"{name!r} is meant to start from a robust model; give one, as in --set model.start=runs/at")
     parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(plan, parts, images, run, device, progress, team).run_all()
@@ -442,9 +447,9 @@ class Trainer:
 
         columns = {"count": [int(value) for value in values["count"].tolist()]}
         measured = {name: column(values.get(name)) for name in ("clean", "robust")}
-        names = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight")
-        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in names}
-        table = {**columns, **measured, **in_force}
+        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in IN_FORCE}
+        target = [None] * len(self.classes) if settings.target is None or split != "train" else settings.target.tolist()
+        table = {**columns, **measured, **in_force, "target": target}
         return [
             {"epoch": self.epoch, "split": split, "class": name, "label": label}
             | {key: cells[label] for key, cells in table.items()}
@@ -475,7 +480,7 @@ class Trainer:
 
     def _numbers(self) -> dict[str, float]:
         """What the epoch's rows hold, by split, quantity and class, and the learning rate of its last step."""
-        names = ("clean", "robust", "epsilon", "step_size", "beta", "clean_weight", "robust_weight")
+        names = ("clean", "robust", *IN_FORCE)
         rows = [row for row in self.rows if row["epoch"] == self.epoch]
         found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
         rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}

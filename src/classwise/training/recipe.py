@@ -183,6 +183,13 @@ class Recipe:
             augment=make(AUGMENTATIONS, self.data.augment),
         )
 
+    def fine_tuning(self) -> list[str]:
+        """The names of the parts whose source starts from a robust model."""
+        parts = self.parts()
+        asked = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
+        specs = [spec for spec, part in asked if getattr(part, "fine_tunes", False)]
+        return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
+
     def completed(self, threat: Threat) -> Recipe:
         """The recipe with every default of every part written out, and the threat that holds."""
         parts = self.parts()

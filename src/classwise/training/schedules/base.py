@@ -48,6 +48,8 @@ class ClassSchedule(ABC):
     needs_beta: ClassVar[bool] = False
     #: Whether it sets logit margins, so that the objective must take them.
     needs_margin: ClassVar[bool] = False
+    #: Whether its source starts from a robust model; a run from random weights is then told so.
+    fine_tunes: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, classes: Classes) -> State:

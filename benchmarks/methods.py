@@ -120,7 +120,7 @@ def measured(at: Trainer, made: Trainer, batch: int, rounds: int) -> Timing:
 
 
 def run(*, quick: bool) -> str:
-    width, batch, rounds = (0.0625, 8, 1) if quick else (0.25, 16, 3)
+    width, batch, rounds = (0.0625, 8, 1) if quick else (0.25, 8, 3)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # then the CPU seconds of this process are those of the step, whatever else runs
     try:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from benchmarks.methods import counted, late, methods
+
 from classwise.training.recipe import recipe_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "methods.md"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import attacks, autoattack, evaluation, racing, scaling, strength, training_step
+from benchmarks import attacks, autoattack, evaluation, methods, racing, scaling, strength, training_step
 
 ALL = {
     "training_step": training_step.run,
+    "methods": methods.run,
     "evaluation": evaluation.run,
     "strength": strength.run,
     "attacks": attacks.run,

@@ -6,7 +6,9 @@ import re
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -14,7 +16,9 @@ import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
+from classwise.errors import UserError
 from classwise.settings import make
+from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -52,18 +56,43 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = ROOT / "docs" / "extending.md"
-    attack, foreign, schedule = code_blocks(document, "python")
-    (tmp_path / "mine.py").write_text(attack + schedule)
+    attack, foreign = code_blocks(document, "python")
+    (tmp_path / "mine.py").write_text(attack)
     (tmp_path / "theirs.py").write_text(foreign.replace("import torchattacks", ""))  # imported when it is called
-    (tmp_path / "mine.yaml").write_text(code_blocks(document, "yaml")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     made: Attack = make(ATTACKS, "mine:FocalPGD:gamma=1,steps=50")
     assert made.length == 50
-    assert len(Recipe.read("mine.yaml").parts().schedules) == 2
     assert make(ATTACKS, "foreign:build=theirs:attack").length == 1
     sys.modules.pop("mine")
     sys.modules.pop("theirs")
+
+
+def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is short, its test passes, and it trains, with and without what it does."""
+    document = ROOT / "docs" / "writing-a-method.md"
+    method, test = code_blocks(document, "python")
+    assert len(method.splitlines()) < 40
+    (tmp_path / "catchup.py").write_text(method)
+    (tmp_path / "catchup.yaml").write_text(code_blocks(document, "yaml")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    space: dict[str, Any] = {}
+    exec(compile(test, document.name, "exec"), space)
+    space["test_weights_by_hand"]()
+    small = {"model": {"name": "lenet", "width": 0.5}, "data.subset": 200, "data.validation": 0.2, "batch_size": 80}
+    attacks = dict.fromkeys(("attack", "validation_attack"), "pgd:steps=2,step_size=0.5eps")
+    changes: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
+    run = train("catchup.yaml", out="runs/catchup", data="digits", changes=changes)
+    assert run.recipe.schedules == ({"name": "catchup:CatchUp", "rate": 2.0},)
+    first, second = (run.epochs.query(f"split == 'train' and epoch == {epoch}") for epoch in range(2))
+    assert (first["clean_weight"] == 1).all()
+    robust = first["robust"].to_numpy(float)
+    wanted = np.exp(2 * (robust.mean() - robust))
+    assert second["robust_weight"].to_numpy(float) == pytest.approx(10 * wanted / wanted.sum(), rel=1e-5)
+    with pytest.raises(UserError, match="rate = -1"):
+        Recipe.read("catchup.yaml", {"schedules.0.rate": -1})
+    sys.modules.pop("catchup")
 
 
 def test_one_version_everywhere() -> None:

@@ -36,6 +36,7 @@ FOUNDATION = {
     "registry",
     "settings",
     "storage",
+    "team",
     "threat",
 }
 """The modules that lie in the package's own folder and that every layer may use."""

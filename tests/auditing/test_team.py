@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,14 +15,15 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
 from torch.nn import functional
 
-from classwise.auditing import team
+from classwise import team
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
 from classwise.auditing.running import balanced_order, part_of
-from classwise.auditing.team import PeerError, Team, UnheardError, joined, local_device
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.models import build_model, load_model, save_weights
+from classwise.team import PeerError, Team, UnheardError, joined, local_device
+from tests.launching import launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,20 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes of torchrun left."""
     path = tmp_path_factory.mktemp("together")
     trained(path / "model.safetensors")
-    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "tests.auditing.together"]
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    log = path / "log.txt"
-    with log.open("wb") as file:
-        launcher = subprocess.Popen(
-            [sys.executable, *words, str(path)], cwd=ROOT, env=environment, stdout=file, stderr=file
-        )
-        try:
-            status = launcher.wait(120)
-        except subprocess.TimeoutExpired:
-            launcher.terminate()  # and torchrun ends its processes
-            status = launcher.wait(60)
-    assert status == 0, log.read_text(errors="replace")[-4000:]
+    launch("tests.auditing.together", path)
     return path
 
 
@@ -197,7 +182,7 @@ def test_a_process_that_lives_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_process_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Pretended(HashStore(), 0)
-    with pytest.raises(PeerError, match=r"process 1 of 2 has not come to the audit in 0 s; .* alone=True"):
+    with pytest.raises(PeerError, match=r"process 1 of 2 has not come in 0 s; .* alone=True"):
         here._wait(here._arrivals, 0.05)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.optimize
 import torch
@@ -601,6 +602,43 @@ def test_a_run_may_start_from_another(tmp_path: Path) -> None:
     train("faal", out=tmp_path / "second", data="digits", changes=changes | still, resume=True)  # not needed any more
     with pytest.raises(UserError, match="first"):
         train("faal", out=tmp_path / "third", data="digits", changes=changes)
+
+
+class Heard(Silent):
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("name", "part"), [("frl-short", "frl"), ("faal-short", "faal"), ("dafa-short", None)])
+def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
+    heard = Heard()
+    first = train(name, out=tmp_path / "run", data="digits", changes=TINY, epochs=1, progress=heard)
+    said = [line for line in heard.lines if "meant to start" in line]
+    wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.start=runs/at"
+    assert said == ([] if part is None else [wanted])
+    started = Heard()
+    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
+    train(name, out=tmp_path / "second", data="digits", changes=changes, epochs=1, progress=started)
+    assert not any("meant to start" in line for line in started.lines)
+
+
+def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
+    def rows(name: str) -> pd.DataFrame:
+        changes = TINY | {"epochs": 2}
+        return train(name, out=tmp_path / name, data="digits", changes=changes).epochs.query("split == 'train'")
+
+    drawn, asked, aimed = rows("cfol-short"), rows("ldam-short"), rows("fair-tat-short")
+    assert drawn["sampling"].notna().all()
+    assert asked["logit_margin"].max() == pytest.approx(0.5)
+    assert asked[["sampling", "target"]].isna().all(axis=None)
+    law = np.stack(aimed.query("epoch == 1")["target"].to_list())
+    assert law.shape == (10, 10)
+    assert (law.diagonal() == 0).all()
 
 
 def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:

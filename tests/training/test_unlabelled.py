@@ -21,7 +21,7 @@ from classwise.training.folder import Run
 from classwise.training.loop import Trainer, train
 from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean
-from classwise.training.unlabelled import joined
+from classwise.training.unlabelled import appended
 
 from .test_loop import KillAt, Killed, contents
 
@@ -169,6 +169,6 @@ def test_the_recipe_is_the_papers() -> None:
 def test_bytes_and_floats_join() -> None:
     images = Images(torch.full((2, 1, 1, 1), 255, dtype=torch.uint8), torch.tensor([0, 1]), index=torch.tensor([4, 7]))
     extra = Images(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1]))
-    both = joined(images, extra)
+    both = appended(images, extra)
     assert both.x.flatten().tolist() == [1, 1, 0.5]
     assert both.index.tolist() == [4, 7, 8]

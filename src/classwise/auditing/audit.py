@@ -26,7 +26,6 @@ from classwise.auditing.recording import Recorder
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
 from classwise.auditing.running import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
-from classwise.auditing.team import Team, joined
 from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.data.loading import named_set
@@ -34,6 +33,7 @@ from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
+from classwise.team import Team, joined
 from classwise.threat import Threat
 
 __all__ = ["Audit", "audit", "estimate"]

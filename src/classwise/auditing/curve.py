@@ -26,7 +26,6 @@ from classwise.auditing.preparing import Model, Plan, prepare, usual_radius
 from classwise.auditing.radii import Curve
 from classwise.auditing.running import balanced_order, part_of
 from classwise.auditing.suite import Attacks, parse_attacks
-from classwise.auditing.team import Team, joined
 from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.data.stream import as_data
@@ -34,6 +33,7 @@ from classwise.environment import environment
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
+from classwise.team import Team, joined
 from classwise.threat import Norm, Threat
 
 ROUNDS = 6

@@ -21,12 +21,12 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan
 from classwise.auditing.recording import Recorder
 from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
-from classwise.auditing.team import Team
 from classwise.auditing.tracing import trace_rows
 from classwise.data.images import Batch, Images
 from classwise.errors import UserError
 from classwise.progress import Progress
 from classwise.stats.counts import IntArray
+from classwise.team import Team
 
 EXAMPLES_A_CLASS = 8
 EXAMPLES_BYTES = 16 << 20

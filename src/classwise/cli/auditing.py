@@ -139,7 +139,7 @@ def audit(
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
-    from classwise.auditing.team import launched, local_device
+    from classwise.team import launched, local_device
     from classwise.threat import Threat
 
     # Everything that can be wrong with the words alone is found before data or weights are read.
@@ -246,8 +246,8 @@ def _curve(
     from classwise.auditing.curve import ROUNDS
     from classwise.auditing.curve import curve as find_curve
     from classwise.auditing.radii import check_folder
-    from classwise.auditing.team import joined
     from classwise.report import curve_page, export_curve
+    from classwise.team import joined
 
     check_folder(folder)
     settings["rounds"] = ROUNDS if settings["rounds"] is None else settings["rounds"]

@@ -47,7 +47,9 @@ def train(
         classwise train cfa-at-short --data cifar10 --out runs/cfa --set model.width=0.25
         classwise train mine.yaml --seeds 0,1,2 --out runs/mine
         classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
+        torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.team import launched, local_device
     from classwise.training.recipe import Recipe
 
     given = {"data.name": data, "data.root": root, "epochs": epochs, "seed": seed}
@@ -55,15 +57,20 @@ def train(
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
     plan = Recipe.read(recipe, wanted)
-    check_device(device)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
     if seeds is not None:
         folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
-    if estimate:
-        _estimate(plan, len(folders), device, json)
+    with launched() as team:
+        device = check_device(local_device(device))
+        if estimate:
+            if team.size > 1:
+                raise UserError("--estimate times one process; leave torchrun out, and divide by the processes")
+            _estimate(plan, len(folders), device, json)
+            return
+        runs = _train_all(plan, folders, resume, device, tensorboard if team.first else None)
+    if not team.first:
         return
-    runs = _train_all(plan, folders, resume, device, tensorboard)
     if json:
         console.show_json([_facts(run) for run in runs])
         return

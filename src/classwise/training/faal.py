@@ -62,6 +62,9 @@ class FAAL:
     radius: Positive = 0.5
     weighted: bool = False
 
+    #: As `ClassSchedule.fine_tunes`.
+    fine_tunes = True
+
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """The loss, ()."""
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits

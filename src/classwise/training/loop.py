@@ -24,6 +24,7 @@ from classwise.models import build_model, load_model, save_weights
 from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
+from classwise.team import Team, joined
 from classwise.threat import Threat
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
@@ -33,11 +34,14 @@ from classwise.training.recipe import Parts, Recipe
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
+from classwise.training.sharing import Share, agreed, sharing_buffers, synchronised
 from classwise.training.state import load_state, save_state
-from classwise.training.unlabelled import joined, keep, pseudo_labelled
+from classwise.training.unlabelled import appended, keep, pseudo_labelled
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
+IN_FORCE = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
+"""The class settings that an epoch's rows hold, a number each; the law of targets comes on top, a list for a class."""
 
 
 def train(
@@ -50,9 +54,14 @@ def train(
     progress: Progress | None = None,
     changes: Mapping[str, Any] | None = None,
     unlabelled: Images | None = None,
+    alone: bool = False,
     **more: Any,
 ) -> Run:
     """Train a classifier by a recipe, into a run folder.
+
+    Where `torch.distributed` is initialised, all its processes must call this with the same arguments, and see the same
+    folder: they share each step. The recipe's ``batch_size`` is then that of each process, and the run's recipe holds
+    that of all: it is the run of one process with that batch, and either can go on with what the other began.
 
     Args:
         recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
@@ -63,6 +72,7 @@ def train(
         progress: who is told how it goes.
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
         unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
+        alone: train in this process, whatever others there are.
         **more: undotted recipe fields, such as ``epochs=30``.
 
     Returns:
@@ -76,9 +86,27 @@ def train(
         all_changes["data.name"] = data
     elif data is not None:
         all_changes["data.name"] = data.name
-    plan = Recipe.read(recipe, all_changes)
-    parts = plan.parts()
-    run = Run(Path(out))
+    with joined(alone=alone) as team:
+        listener = progress if progress is not None and team.first else Silent()
+        plan = Recipe.read(recipe, all_changes)
+        plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
+        return _train(plan, Run(Path(out)), data, unlabelled, resume, device, listener, team)
+
+
+def _train(
+    plan: Recipe,
+    run: Run,
+    data: str | Images | None,
+    unlabelled: Images | None,
+    resume: bool,
+    device: str,
+    progress: Progress,
+    team: Team,
+) -> Run:
+    """The work of `train`, in one of its processes."""
+    parts, out = plan.parts(), run.path
+    if plan.model.sync_batch_norm and torch.device(device).type != "cuda":
+        raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     if run.path.exists() and not run.path.is_dir():
         raise UserError(f"{out} is a file; give a folder for the run")
     if run.recipe_file.is_file() and not resume:
@@ -96,11 +124,18 @@ def train(
     threat = parts.threat or _usual_threat(images)
     plan = plan.completed(threat)
     if run.recipe_file.is_file():
-        _check_same(run, plan, images)
+        _check_same(run, plan, images, team)
     extra = pseudo_labelled(plan, images, run, device, unlabelled)
+    agreed(team, {"recipe": plan.digest(), "data": images.fingerprint(), "folder": str(out)} if team.size > 1 else {})
+    if team.size > 1:
+        progress.say(f"{team.size} processes share each step of {plan.batch_size} images")
+    if plan.model.start is None and not run.recipe_file.is_file():
+        for name in plan.fine_tuning():
+            progress.say(f"{name!r} is meant to start from a robust model; give one, as in --set model.start=runs/at")
+    parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        parts = dataclasses.replace(parts, threat=threat)
-        Trainer(plan, parts, images, run, device, progress or Silent(), extra).run_all()
+        Trainer(plan, parts, images, run, device, progress, extra, team).run_all()
+    team.meet()
     return Run(run.path)
 
 
@@ -111,14 +146,18 @@ def _usual_threat(images: Images) -> Threat:
     raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
 
 
-def _check_same(run: Run, plan: Recipe, images: Images) -> None:
+def _check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
     """Refuse to resume a run with another recipe or other data."""
     if run.recipe.digest() != plan.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(plan)
         field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        remedy = "resume with the same, or give another folder"
+        if field == "batch_size":
+            each, left = divmod(before[field], team.size)
+            remedy += f"; in {team.size} processes --set batch_size={each}" if team.size > 1 and not left else ""
         raise UserError(
             f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
-            f"now {json.dumps(now[field])}; resume with the same, or give another folder"
+            f"now {json.dumps(now[field])}; {remedy}"
         )
     if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
         raise UserError(f"{run.path} was begun on other images than these; give another folder")
@@ -136,17 +175,19 @@ class Trainer:
         device: str,
         progress: Progress,
         extra: Images | None = None,
+        team: Team | None = None,
     ) -> None:
         self.recipe = recipe
         self.parts = parts
         self.folder = run
         self.progress = progress
+        self.team = team or Team()
         self.device = torch.device(device)
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = self._split(images)
         self.extra = None if extra is None else extra.to(self.device)
-        self.pool = self.train if self.extra is None else joined(self.train, self.extra)
+        self.pool = self.train if self.extra is None else appended(self.train, self.extra)
         self.model = self._new_model(images)
         self.forward = recipe.compute.forward(self.model)
         self.optimizer = parts.optimizer.build(self.model)
@@ -169,7 +210,8 @@ class Trainer:
             load_state(self)
             self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
         else:
-            self._begin()
+            if self.team.first:
+                self._begin()
             self.schedule_states = [
                 schedule.before_training(state, self._outputs)
                 for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
@@ -189,13 +231,13 @@ class Trainer:
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
-                    save_state(self)
+                    self._save_state()
                     saved = time.monotonic()
             self._end_epoch(settings, time.monotonic() - started)
             self.epoch += 1
             self.step = 0
             self.sums = self._new_sums()
-            save_state(self)
+            self._save_state()
             saved = time.monotonic()
 
     @property
@@ -249,6 +291,8 @@ class Trainer:
         start = self.recipe.model.start
         if start is not None and not self.folder.state_file.is_file():
             model = load_model(model, weights=start)
+        if self.recipe.model.sync_batch_norm:
+            model = synchronised(model, self.team, self.device)
         self.recipe.compute.prepare(model)
         return model.to(self.device)
 
@@ -283,7 +327,8 @@ class Trainer:
         }
         if self.extra is not None:
             data["unlabelled"] = {"name": self.extra.name, "counts": self.extra.class_counts().tolist()}
-        return {"schema_version": SCHEMA_VERSION, **environment(self.device), "data": data}
+        processes = {"processes": self.team.size} if self.team.size > 1 else {}
+        return {"schema_version": SCHEMA_VERSION, **environment(self.device), **processes, "data": data}
 
     def class_settings(self) -> ClassSettings:
         """The class settings of this epoch: the constants, then each schedule's changes in order."""
@@ -304,21 +349,24 @@ class Trainer:
         progress = (done + 0.5) / total
         for group in self.optimizer.param_groups:
             group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
-        torch.manual_seed(self.recipe.seed * 1_000_003 + done)  # for models that draw, such as those with dropout
+        # For models that draw, such as those with dropout.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
         batch = dataclasses.replace(self._batch(rows, settings), progress=progress)
+        share = Share(self.team, len(rows))
+        mine = share.of_batch(batch)
         model.train(self.recipe.craft == "train")
         with frozen(model):
             points = parts.objective.points(
-                self.forward, batch, parts.attack, settings, self.draws.child("craft").at(self.epoch)
+                self.forward, mine, parts.attack, settings, self.draws.child("craft").at(self.epoch)
             )
         model.train()
         taken: list[Step] = []
 
         def loss() -> Tensor:
-            taken.append(parts.objective.step(self.forward, batch, points, settings))
-            return parts.reduction(taken[-1], batch, settings)
+            taken.append(share.of_step(parts.objective.step(self.forward, mine, points, settings)))
+            return share.summing(parts.reduction(taken[-1], batch, settings), model)
 
-        parts.update(model, self.optimizer, loss, progress)
+        sharing_buffers(share, model, lambda: parts.update(model, self.optimizer, loss, progress))
         step = taken[-1]
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
@@ -362,7 +410,7 @@ class Trainer:
         began = self.epoch / self.recipe.epochs
         self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
         if self.average.news is not None:
-            self._tell(**self.average.news)
+            self.tell(**self.average.news)
         splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}, "valid": online}
         kept: dict[Which, nn.Module] = {"last": self.model}
         if self.average.weights:
@@ -374,10 +422,10 @@ class Trainer:
             self._save(which, model)
             values = splits["valid" if which == "last" else "valid-average"]
             self._select("best" if which == "last" else "best-average", model, values)
-        frame = pd.DataFrame(self.rows)
-        with replacing(self.folder.epochs_file) as temporary:
-            frame.to_parquet(temporary, index=False)
-        write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
+        if self.team.first:
+            with replacing(self.folder.epochs_file) as temporary:
+                pd.DataFrame(self.rows).to_parquet(temporary, index=False)
+            write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
         self.progress.say(self._summary(splits, seconds))
         if isinstance(self.progress, Measured):
             self.progress.measured(self.epoch, self._numbers())
@@ -397,16 +445,20 @@ class Trainer:
             seed=self.recipe.seed,
         )
         assert self.parts.threat is not None
-        batches = list(self.valid.batches(engine.batch))
+        share = Share(self.team, len(self.valid))
+        mine = self.valid.take(torch.arange(len(self.valid))[share.rows]) if self.team.size > 1 else self.valid
+        batches = list(mine.batches(engine.batch))
         logits = torch.cat(list(engine.predict(batch.x for batch in batches)))
         attacked = torch.zeros_like(logits)
-        clean = logits.argmax(1) == self.valid.y
-        robust, soft = torch.zeros_like(clean), torch.zeros(len(clean), device=self.device)
+        robust = torch.zeros(len(mine), dtype=torch.bool, device=self.device)
+        soft = torch.zeros(len(mine), device=self.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
         for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
             robust[done.row] = ~done.broken
             attacked[done.row] = done.logits
             soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
+        logits, attacked, soft = share.whole(logits), share.whole(attacked), share.whole(soft)
+        clean, robust = logits.argmax(1) == self.valid.y, share.whole(robust.int()).bool()
         count = self.valid.class_counts().float()
         found = {"count": count}
         for name, values in (
@@ -427,7 +479,8 @@ class Trainer:
         return found
 
     def _averaged(self) -> nn.Module:
-        model = copy.deepcopy(self.model)
+        group = self.team.group(self.device) if self.recipe.model.sync_batch_norm else None
+        model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
         model.load_state_dict(self.average.weights)
         return model
 
@@ -443,16 +496,22 @@ class Trainer:
 
         columns = {"count": [int(value) for value in values["count"].tolist()]}
         measured = {name: column(values.get(name)) for name in ("clean", "robust")}
-        names = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight")
-        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in names}
-        table = {**columns, **measured, **in_force}
+        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in IN_FORCE}
+        target = [None] * len(self.classes) if settings.target is None or split != "train" else settings.target.tolist()
+        table = {**columns, **measured, **in_force, "target": target}
         return [
             {"epoch": self.epoch, "split": split, "class": name, "label": label}
             | {key: cells[label] for key, cells in table.items()}
             for label, name in enumerate(self.classes.names)
         ]
 
+    def _save_state(self) -> None:
+        if self.team.first:
+            save_state(self)
+
     def _save(self, which: Which, model: nn.Module, **more: Any) -> None:
+        if not self.team.first:
+            return
         metadata = {"model": model_spec(self.recipe, self.train), "recipe": self.recipe.name, "epoch": self.epoch}
         about = metadata | {"class_names": list(self.classes.names)} | more
         save_weights(self.folder.weights_file(which), model, about)
@@ -464,20 +523,21 @@ class Trainer:
             self.judged[which], chosen = rule.judge(self.judged.get(which, {}), values["scores"], self.valid.y)
             if chosen:
                 self._save(which, model)
-                self._tell(event="selected", which=which, score=None)
+                self.tell(event="selected", which=which, score=None)
             return
         score = rule(values["robust"], values["count"]) if values else torch.inf
         if score >= self.best.get(which, -torch.inf):
             self.best[which] = score
             self._save(which, model, score=score)
-            self._tell(event="selected", which=which, score=None if score == torch.inf else score)
+            self.tell(event="selected", which=which, score=None if score == torch.inf else score)
 
-    def _tell(self, **event: Any) -> None:
+    def tell(self, **event: Any) -> None:
+        """Note an event of this epoch."""
         self.events.append({"epoch": self.epoch, **event})
 
     def _numbers(self) -> dict[str, float]:
         """What the epoch's rows hold, by split, quantity and class, and the learning rate of its last step."""
-        names = ("clean", "robust", "epsilon", "step_size", "beta", "clean_weight", "robust_weight")
+        names = ("clean", "robust", *IN_FORCE)
         rows = [row for row in self.rows if row["epoch"] == self.epoch]
         found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
         rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}

@@ -106,12 +106,15 @@ class ModelSettings:
         width: the width factor.
         options: further arguments of the model.
         start: a run folder or a file of weights to start from; None for random weights.
+        sync_batch_norm: where several processes share a step, measure the statistics of batch normalisation over all of
+            them, and not in each; on GPUs only.
     """
 
     name: str = "preactresnet18"
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
     start: str | None = None
+    sync_batch_norm: bool = False
 
 
 @settings
@@ -215,6 +218,13 @@ class Recipe:
             augment=make(AUGMENTATIONS, self.data.augment),
         )
 
+    def fine_tuning(self) -> list[str]:
+        """The names of the parts whose source starts from a robust model."""
+        parts = self.parts()
+        asked = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
+        specs = [spec for spec, part in asked if getattr(part, "fine_tunes", False)]
+        return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
+
     def completed(self, threat: Threat) -> Recipe:
         """The recipe with every default of every part written out, and the threat that holds."""
         parts = self.parts()
@@ -254,6 +264,8 @@ class Recipe:
             del plain["model"]["start"]  # as in recipes from before there was one
         if plain["data"]["unlabelled"] is None:
             del plain["data"]["unlabelled"]
+        if not plain["model"]["sync_batch_norm"]:
+            del plain["model"]["sync_batch_norm"]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod

@@ -32,6 +32,7 @@ def save_state(trainer: Trainer) -> None:
         "events": trainer.events,
         "best": trainer.best,
         "judged": trainer.judged,
+        "processes": trainer.team.size,
     }
     with replacing(trainer.folder.state_file) as temporary:
         torch.save(state, temporary)
@@ -60,3 +61,5 @@ def load_state(trainer: Trainer) -> None:
     trainer.sums.sums = state["sums"]
     trainer.judged = state.get("judged", {})  # runs from before there was one have none
     trainer.rows, trainer.events, trainer.best = state["rows"], state["events"], state["best"]
+    if state.get("processes", 1) != trainer.team.size:
+        trainer.tell(event="resumed", processes=trainer.team.size)

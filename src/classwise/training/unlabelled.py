@@ -76,7 +76,7 @@ def _fingerprint(images: Images) -> str:
     return Images(images.x, torch.zeros_like(images.y), ["any"]).fingerprint()
 
 
-def joined(images: Images, extra: Images) -> Images:
+def appended(images: Images, extra: Images) -> Images:
     """The labelled images, then the others, whose numbers go on where the former's end."""
     same = images.x.dtype == extra.x.dtype
     x = torch.cat([images.x, extra.x] if same else [images.pixels(), extra.pixels()])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import pydantic
@@ -20,6 +21,10 @@ from classwise.training.classes import ClassSettings
 from classwise.training.criteria import Criterion, Softmax
 
 
+def _as_is(rows: Tensor) -> Tensor:
+    return rows
+
+
 @dataclass(frozen=True)
 class TrainingBatch:
     """A batch as the objective sees it: augmented images, and the ball that holds for each of them.
@@ -32,6 +37,9 @@ class TrainingBatch:
         step_size: the inner attack's step for each image, or None for the attack's own.
         target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
         progress: the share of training that is done, in [0, 1].
+        rows: where these rows stand in the whole step, if several processes share it.
+        whole: from a value for each of these rows to the values for all rows of the step, (all, ...); an objective that
+            looks at the batch as a whole asks for it. Reductions and schedules are given the whole step anyway.
     """
 
     x: Tensor
@@ -41,6 +49,8 @@ class TrainingBatch:
     step_size: Tensor | None = None
     target: Tensor | None = None
     progress: float = 0.0
+    rows: slice = field(default_factory=lambda: slice(None))
+    whole: Callable[[Tensor], Tensor] = _as_is
 
     def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""
@@ -94,7 +104,7 @@ class Objective(ABC):
 
     def described(self) -> dict[str, Any]:
         """The fields as a spec has them; the plain criterion goes unsaid, as in recipes older than criteria."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         if fields["criterion"] == Softmax():
             del fields["criterion"]
         else:
@@ -124,7 +134,7 @@ def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
     """
     from classwise.errors import UserError
 
-    missing = fields.keys() - {field.name for field in dataclasses.fields(attack)}  # type: ignore[arg-type]
+    missing = fields.keys() - {each.name for each in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise UserError(
             f"objective {asker!r} sets {', '.join(sorted(missing))} of the inner attack, "

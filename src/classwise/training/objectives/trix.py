@@ -41,7 +41,8 @@ class Trix(Trades):
             reference = model(batch.x)
         classes = reference.shape[1]
         others = draws.child("target").integers(batch.index, (), classes - 1)
-        target = torch.where(self.easy(reference, batch.y), (batch.y + 1 + others) % classes, -1)
+        easy = self.easy(batch.whole(reference), batch.whole(batch.y))[batch.rows]
+        target = torch.where(easy, (batch.y + 1 + others) % classes, -1)
         aimed = dataclasses.replace(batch, target=target)
         return {"robust": attack.run(model, aimed.case(draws, reference=reference))}
 

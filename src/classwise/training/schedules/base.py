@@ -68,6 +68,8 @@ class ClassSchedule(ABC):
     needs_margin: ClassVar[bool] = False
     #: Whether it sets the scale of the logits, so that a criterion must take it.
     sets_scale: ClassVar[bool] = False
+    #: Whether its source starts from a robust model; a run from random weights is then told so.
+    fine_tunes: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, classes: Classes) -> State:

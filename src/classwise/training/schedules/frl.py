@@ -48,6 +48,7 @@ class FRL(ClassSchedule):
 
     reads = frozenset({"valid.clean", "valid.robust"})
     needs_beta = True
+    fine_tunes = True
 
     def start(self, classes: Classes) -> State:
         """No constraint binds yet."""

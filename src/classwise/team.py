@@ -1,8 +1,8 @@
-"""Several processes that share one audit: who is who, who waits for whom, and who has failed.
+"""Several processes that share one audit or one training: who is who, who waits for whom, and who has failed.
 
-Only rows and short messages travel, so all of it goes over gloo and the store of `torch.distributed`, whatever the
-models run on. Nobody waits for a process that has failed: a failure is left in the store, where the others find it
-after their next block of rows, and a process that is gone is known by its silence.
+Rows and short messages go over gloo and the store of `torch.distributed`, whatever the models run on; sums of tensors
+on GPUs go over nccl. Nobody waits for a process that has failed: a failure is left in the store, where the others find
+it after their next step or block of rows, and a process that is gone is known by its silence.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from classwise.errors import UserError
 
 ARRIVAL_SECONDS = 1800.0
-"""How long a process waits for the others to come to the audit."""
+"""How long a process waits for the others to come."""
 BEAT_SECONDS = 2.0
 """How often a process says that it lives,"""
 SILENCE_SECONDS = 60.0
@@ -28,6 +30,8 @@ SILENCE_SECONDS = 60.0
 FAREWELL_SECONDS = 10.0
 """How long a process that fails waits for the others to hear of it."""
 _LOOK_SECONDS = 0.02
+_SUM_SECONDS = 0.0001
+_ASK_SECONDS = 0.5
 
 
 class PeerError(UserError):
@@ -41,7 +45,7 @@ class UnheardError(UserError):
 
 
 class Team:
-    """The processes of an audit; alone, all of this does nothing.
+    """The processes of an audit or a training; alone, all of this does nothing.
 
     Attributes:
         rank: this process's number; 0 is the first, which speaks and writes what is written once.
@@ -83,6 +87,19 @@ class Team:
         """The value that the first process gives."""
         return value
 
+    def add(self, tensor: Tensor) -> Tensor:
+        """The sum of the tensors that the processes give, written over this one; the same bits in each of them.
+
+        Raises:
+            PeerError: if another process fails or is lost meanwhile.
+        """
+        return tensor
+
+    def group(self, device: torch.device) -> dist.ProcessGroup | None:
+        """The group in which tensors of a device travel; all processes ask for it together, or for none."""
+        del device
+        return None
+
 
 class _Joined(Team):
     """The processes of a `torch.distributed` group."""
@@ -102,6 +119,7 @@ class _Joined(Team):
         self._wait(self._arrivals, ARRIVAL_SECONDS)
         with self._losing():
             self._group = dist.new_group(backend="gloo")
+        self._groups: dict[str, dist.ProcessGroup] = {"gloo": self._group}
 
     def check(self) -> None:
         with self._losing():
@@ -137,6 +155,35 @@ class _Joined(Team):
         with self._losing():
             dist.broadcast_object_list(held, group=self._group)
         return held[0]
+
+    def add(self, tensor: Tensor) -> Tensor:
+        self.check()
+        try:
+            work = dist.all_reduce(tensor, group=self.group(tensor.device), async_op=True)
+            assert work is not None
+            if _backend(tensor.device) == "gloo":
+                self._until(work)
+            work.wait()
+        except RuntimeError as error:
+            self.check()  # what the lost one has said, rather than that it is lost
+            raise PeerError(_lost("another process")) from error
+        return tensor
+
+    def _until(self, work: dist.Work) -> None:
+        """Wait for the others' part, but not for that of one that has failed and lives."""
+        asked = time.monotonic()
+        while not work.is_completed():
+            if time.monotonic() - asked > _ASK_SECONDS:
+                self.check()
+                asked = time.monotonic()
+            time.sleep(_SUM_SECONDS)
+
+    def group(self, device: torch.device) -> dist.ProcessGroup:
+        backend = _backend(device)
+        if backend not in self._groups:
+            with self._losing():
+                self._groups[backend] = dist.new_group(backend=backend)
+        return self._groups[backend]
 
     def announce(self, error: BaseException) -> bool:
         """Leave word that this process fails; whether the first one has heard of it, or failed itself."""
@@ -192,8 +239,8 @@ class _Joined(Team):
             now = time.monotonic()
             if limit is not None and now - began > limit:
                 raise PeerError(
-                    f"process {late[0]} of {self.size} has not come to the audit in {limit:.0f} s; call it in every "
-                    "process, or with alone=True in one"
+                    f"process {late[0]} of {self.size} has not come in {limit:.0f} s; call this in every process, "
+                    "or with alone=True in one"
                 )
             for rank, count in counts.items():
                 if beats.get(rank, (None, 0.0))[0] != count:
@@ -212,7 +259,13 @@ class _Joined(Team):
 
 
 def _lost(who: str) -> str:
-    return f"{who} was lost; what is written is whole, and the audit can be resumed from its folder"
+    return f"{who} was lost; what is written is whole, and can be resumed from its folder"
+
+
+def _backend(device: torch.device) -> str:
+    """Nccl between GPUs; gloo on a CPU, and where several processes have to share a GPU, which nccl refuses."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return "nccl" if device.type == "cuda" and here <= torch.cuda.device_count() else "gloo"
 
 
 _OPEN: list[Team] = []
@@ -271,8 +324,6 @@ def launched() -> Iterator[Team]:
 
 def local_device(device: str) -> str:
     """``cuda`` as the GPU of this process, where a machine runs several; any other device as it is."""
-    import torch
-
     if device != "cuda" or "LOCAL_RANK" not in os.environ:
         return device
     return f"cuda:{int(os.environ['LOCAL_RANK']) % max(torch.cuda.device_count(), 1)}"

@@ -1,0 +1,149 @@
+"""What a step of each training method costs over one of plain AT: counted in passes, and measured."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.pairing import Timing, paired, table
+from benchmarks.training_step import images
+from classwise.progress import Silent
+from classwise.threat import Threat
+from classwise.training.averaging import Averager
+from classwise.training.folder import Run
+from classwise.training.loop import Trainer
+from classwise.training.recipe import Recipe, recipe_names
+
+AGREES = 1.25
+"""Measured and counted costs agree if neither is more than so many times the other."""
+
+
+@dataclass
+class Passes:
+    """Images that went through the model: forward, back to the image alone, and back to the weights too."""
+
+    forward: int = 0
+    to_image: int = 0
+    to_weights: int = 0
+
+    def watch(self, model: nn.Module) -> None:
+        """Count the model's passes from now on."""
+        model.register_forward_hook(self._seen)
+
+    def _seen(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
+        count = len(inputs[0])
+        learns = any(weight.requires_grad for weight in model.parameters())
+        self.forward += count
+        if logits.requires_grad:
+            logits.register_hook(lambda _: self._back(count, learns))  # type: ignore[no-untyped-call]
+
+    def _back(self, count: int, learns: bool) -> None:
+        if learns:
+            self.to_weights += count
+        else:
+            self.to_image += count
+
+    @property
+    def equivalents(self) -> int:
+        """In forward passes: a gradient of the activations costs one, and that of the weights one more."""
+        return self.forward + self.to_image + 2 * self.to_weights
+
+
+def methods() -> dict[str, list[str]]:
+    """The recipes, ``-short`` ones aside, by what their steps do: the first of its kind to all of them."""
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(recipe_names(), key=lambda name: (name != "at", len(name), name)):
+        if not name.endswith("-short"):
+            kinds.setdefault(step_of(Recipe.read(name)), []).append(name)
+    return dict(sorted((names[0], names) for names in kinds.values()))
+
+
+def step_of(recipe: Recipe) -> str:
+    """What a recipe says of its step; averages count only where they act after each."""
+    plain = json.loads(json.dumps(recipe.completed(Threat.parse("Linf:8/255")), default=vars))
+    keys = ("objective", "attack", "craft", "schedules", "reduction", "update")
+    said = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
+    averaging = recipe.parts().averaging
+    acts = type(averaging).after_step is not Averager.after_step and getattr(averaging, "every", "step") == "step"
+    return json.dumps(said | {"averaging": plain["averaging"] if acts else None}, sort_keys=True)
+
+
+def late(recipe: str, width: float, batch: int) -> Trainer:
+    """A trainer in the last epoch of its recipe, where everything acts that acts at some time."""
+    fields = {"model.width": width, "batch_size": batch, "data.validation": 0.1, "threat": "Linf:8/255"}
+    plan = Recipe.read(recipe, fields)
+    folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
+    made = Trainer(plan, plan.parts(), images(200), folder, "cpu", Silent())
+    classes = len(made.classes)
+    share = torch.linspace(0.1, 0.9, classes)
+    confidence = torch.eye(classes) * share[:, None] + (1 - share[:, None]) / classes
+    per_class = {f"{split}.{name}": share for split in ("train", "valid") for name in ("clean", "robust", "loss")}
+    signals = per_class | {
+        "valid.divergence": share,
+        "valid.soft": share,
+        "train.count": torch.full((classes,), 100.0),
+        "valid.count": torch.full((classes,), 10.0),
+        "train.confidence": confidence,
+        "train.confusion": (100 * confidence).round(),
+    }
+    for number, schedule in enumerate(made.parts.schedules):
+        for epoch in range(made.recipe.epochs - 1):
+            made.schedule_states[number] = schedule.after_epoch(made.schedule_states[number], signals, epoch)
+    made.epoch = made.recipe.epochs - 1
+    return made
+
+
+def counted(made: Trainer, batch: int) -> Passes:
+    """The passes of one step, in images."""
+    passes = Passes()
+    passes.watch(made.model)
+    made.train_step(torch.arange(batch), made.class_settings())
+    made.model._forward_hooks.clear()
+    return passes
+
+
+def measured(at: Trainer, made: Trainer, batch: int, rounds: int) -> Timing:
+    """CPU seconds of a step of plain AT and of the method's, in turn."""
+    rows = torch.arange(batch)
+    steps: dict[str, Any] = {
+        "at": lambda: at.train_step(rows, at.class_settings()),
+        "method": lambda: made.train_step(rows, made.class_settings()),
+    }
+    return paired(steps, rounds, clock=time.process_time)
+
+
+def run(*, quick: bool) -> str:
+    width, batch, rounds = (0.0625, 8, 1) if quick else (0.25, 8, 3)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # then the CPU seconds of this process are those of the step, whatever else runs
+    try:
+        at = late("at", width, batch)
+        base = counted(at, batch)
+        lines = []
+        for name, names in methods().items():
+            made = late(name, width, batch)
+            passes = counted(made, batch)
+            timing = measured(at, made, batch, rounds)
+            wanted, found = passes.equivalents / base.equivalents, timing.ratio("method", "at")
+            low, high = timing.spread("method", "at")
+            agrees = max(wanted / found, found / wanted) <= AGREES
+            counts = [passes.forward, passes.to_image, passes.to_weights, passes.equivalents]
+            cells = [f"{count / batch:g}" for count in counts]
+            ratio = f"{found:.2f} ({low:.2f} to {high:.2f})"
+            lines.append([", ".join(f"`{each}`" for each in names), *cells, f"{wanted:.2f}", ratio])
+            lines[-1].append("" if agrees else "**differs**")
+    finally:
+        torch.set_num_threads(threads)
+    return table(
+        f"One step of each method, PreActResNet-18 at width {width:g}, batch {batch}, one thread, "
+        f"median of {rounds} paired ratios of CPU seconds",
+        ["recipes", "forward", "to the image", "to the weights", "in forwards", "over AT", "measured", "beyond 25 %"],
+        lines,
+    )

@@ -1,0 +1,33 @@
+"""The passes that the benchmark of methods counts are those of its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from benchmarks.methods import counted, late, methods
+
+from classwise.training.recipe import recipe_names
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "methods.md"
+BATCH = 4
+
+
+def page_rows() -> dict[str, list[str]]:
+    """The first recipe of each row to the row's cells."""
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines() if "| `" in line]
+    return {re.findall(r"`([^`]+)`", cells[0])[0]: cells for cells in rows}
+
+
+def test_every_recipe_is_in_one_row() -> None:
+    held = [name for cells in page_rows().values() for name in re.findall(r"`([^`]+)`", cells[0])]
+    assert sorted(held) == [name for name in recipe_names() if not name.endswith("-short")]
+    assert set(page_rows()) == set(methods())
+
+
+@pytest.mark.parametrize("name", list(methods()))
+def test_the_page_has_the_passes_of_a_step(name: str) -> None:
+    passes = counted(late(name, 0.0625, BATCH), BATCH)
+    counts = [passes.forward, passes.to_image, passes.to_weights, passes.equivalents]
+    assert [float(cell) for cell in page_rows()[name][1:5]] == [count / BATCH for count in counts]

@@ -1,0 +1,135 @@
+"""Trainings that several processes share: the run of one process with the batch of all."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from classwise.errors import UserError
+from classwise.team import Team
+from classwise.threat import Threat
+from classwise.training import loop
+from classwise.training.folder import Run
+from classwise.training.loop import train
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.sharing import Share
+from tests.launching import launch
+
+from .test_loop import SMALL, contents
+from .together import EACH, RECIPES, SETTINGS, WHOLE, begun, with_memory
+
+CLOSE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes of torchrun left, and the model from which they started."""
+    path = tmp_path_factory.mktemp("together")
+    start = {"model": SETTINGS["model"], "data.validation": 0, "selection": "last", "rate": "constant", "epochs": 4}
+    start |= {"data.subset": 400, "batch_size": 20, "optimizer": {"name": "adam", "lr": 0.003}}
+    train("standard-short", out=path / "start", data="digits", changes=start)
+    launch("tests.training.together", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    return [pickle.loads((folder / f"rank-{rank}.pkl").read_bytes()) for rank in range(2)]
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(run.state_file, weights_only=True)
+    return state
+
+
+def assert_alike(shared: Run, alone: Run) -> None:
+    """The same images are right; weights and settings in force differ by rounding alone."""
+    ours, theirs = shared.epochs, alone.epochs
+    numbers = [name for name in ours.columns if name not in ("epoch", "split", "class", "label")]
+    assert ours.drop(columns=numbers).equals(theirs.drop(columns=numbers))
+    for name in ("count", "clean", "robust"):
+        assert np.array_equal(ours[name], theirs[name], equal_nan=True), name
+    for name in numbers:
+        first, second = ours[name].to_numpy(float), theirs[name].to_numpy(float)
+        assert np.allclose(first, second, rtol=CLOSE, atol=CLOSE, equal_nan=True), name
+    for name, value in state_of(shared)["model"].items():
+        assert (value - state_of(alone)["model"][name]).abs().max() < CLOSE, name
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: Path, tmp_path: Path) -> None:
+    alone = train(recipe, out=tmp_path / "run", changes=with_memory(recipe, folder), batch_size=WHOLE)
+    shared = Run(folder / recipe)
+    assert_alike(shared, alone)
+    losses = [state_of(run)["schedules"][-1]["loss"] for run in (shared, alone)]
+    assert losses[0].shape == (2, 10)
+    assert (losses[0] - losses[1]).abs().max() < CLOSE
+    right = shared.epochs.query("split == 'train'")["robust"]
+    assert right.nunique() > 5  # it is not that all of them know nothing
+    assert shared.recipe.digest() == alone.recipe.digest()
+    assert shared.recipe.batch_size == WHOLE
+
+
+def test_the_command_line_speaks_once(ranks: list[dict[str, Any]], folder: Path) -> None:
+    assert [each["status"] for each in ranks] == [0, 0]
+    assert "2 processes share each step of 40 images" in ranks[0]["err"]
+    assert "kept last, best" in ranks[0]["out"]
+    assert ranks[0]["err"].splitlines()[-1].startswith("classwise: --estimate times one process")
+    assert (ranks[1]["out"], ranks[1]["err"]) == ("", "")
+    assert Run(folder / "cli").environment["processes"] == 2
+
+
+def test_killed_and_resumed_in_two_processes_gives_the_same_bits(folder: Path) -> None:
+    """With batch normalisation too, whose running statistics each process measures on rows of its own."""
+    whole, cut = Run(folder / "norm"), Run(folder / "norm-cut")
+    assert whole.complete
+    assert contents(cut) == contents(whole)
+
+
+def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> None:
+    assert "norm-cut" not in ranks[0]  # it was killed
+    assert ranks[1]["norm-cut"] == "PeerError: process 0 of 2 failed: Killed"
+
+
+def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
+    alone = train("at-short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
+    with pytest.raises(UserError, match="batch_size was 40, now 20; resume with the same"):
+        train("at-short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
+    for name, now in (("handed-over", 1), ("taken-over", 2)):
+        run = train("at-short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
+        assert_alike(run, alone)
+        resumed = [event["processes"] for event in run.events if event["event"] == "resumed"]
+        assert resumed[0] == now
+
+
+def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
+    for each in ranks:
+        assert each["differ"].startswith("UserError: process 1 has another recipe; start all of them with the same")
+
+
+def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "load_data", None)  # it is found before data is read
+    with pytest.raises(UserError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
+        train("at-short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("count", "size"), [(8, 2), (9, 2), (11, 3), (4, 2)])
+def test_every_row_is_somebodys(count: int, size: int) -> None:
+    y = torch.arange(count)
+    batch = TrainingBatch(torch.rand(count, 1, 2, 2), y, y + 7, Threat("Linf", y / 100), target=-y)
+    parts = [Share(Team(rank, size), count).of_batch(batch) for rank in range(size)]
+    for name in ("x", "y", "index", "target"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
+    assert torch.equal(torch.cat([torch.as_tensor(part.threat.epsilon) for part in parts]), y / 100)
+    assert all(torch.equal(y[part.rows], part.y) and part.step_size is None for part in parts)
+    assert max(map(len, (part.y for part in parts))) - min(map(len, (part.y for part in parts))) <= 1
+
+
+def test_too_few_rows_are_everybodys() -> None:
+    assert [Share(Team(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2

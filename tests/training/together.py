@@ -1,0 +1,133 @@
+"""A script that ``torchrun`` starts in two processes; what each of them got is left in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from classwise.cli import main
+from classwise.errors import UserError
+from classwise.settings import settings
+from classwise.training import loop
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+from tests.training.test_loop import KillAt, Killed
+
+SETTINGS: dict[str, Any] = {
+    "model": {"name": "lenet", "width": 0.5},
+    "data.name": "digits",
+    "data.subset": 153,
+    "data.validation": 0.2,
+    "threat": "Linf:0.03",
+    "attack.steps": 2,
+    "attack.step_size": "0.5eps",
+    "validation_attack": "pgd:steps=2,step_size=0.5eps",
+    "epochs": 2,
+    "optimizer.lr": 0.02,
+}
+"""Of 123 images, in batches of 40, three are left at the end of an epoch: too few for two processes to share."""
+
+EACH, WHOLE = 20, 40
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "cfa-trades-short": {},
+    "trades-awp-short": {"update.begin": 0.0, "update.gamma": 0.01},
+    "faal-short": {},
+    "codat-short": {},
+    "frl-short": {},
+    "cfol-short": {},
+    "trix-short": {},
+    "mart-short": {},
+}
+"""Reductions and schedules that look at the batch as a whole, and an update that climbs along its gradient."""
+
+
+@settings
+class Remember(ClassSchedule):
+    """Keeps the loss of each class in each epoch."""
+
+    reads = frozenset({"train.loss", "train.count"})
+
+    def start(self, classes: Classes) -> State:
+        return {"loss": torch.zeros(0, len(classes))}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        return {"loss": torch.cat([state["loss"], signals["train.loss"][None]])}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        return before
+
+
+def begun(folder: Path) -> dict[str, Any]:
+    """The settings of a run that starts from the model in a folder, which knows the digits a little."""
+    return SETTINGS | {"model": {**SETTINGS["model"], "start": str(folder / "start")}}
+
+
+def with_memory(recipe: str, folder: Path) -> dict[str, Any]:
+    """The same for a recipe, its schedules followed by one that remembers the losses."""
+    schedules = [*Recipe.read(recipe).schedules, "tests.training.together:Remember"]
+    return begun(folder) | RECIPES[recipe] | {"schedules": schedules}
+
+
+def said(call: Any) -> str:
+    """The line of the error that a call ends with."""
+    try:
+        call()
+    except UserError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def command_line(folder: Path) -> dict[str, Any]:
+    changes = [f"--set={name}={json.dumps(value)}" for name, value in begun(folder).items()]
+    words = ["train", "at-short", f"--out={folder / 'cli'}", f"--set=batch_size={EACH}", *changes]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = main(words)
+        refused = main([*words, "--resume", "--estimate"])
+    return {"status": status, "estimate": refused, "out": out.getvalue(), "err": err.getvalue()}
+
+
+def python(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for recipe in RECIPES:
+        train(recipe, out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
+    norm: dict[str, Any] = SETTINGS | {"model": {"name": "preactresnet18", "width": 0.0625}, "data.subset": 100}
+    train("at-short", out=folder / "norm", changes=norm, batch_size=EACH)
+    loop.CHECKPOINT_SECONDS = 0.0
+    for name, changes in (("norm-cut", norm), ("handed-over", begun(folder))):
+        with contextlib.suppress(Killed):
+            call = functools.partial(train, "at-short", out=folder / name, changes=changes, batch_size=EACH)
+            found[name] = said(lambda call=call: call(progress=KillAt(3)))
+    train("at-short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
+    if dist.get_rank() == 0:
+        with contextlib.suppress(Killed):
+            call = functools.partial(train, "at-short", out=folder / "taken-over", changes=begun(folder), alone=True)
+            call(batch_size=WHOLE, progress=KillAt(3))
+    dist.barrier()
+    train("at-short", out=folder / "taken-over", changes=begun(folder), batch_size=EACH, resume=True)
+    found["differ"] = said(lambda: train("at-short", out=folder / "differ", changes=norm, seed=dist.get_rank()))
+    return found
+
+
+def run(folder: Path) -> None:
+    torch.set_num_threads(1)
+    found = command_line(folder)  # which initialises the group
+    found |= python(folder)
+    (folder / f"rank-{dist.get_rank()}.pkl").write_bytes(pickle.dumps(found))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

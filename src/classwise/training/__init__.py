@@ -43,6 +43,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "ccm": "classwise.training.schedules.cfa:CCM",
         "ccr": "classwise.training.schedules.cfa:CCR",
         "frl": "classwise.training.schedules.frl:FRL",
+        "margins": "classwise.training.schedules.margins:Margins",
         "dafa": "classwise.training.schedules.dafa:DAFA",
         "cfol": "classwise.training.schedules.cfol:CFOL",
         "wat": "classwise.training.schedules.wat:WAT",

@@ -227,6 +227,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fair-tat": ("medi2025fairtat",),
     "class-weights": ("cui2019class",),
     "ldam": ("cao2019learning",),
+    "margins": (),
     "ccm": ("wei2023cfa",),
     "ccr": ("wei2023cfa",),
     "vector-beta": (),

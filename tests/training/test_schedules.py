@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Case
+from classwise.attacks.engine import Engine, Job
 from classwise.compute import Forward
 from classwise.data import Images
 from classwise.draws import Draws
@@ -26,6 +27,7 @@ from classwise.threat import Threat
 from classwise.training import loop
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.faal import FAAL, worst_distribution
+from classwise.training.heldout import held_out
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.margin import with_margin
@@ -34,7 +36,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean, normalised
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.cfol import CFOL
-from classwise.training.schedules.dafa import DAFA, class_weights
+from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
 from classwise.training.schedules.fair_tat import FairTAT
 from classwise.training.schedules.frl import FRL
 from classwise.training.schedules.ldam import LDAM
@@ -200,6 +202,33 @@ def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
                 expected[i] += 1.5 * confidence[i][j] * confidence[j][j]
                 expected[j] -= 1.5 * confidence[i][j] * confidence[j][j]
     assert weights.tolist() == pytest.approx(expected)
+
+
+def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
+    confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
+    own, average = DAFA(begin=1), AverageDAFA(begin=1)
+    state = own.after_epoch(own.start(classes(2)), {"train.confidence": confidence}, 0)
+    other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
+    assert torch.equal(state["weights"], other["weights"])
+    assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
+    with pytest.raises(UserError, match=r"reads valid.average_confidence, and data.validation = 0"):
+        Recipe.read("frontier", {"data.validation": 0})
+
+
+def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
+    """P is the mean softmax of the kept average, on the validation split under its attack."""
+    changes = TINY | METHODS["frontier-short"] | {"epochs": 1}
+    run = train("frontier-short", out=tmp_path / "run", data="digits", changes=changes)
+    weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
+    images = held_out(run)
+    engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
+    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
+    shares = torch.zeros(10, 10)
+    for done in engine.attack(run.recipe.parts().validation_attack, Threat.parse("Linf:0.1"), jobs):
+        shares.index_add_(0, done.y, done.logits.softmax(1))
+    expected = class_weights(shares / images.class_counts()[:, None], 1.0).clamp_min(0.1)
+    assert float((expected - 1).abs().max()) > 1e-4
+    assert torch.allclose(weights, expected, atol=1e-5)
 
 
 def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
@@ -579,6 +608,8 @@ TINY: dict[str, object] = {
 METHODS: dict[str, dict[str, object]] = {
     "frl-short": {},
     "dafa-short": {"schedules.0.begin": 1},
+    "frontier-short": {"schedules.0.begin": 1, "update.begin": 0, "averaging.decay": 0.9},
+    "frontier-finetune-short": {"averaging.decay": 0.9, "epochs": 2},
     "margins-smaller-short": {},
     "margins-larger-short": {},
     "faal-short": {},

@@ -45,6 +45,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "frl": "classwise.training.schedules.frl:FRL",
         "margins": "classwise.training.schedules.margins:Margins",
         "dafa": "classwise.training.schedules.dafa:DAFA",
+        "dafa-average": "classwise.training.schedules.dafa:AverageDAFA",
         "cfol": "classwise.training.schedules.cfol:CFOL",
         "wat": "classwise.training.schedules.wat:WAT",
         "fair-tat": "classwise.training.schedules.fair_tat:FairTAT",

@@ -222,6 +222,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "trix": (),
     "frl": ("xu2021robust",),
     "dafa": ("lee2024dafa",),
+    "dafa-average": ("lee2024dafa",),
     "cfol": ("pethick2023revisiting",),
     "wat": ("li2023wat",),
     "fair-tat": ("medi2025fairtat",),

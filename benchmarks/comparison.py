@@ -2,7 +2,8 @@
 
 ``KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison``: what is finished is skipped, what was
 interrupted goes on; several processes may share the folder, each takes what no other is at. ``--report`` writes the
-page from what is there, without training. METHODS=AT,TRADES takes a part; DEVICE=cuda another device.
+page from what is there, without training. METHODS=AT,TRADES takes a part; AUTOATTACK=AT,TRADES audits those by
+AutoAttack too; DEVICE=cuda takes another device.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ WARM = 8
 SUITES: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "pgd": (None, ("pgd:steps=20,step_size=0.1eps", "pgd:steps=20,step_size=0.1eps,objective=margin")),
     "apgd": (1000, ("apgd-ce", "apgd-t")),
+    "autoattack": (1000, ("autoattack",)),
 }
-"""Each audit: how many test images (None: all), and the attacks."""
-SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T"}
+"""Each audit: how many test images (None: all), and the attacks; the last is for those that ask for it."""
+SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ def made(method: Method, place: Place, *, wait: bool) -> Path | None:
 
 def audited(method: Method, weights: Path, place: Place) -> None:
     for suite, (count, attacks) in place.scale.suites.items():
+        if suite == "autoattack" and method.name not in named("AUTOATTACK"):
+            continue
         folder = place.folder(method.name) / "audits" / suite
         with place.held(f"{method.name}-{suite}", wait=False) as ours:
             if not ours or finished(folder):
@@ -303,10 +307,11 @@ def finished(folder: Path) -> bool:
 
 def run(*, quick: bool) -> str:
     """Train and audit what is missing, then report."""
-    wanted = [name for name in os.environ.get("METHODS", "").split(",") if name] or [each.name for each in METHODS]
-    unknown = set(wanted) - {each.name for each in METHODS}
+    known = [each.name for each in METHODS]
+    wanted = named("METHODS") or known
+    unknown = {*wanted, *named("AUTOATTACK")} - {*known}
     if unknown:
-        sys.exit(f"unknown method {min(unknown)!r}; known: {', '.join(each.name for each in METHODS)}")
+        sys.exit(f"unknown method {min(unknown)!r}; known: {', '.join(known)}")
     for seed in seeds():
         place = Place(keep(quick), seed, QUICK if quick else Scale(), os.environ.get("DEVICE", "cpu"))
         for method in METHODS:
@@ -321,6 +326,11 @@ def run(*, quick: bool) -> str:
             except Exception:  # noqa: BLE001  # the report of what went well is worth more than a stop
                 say(f"{method.name}, seed {seed}: left out:\n{traceback.format_exc()}")
     return report(quick=quick)
+
+
+def named(variable: str) -> list[str]:
+    """The names in an environment variable, which commas part."""
+    return [name for name in os.environ.get(variable, "").split(",") if name]
 
 
 def keep(quick: bool) -> Path:
@@ -361,6 +371,7 @@ def report(*, quick: bool) -> str:
 COMMANDS = """## Commands
 
     KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison
+    KEEP=runs/defences SEEDS=1,2 METHODS=AT,TRADES,margins-smaller,margins-larger python -m benchmarks comparison
     KEEP=runs/defences python -m benchmarks comparison --report
     cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html
 
@@ -447,18 +458,35 @@ def resampled(audits: Sequence[Audit], draws: int = 1000) -> dict[str, tuple[flo
 
 def _against(comparison: Comparison, baseline: str) -> str:
     rows = [_pair_row(comparison, name, baseline) for name in comparison.names if name != baseline]
-    header = ["method", "overall", "p (McNemar)", "worst class", "classes up (Holm)", "classes down (Holm)"]
-    text = table(f"Each method minus {baseline}, in points, on the same images", header, rows)
+    text = table(f"Each method minus {baseline}, in points, on the same images", ["method", *PAIRED], rows)
     return (
-        f"{text}\nBy the first seed of each, so about these two models and new images, not about new training runs.\n"
+        f"{text}\nIntervals and p by the first seed that both have: about these two models and new images, not about "
+        "new training runs; what those change, the differences of each seed show. A claim needs three seeds.\n"
     )
 
 
+PAIRED = (
+    "overall",
+    "p (McNemar)",
+    "worst class",
+    "classes up (Holm)",
+    "classes down (Holm)",
+    "each seed: overall, worst",
+)
+
+
 def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
-    pair = comparison.pair(name, baseline)
+    """One method minus another, each seed against the same one."""
+    mine, theirs = ({_seed(each): each for each in comparison.audits[which]} for which in (name, baseline))
+    shared = [seed for seed in mine if seed in theirs]
+    if not shared:
+        return [name, *["no seed in common"] * len(PAIRED)]
+    pairs = [Comparison({name: (mine[seed],), baseline: (theirs[seed],)}).pair(name, baseline) for seed in shared]
+    pair = pairs[0]
     differ = pair.classes[pair.classes["adjusted"] < 0.05].sort_values("difference")
     told = [f"{label} {100 * value:+.1f}" for label, value in differ["difference"].items()]
     up = [text for text in told if "+" in text]
+    each = "; ".join(f"{100 * pair.overall.value:+.1f}, {100 * pair.minima.value:+.1f}" for pair in pairs)
     return [
         name,
         _with(pair.overall.value, pair.overall.low, pair.overall.high, "+"),
@@ -466,7 +494,14 @@ def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
         _with(pair.minima.value, pair.minima.low, pair.minima.high, "+"),
         ", ".join(reversed(up)) or "none",
         ", ".join(text for text in told if text not in up) or "none",
+        each if len(pairs) > 1 else f"one seed: {each}",
     ]
+
+
+def _seed(audit: Audit) -> str:
+    """The name of the seed's folder, in which the method's holds the audit."""
+    assert audit.path is not None
+    return audit.path.resolve().parents[2].name
 
 
 def _signs(comparison: Comparison) -> str:
@@ -487,5 +522,5 @@ def _signs(comparison: Comparison) -> str:
     return (
         f"{text}\nOne recipe, with the sign of one number changed: eps_k = eps (1 ± (t_k - mean t)), so the "
         f"mean radius is the same. Smaller minus larger: overall {pair[1]}, p = {pair[2]}; worst class {pair[3]}; "
-        f"classes up: {pair[4]}; classes down: {pair[5]}.\n"
+        f"classes up: {pair[4]}; classes down: {pair[5]}. Overall and worst class, {pair[6]}.\n"
     )

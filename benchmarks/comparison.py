@@ -349,7 +349,8 @@ def report(*, quick: bool) -> str:
         return f"nothing is finished under {root} yet\n"
     scale = QUICK if quick else Scale()
     facts = {"train": scale.train, "epochs": scale.epochs_of(EPOCHS), "warm": WARM, "late": EPOCHS - WARM}
-    parts = ["# Every defence on one budget", "", NOTES.format(**facts).strip(), ""]
+    pages = "Page: [compare.html](defences/compare.html); every figure: [table.csv](defences/table.csv)."
+    parts = ["# Every defence on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
     for suite, comparison in found.items():
         if comparison is not None:
             parts.append(_table(comparison, suite))

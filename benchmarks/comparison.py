@@ -243,8 +243,8 @@ NOTES = """
   method by the same rule. These are weak models of a small budget: the order of the methods is the result, not the
   height of the figures.
 - Warm starts count: FRL, FAAL and CSR take {late} epochs at a rate of 0.01, then 0.001, after {warm} epochs of AT
-  or TRADES, which they share. FRL has 100 held-out images a class here, not 300; CSR's first fine-tuning epoch
-  only counts confusions.
+  or TRADES, which they share. FRL has 100 held-out images a class here, not 300; CSR's first epoch
+  there is plain TRADES, which counts confusions.
 - Epochs of a budget are not passes: TRADES takes 14 % more passes an epoch than AT, TRADES with AWP 32 %, FAT fewer.
 - frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, the mix of both by `classwise interpolate`. There
   are some 700 steps in all, so its average after every step decays by 0.99, not 0.999.

@@ -1,10 +1,20 @@
-"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, all of them."""
+"""Run and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, those that take minutes."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import attacks, autoattack, evaluation, methods, racing, scaling, strength, training_step
+from benchmarks import (
+    attacks,
+    autoattack,
+    comparison,
+    evaluation,
+    methods,
+    racing,
+    scaling,
+    strength,
+    training_step,
+)
 
 ALL = {
     "training_step": training_step.run,
@@ -16,17 +26,22 @@ ALL = {
     "racing": racing.run,
     "scaling": scaling.run,
 }
+LONG = {"comparison": comparison.run}
+"""Hours or days, so by name only."""
+REPORTS = {"comparison": comparison.report}
+"""What ``--report`` calls instead: the page of what is finished."""
 
 
 def main() -> None:
     quick = "--quick" in sys.argv
     chosen = [name for name in sys.argv[1:] if not name.startswith("-")] or list(ALL)
-    unknown = set(chosen) - set(ALL)
+    known = REPORTS if "--report" in sys.argv else ALL | LONG
+    unknown = set(chosen) - set(known)
     if unknown:
-        sys.exit(f"unknown benchmark {min(unknown)!r}; known: {', '.join(ALL)}")
+        sys.exit(f"unknown benchmark {min(unknown)!r}; known: {', '.join(known)}")
     print(f"{evaluation.threads()}\n")
     for name in chosen:
-        print(ALL[name](quick=quick), flush=True)
+        print(known[name](quick=quick), flush=True)
 
 
 if __name__ == "__main__":

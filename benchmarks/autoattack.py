@@ -28,7 +28,6 @@ from classwise.threat import Threat
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")
 BATCH = 128
-SEEDS = int(os.environ.get("SEEDS", "3"))
 CASES = (
     ("cifar10-at.safetensors", "cifar10", 8 / 255, 512),
     ("fashion-mnist-at.safetensors", "fashion-mnist", 0.1, 1000),
@@ -179,10 +178,10 @@ def _ratio(seconds: Iterator[list[float]]) -> str:
 
 
 def run(*, quick: bool) -> str:
-    found = []
+    found, seeds = [], 1 if quick else int(os.environ.get("SEEDS", "3"))
     for checkpoint, data, epsilon, count in CASES:
         try:
-            found.append(compare(checkpoint, data, epsilon, 64 if quick else count, 1 if quick else SEEDS))
+            found.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
         except (UserError, ImportError) as error:
             found.append(f"AutoAttack on {data} is left out: {error}\n")
     return "\n".join(found)

@@ -16,7 +16,20 @@ from classwise.errors import UserError
 
 from .conftest import Classwise
 
-COMMANDS = ("demo", "train", "offset", "audit", "compare", "report", "data", "attacks", "models", "recipes", "cite")
+COMMANDS = (
+    "demo",
+    "train",
+    "interpolate",
+    "offset",
+    "audit",
+    "compare",
+    "report",
+    "data",
+    "attacks",
+    "models",
+    "recipes",
+    "cite",
+)
 HEAVY = ("torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyarrow", "jinja2", "yaml")
 
 

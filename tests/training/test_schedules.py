@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Case
+from classwise.attacks.engine import Engine, Job
 from classwise.compute import Forward
 from classwise.data import Images
 from classwise.draws import Draws
@@ -27,6 +28,7 @@ from classwise.threat import Threat
 from classwise.training import loop
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.faal import FAAL, worst_distribution
+from classwise.training.heldout import held_out
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.margin import with_margin
@@ -35,11 +37,12 @@ from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean, normalised
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.cfol import CFOL
-from classwise.training.schedules.dafa import DAFA, class_weights
+from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
 from classwise.training.schedules.fair_tat import FairTAT
 from classwise.training.schedules.frl import FRL
 from classwise.training.schedules.ldam import LDAM
 from classwise.training.schedules.long_tail import ClassWeights
+from classwise.training.schedules.margins import Margins
 from classwise.training.schedules.wat import WAT
 
 NAN = math.nan
@@ -200,6 +203,33 @@ def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
                 expected[i] += 1.5 * confidence[i][j] * confidence[j][j]
                 expected[j] -= 1.5 * confidence[i][j] * confidence[j][j]
     assert weights.tolist() == pytest.approx(expected)
+
+
+def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
+    confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
+    own, average = DAFA(begin=1), AverageDAFA(begin=1)
+    state = own.after_epoch(own.start(classes(2)), {"train.confidence": confidence}, 0)
+    other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
+    assert torch.equal(state["weights"], other["weights"])
+    assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
+    with pytest.raises(UserError, match=r"reads valid.average_confidence, and data.validation = 0"):
+        Recipe.read("frontier", {"data.validation": 0})
+
+
+def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
+    """P is the mean softmax of the kept average, on the validation split under its attack."""
+    changes = TINY | METHODS["frontier-short"] | {"epochs": 1}
+    run = train("frontier-short", out=tmp_path / "run", data="digits", changes=changes)
+    weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
+    images = held_out(run)
+    engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
+    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
+    shares = torch.zeros(10, 10)
+    for done in engine.attack(run.recipe.parts().validation_attack, Threat.parse("Linf:0.1"), jobs):
+        shares.index_add_(0, done.y, done.logits.softmax(1))
+    expected = class_weights(shares / images.class_counts()[:, None], 1.0).clamp_min(0.1)
+    assert float((expected - 1).abs().max()) > 1e-4
+    assert torch.allclose(weights, expected, atol=1e-5)
 
 
 def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
@@ -519,6 +549,50 @@ def test_ldam_on_balanced_data_counts_robust_images() -> None:
     assert close(schedule.settings(state, constants(3), 1).logit_margin, [0.5 * root for root in roots])
 
 
+# Margins
+
+
+def radii(schedule: Margins, *epochs: list[float]) -> Tensor:
+    """The radii over eps once the epochs reached these robust accuracies."""
+    state = schedule.start(classes(len(epochs[0])))
+    for number, robust in enumerate(epochs):
+        state = schedule.after_epoch(state, {"train.robust": torch.tensor(robust)}, number)
+    found = schedule.settings(state, constants(len(epochs[0])), len(epochs)).epsilon
+    assert found is not None
+    return found / EPSILON
+
+
+def test_margins_by_hand_and_the_sign_alone_decides() -> None:
+    reached = [0.2, 0.5, 0.8]
+    assert close(radii(Margins(slope=1), reached), [0.7, 1.0, 1.3])
+    assert close(radii(Margins(slope=-1), reached), [1.3, 1.0, 0.7])
+    start = Margins().start(classes(3))
+    assert close(Margins().settings(start, constants(3), 0).epsilon, [EPSILON] * 3)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+@pytest.mark.parametrize("slope", [1.0, -1.0])
+def test_margins_keep_the_mean_radius(count: int, slope: float) -> None:
+    reached = torch.rand(count, generator=torch.Generator().manual_seed(count)).tolist()
+    assert float(radii(Margins(slope=slope), reached).mean()) == pytest.approx(1, abs=1e-5)
+
+
+def test_margins_of_classes_never_seen_stand_and_of_absent_ones_stay() -> None:
+    assert close(radii(Margins(), [0.2, NAN, 0.4]), [0.9, 1.0, 1.1])
+    assert close(radii(Margins(), [0.2, 0.6, 0.4], [0.2, NAN, 0.4]), [0.8, 1.2, 1.0])
+    assert close(radii(Margins(slope=10, floor=0.25), [0.0, 0.4]), [0.25, 3.0])
+
+
+def test_the_two_margins_recipes_differ_in_one_sign() -> None:
+    for short in ("", "-short"):
+        smaller, larger = (Recipe.read(f"margins-{name}{short}") for name in ("smaller", "larger"))
+        texts: dict[str, Any] = {"name": smaller.name, "description": smaller.description, "source": smaller.source}
+        assert dataclasses.replace(larger, **texts, schedules=smaller.schedules) == smaller
+        (one,), (other,) = smaller.parts().schedules, larger.parts().schedules
+        assert isinstance(one, Margins)
+        assert dataclasses.replace(one, slope=-one.slope) == other
+
+
 # All of them, on digits
 
 TINY: dict[str, object] = {
@@ -535,6 +609,10 @@ TINY: dict[str, object] = {
 METHODS: dict[str, dict[str, object]] = {
     "frl-short": {},
     "dafa-short": {"schedules.0.begin": 1},
+    "frontier-short": {"schedules.0.begin": 1, "update.begin": 0, "averaging.decay": 0.9},
+    "frontier-finetune-short": {"averaging.decay": 0.9, "epochs": 2},
+    "margins-smaller-short": {},
+    "margins-larger-short": {},
     "faal-short": {},
     "cfol-short": {"schedules.0.rate": 0.01},
     "cfol-weights-short": {"schedules.0.rate": 0.01},

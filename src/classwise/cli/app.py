@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import typer
 
 from classwise import __version__
-from classwise.cli import auditing, comparing, demonstrating, listing, offsetting, reporting, training
+from classwise.cli import auditing, comparing, demonstrating, interpolating, listing, offsetting, reporting, training
 from classwise.errors import UserError
 
 BAD_INPUT = 2
@@ -27,6 +27,7 @@ app = typer.Typer(
 for command in (
     demonstrating.demo,
     training.train,
+    interpolating.interpolate,
     offsetting.offset,
     auditing.audit,
     comparing.compare,

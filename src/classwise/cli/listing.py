@@ -28,7 +28,7 @@ def data(
     root: Root = None,
     json: Json = False,
 ) -> None:
-    """List the named data sets, or look into one, a file or a folder.
+    """List the named data sets, or look into one, or into files.
 
     \b
     Examples:

@@ -15,7 +15,8 @@ from classwise.errors import UserError
 def offset(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     which: Annotated[
-        str | None, typer.Option("--which", help="last, best, average or best-average. [the one that speaks for it]")
+        str | None,
+        typer.Option("--which", help="Such as last, best-average or interpolated. [the one that speaks for it]"),
     ] = None,
     attack: Annotated[
         str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")

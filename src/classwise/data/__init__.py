@@ -57,6 +57,7 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
         "none": "classwise.data.augment:Plain",
         "crop": "classwise.data.augment:Crop",
         "crop-flip": "classwise.data.augment:CropFlip",
+        "idbh-weak": "classwise.data.idbh:IDBHWeak",
     },
 )
 """What a training set-up may do to its images."""

@@ -51,7 +51,9 @@ batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean
 (mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the attacked softmax), ``valid.soft``
 (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts (C,):
 ``train.count`` ``valid.count``. Matrices (C, C), rows by truth: ``train.confusion`` (counts of predictions under
-attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image).
+attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image),
+``valid.average_confidence`` (the same of the kept average, or of the online model where there is none, on the
+validation split).
 """
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
@@ -66,6 +68,7 @@ MEASURED = ALWAYS | {
     "valid.loss",
     "valid.divergence",
     "valid.soft",
+    "valid.average_confidence",
 }
 """Every signal that a schedule or an averager may ask for."""
 

@@ -18,7 +18,7 @@ from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1
 
-Which = Literal["last", "best", "average", "best-average", "offset"]
+Which = Literal["last", "best", "average", "best-average", "interpolated", "offset"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Run:
 
     def kept(self) -> list[Which]:
         """The kept models."""
-        names: tuple[Which, ...] = ("last", "best", "average", "best-average", "offset")
+        names: tuple[Which, ...] = ("last", "best", "average", "best-average", "interpolated", "offset")
         return [name for name in names if self.weights_file(name).is_file()]
 
     def default_weights(self) -> Which:

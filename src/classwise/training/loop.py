@@ -403,10 +403,6 @@ class Trainer:
         signals: dict[str, Tensor] = dict(measured)
         online = self._validate(self.model)
         signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
-        self.schedule_states = [
-            schedule.after_epoch(state, signals, self.epoch)
-            for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
-        ]
         began = self.epoch / self.recipe.epochs
         self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
         if self.average.news is not None:
@@ -416,6 +412,13 @@ class Trainer:
         if self.average.weights:
             kept["average"] = self._averaged()
             splits["valid-average"] = self._validate(kept["average"])
+        spoken = splits.get("valid-average", online)
+        if "confidence" in spoken:
+            signals["valid.average_confidence"] = spoken["confidence"]
+        self.schedule_states = [
+            schedule.after_epoch(state, signals, self.epoch)
+            for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
+        ]
         for split, values in splits.items():
             self.rows += self._epoch_rows(split, values, settings)
         for which, model in kept.items():
@@ -476,6 +479,10 @@ class Trainer:
         if "valid.soft" in self.reads:
             sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
             found["soft"] = torch.where(count > 0, sums / count, torch.nan)
+        if "valid.average_confidence" in self.reads:
+            shares = torch.zeros(len(count), len(count), device=self.device)
+            shares.index_add_(0, self.valid.y, attacked.float().softmax(1))
+            found["confidence"] = torch.where(count[:, None] > 0, shares / count[:, None], torch.nan)
         return found
 
     def _averaged(self) -> nn.Module:

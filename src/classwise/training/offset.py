@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.engine import Engine, Job
-from classwise.data import Images, load_data
+from classwise.data import Images
 from classwise.errors import UserError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
@@ -22,6 +20,7 @@ from classwise.progress import Progress, Silent
 from classwise.settings import Spec, make
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
+from classwise.training.heldout import chosen_weights, held_out, robust_accuracy
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """How far a round moves the constants for each unit of accuracy that a class lies below the mean."""
@@ -79,26 +78,16 @@ def offset(
     if not rates or not all(0 < rate < float("inf") for rate in rates):
         raise UserError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
-    which = which or run.default_weights()
-    if not run.weights_file(which).is_file():
-        raise UserError(f"{run.path} holds no weights {which!r}; it has {', '.join(run.kept())}")
-    valid = _validation(run, data)
+    which = chosen_weights(run, which)
+    valid = held_out(run, data).to(torch.device(device))
     model = copy.deepcopy(run.model(which)).to(device)
     bias = _bias(model)
     trained, names = bias.detach().clone(), valid.class_names
     threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
-    count = valid.class_counts().to(device)
     constants, rows = torch.zeros_like(trained), []
     listener.begin("offset", len(rates) + 1)
     for turn, rate in enumerate([*rates, 0.0]):
-        engine = Engine(
-            model, compute=run.recipe.compute, batch=max(32, run.recipe.batch_size), stop="never", seed=run.recipe.seed
-        )
-        hits = torch.zeros(len(names), device=device)
-        jobs = [Job(batch.index, batch.x, batch.y) for batch in valid.to(torch.device(device)).batches(engine.batch)]
-        for done in engine.attack(member, threat, jobs):
-            hits.index_add_(0, done.y, (~done.broken).float())
-        robust = torch.where(count > 0, hits / count, torch.nan)
+        robust = robust_accuracy(model, valid, member, threat, run.recipe)
         columns = (names, robust.tolist(), constants.tolist())
         rows += [
             {"round": turn, "label": label, "class": name, "robust": share, "offset": constant}
@@ -132,19 +121,3 @@ def _bias(model: nn.Module) -> nn.Parameter:
         kind = type(network).__name__
         raise UserError(f"{kind} has no last linear layer with a bias to hold the constants; use a model of the zoo")
     return layer.bias
-
-
-def _validation(run: Run, data: Images | None) -> Images:
-    """The images that the run held out."""
-    held = json.loads((run.path / "validation.json").read_text(encoding="utf-8"))["index"]
-    if not held:
-        raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
-    settings = run.recipe.data
-    images = data
-    if images is None:
-        images = load_data(
-            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
-        )
-    if images.fingerprint() != run.environment["data"]["fingerprint"]:
-        raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
-    return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,6 +54,8 @@ class DAFA(ClassSchedule):
     margins: bool = True
 
     reads = frozenset({"train.confidence"})
+    #: The signal that is P.
+    confidence: ClassVar[str] = "train.confidence"
 
     def start(self, classes: Classes) -> State:
         """All classes weigh 1."""
@@ -62,7 +65,7 @@ class DAFA(ClassSchedule):
         """The weights, once, at the end of the warm-up."""
         if epoch + 1 != self.begin:
             return state
-        return {"weights": class_weights(signals["train.confidence"], self.strength).clamp_min(self.floor)}
+        return {"weights": class_weights(signals[self.confidence], self.strength).clamp_min(self.floor)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The constants during the warm-up, then the weighed ones."""
@@ -75,3 +78,15 @@ class DAFA(ClassSchedule):
         assert before.epsilon is not None
         step = None if before.step_size is None else before.step_size * weights
         return dataclasses.replace(after, epsilon=before.epsilon * weights, step_size=step)
+
+
+@settings
+class AverageDAFA(DAFA):
+    """DAFA whose P is that of the kept average of weights, on the validation split under its attack (ours).
+
+    The average is what is kept in the end, and its confidences waver less from epoch to epoch than the online model's.
+    Without an average, P is the online model's.
+    """
+
+    reads = frozenset({"valid.average_confidence"})
+    confidence = "valid.average_confidence"

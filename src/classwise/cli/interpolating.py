@@ -1,0 +1,81 @@
+"""``classwise interpolate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.errors import UserError
+
+
+def interpolate(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that started from a model.")],
+    which: Annotated[
+        str | None, typer.Option("--which", help="last, best, average or best-average. [the one that speaks for it]")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--start", help="The model before: a run or weights. [the recipe's model.start]")
+    ] = None,
+    shares: Annotated[
+        str, typer.Option("--shares", help="The shares of the fine-tuned weights to try.")
+    ] = "0.3,0.4,0.5,0.6,0.7",
+    attack: Annotated[
+        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+    ] = "pgd:steps=10,step_size=0.25eps",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/interpolated.safetensors]")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Mix a fine-tuned model with the one it started from.
+
+    The mix that does best on the run's validation split, by overall plus worst class, is saved; `classwise offset RUN
+    --which interpolated` goes on from it.
+
+    \b
+    Example:
+        classwise train frontier-finetune --set model.start=runs/frontier --out runs/finetune
+        classwise interpolate runs/finetune
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.folder import Run
+    from classwise.training.interpolate import interpolate as find
+
+    opened = Run.open(run)
+    kept = {str(name): name for name in opened.kept()}
+    if which is not None and which not in kept:
+        raise UserError(f"{run} holds no weights {which!r}; it has {', '.join(kept) or 'none yet'}")
+    check_device(device)
+    with console.progress() as listener:
+        found = find(
+            opened,
+            which=None if which is None else kept[which],
+            start=start,
+            shares=_shares(shares),
+            attack=attack,
+            out=new_file(out, "--out"),
+            device=device,
+            progress=listener,
+        )
+    tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
+    if json:
+        scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}
+        console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
+        return
+    rows = [
+        (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "kept" if share == found.share else "")
+        for share, row in tried.iterrows()
+    ]
+    console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
+    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"--shares {text!r}: give numbers from 0 to 1 with commas, such as 0.3,0.5,0.7") from error

@@ -1,0 +1,62 @@
+"""What steps after training share: the images that a run held out, and how a model does on them."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Job
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training.folder import Run, Which
+from classwise.training.recipe import Recipe
+
+
+def held_out(run: Run, data: Images | None = None) -> Images:
+    """The images that the run held out, from its own data or from these, which must be the same.
+
+    Raises:
+        UserError: if the run held none out, or its images are others.
+    """
+    held = json.loads((run.path / "validation.json").read_text(encoding="utf-8"))["index"]
+    if not held:
+        raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
+    settings = run.recipe.data
+    images = data
+    if images is None:
+        images = load_data(
+            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+        )
+    if images.fingerprint() != run.environment["data"]["fingerprint"]:
+        raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
+    return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))
+
+
+def chosen_weights(run: Run, which: Which | None) -> Which:
+    """These kept weights, or those that speak for the run.
+
+    Raises:
+        UserError: if the run does not hold them.
+    """
+    which = which or run.default_weights()
+    if not run.weights_file(which).is_file():
+        raise UserError(f"{run.path} holds no weights {which!r}; it has {', '.join(run.kept())}")
+    return which
+
+
+def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:
+    """The robust accuracy of each class, (C,), NaN where it has no image; batch, precision and seed are the recipe's.
+
+    Model and images are on one device.
+    """
+    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), stop="never", seed=recipe.seed)
+    count = images.class_counts().to(images.y.device)
+    hits = torch.zeros(len(count), device=images.y.device)
+    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch)]
+    for done in engine.attack(attack, threat, jobs):
+        hits.index_add_(0, done.y, (~done.broken).float())
+    return torch.where(count > 0, hits / count, torch.nan)

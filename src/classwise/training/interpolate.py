@@ -1,0 +1,110 @@
+"""Between a model and what fine-tuning made of it: the mix of their weights that does best on held-out images."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from classwise.attacks import ATTACKS
+from classwise.data import Images
+from classwise.errors import UserError
+from classwise.models import load_model, save_weights
+from classwise.progress import Progress, Silent
+from classwise.settings import Spec, make
+from classwise.threat import Threat
+from classwise.training.averaging import blend
+from classwise.training.folder import Run, Which
+from classwise.training.heldout import chosen_weights, held_out, robust_accuracy
+from classwise.training.selection import overall_plus_worst
+
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
+"""The shares of the fine-tuned weights that are tried."""
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """What was tried, and what was chosen.
+
+    Args:
+        path: the file of the mixed model.
+        share: the share of the fine-tuned weights in it.
+        tried: a row per share and class: robust accuracy on the validation split, and the share's score.
+    """
+
+    path: Path
+    share: float
+    tried: pd.DataFrame
+
+
+def interpolate(
+    run: str | Path | Run,
+    *,
+    which: Which | None = None,
+    start: str | Path | None = None,
+    shares: Sequence[float] = SHARES,
+    data: Images | None = None,
+    attack: Spec = "pgd:steps=10,step_size=0.25eps",
+    out: str | Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Interpolation:
+    """Mix the weights of a fine-tuned model with those of the model it started from, and save the best mix.
+
+    Each share a gives a * fine-tuned + (1 - a) * start, statistics of batch normalisation alike; kept is the mix
+    of highest overall plus worst robust accuracy on the run's own validation split, of equal ones the first. 0 is the
+    model before, 1 the fine-tuned one. No weight is trained.
+
+    Args:
+        run: the fine-tuning run, or its folder.
+        which: which of its kept models; None for the one that speaks for the run.
+        start: the model before: a run folder or a file of weights; None for the recipe's ``model.start``.
+        shares: what is tried, each in [0, 1].
+        data: the training images, where the run was given them itself.
+        attack: what the validation split is attacked with, at the run's radius.
+        out: the file to write; by default ``checkpoints/interpolated.safetensors`` of the run.
+        device: where to compute.
+        progress: who is told how it goes.
+
+    Raises:
+        UserError: if the run started from no model, has no validation split, or its images are others than these.
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    shares = list(shares)
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise UserError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")
+    member = make(ATTACKS, attack)
+    before = start if start is not None else run.recipe.model.start
+    if before is None:
+        raise UserError(f"{run.path} started from random weights; name the model before with start")
+    which = chosen_weights(run, which)
+    model = run.model(which)
+    tuned = model.state_dict()
+    origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
+    valid = held_out(run, data).to(device)
+    model, threat, listener = (
+        copy.deepcopy(model).to(device),
+        Threat.parse(str(run.recipe.threat)),
+        progress or Silent(),
+    )
+    best, chosen, rows = float("-inf"), shares[0], []
+    listener.begin("interpolation", len(shares))
+    for share in shares:
+        model.load_state_dict(blend(tuned, origin, share))
+        robust = robust_accuracy(model, valid, member, threat, run.recipe)
+        score = overall_plus_worst(robust.cpu(), valid.class_counts().cpu())
+        if score > best:
+            best, chosen = score, share
+        rows += [
+            {"share": share, "score": score, "label": label, "class": name, "robust": value}
+            for label, (name, value) in enumerate(zip(valid.class_names, robust.tolist(), strict=True))
+        ]
+        listener.advance(1)
+    model.load_state_dict(blend(tuned, origin, chosen))
+    path = Path(out) if out is not None else run.weights_file("interpolated")
+    about = {"recipe": run.recipe.name, "class_names": run.environment["data"]["classes"]}
+    save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
+    return Interpolation(path, chosen, pd.DataFrame(rows))

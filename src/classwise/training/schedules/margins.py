@@ -1,0 +1,53 @@
+"""Radii by robust accuracy with the mean kept: hard classes a smaller radius, or a larger one (ours)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from classwise.settings import Number, Share, settings
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@settings
+class Margins(ClassSchedule):
+    """eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
+
+    CFA gives hard classes a smaller radius; FRL, DAFA and TRIX give them a larger one. The sign of the slope alone
+    decides here: the mean radius is eps under either, unless a radius falls below the floor. The step follows an attack
+    whose step is relative to the radius. Before there is a t, and for classes that no batch has held, the constant
+    stands; the mean is over the known classes.
+
+    Args:
+        slope: how much of its radius a class gains for each unit of accuracy above the mean: 1 is CFA's slope, -1 its
+            mirror image.
+        floor: the smallest radius, as a share of eps.
+    """
+
+    slope: Number = 1.0
+    floor: Share = 0.1
+
+    reads = frozenset({"train.robust"})
+
+    def start(self, classes: Classes) -> State:
+        """Nothing is known yet."""
+        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Take over the accuracy of the classes that were seen."""
+        del epoch
+        now = signals["train.robust"].float()
+        return {"t": torch.where(now.isnan(), state["t"], now)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """The radii of this epoch."""
+        del epoch
+        assert before.epsilon is not None
+        return dataclasses.replace(before, epsilon=before.epsilon * self._factors(state["t"]))
+
+    def _factors(self, t: Tensor) -> Tensor:
+        above = (t - t.nanmean()).nan_to_num(0.0)
+        return (1 + self.slope * above).clamp_min(self.floor)

@@ -1,0 +1,88 @@
+"""The mix of two models: its arithmetic, which share is chosen, and that the frontier's stages go together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classwise.errors import UserError
+from classwise.models import load_model
+from classwise.training.folder import Run
+from classwise.training.interpolate import interpolate
+from classwise.training.loop import train
+from classwise.training.offset import offset
+
+from .test_loop import SMALL
+
+ATTACK = "pgd:steps=2,step_size=0.5eps"
+STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    changes = STAGE | {"epochs": 2, "schedules.0.begin": 1, "data.augment": "idbh-weak"}
+    return train("frontier-short", out=tmp_path_factory.mktemp("frontier") / "first", data="digits", changes=changes)
+
+
+@pytest.fixture(scope="module")
+def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    changes = STAGE | {"epochs": 1, "model.start": str(first.weights_file("average"))}
+    out = tmp_path_factory.mktemp("frontier") / "tuned"
+    return train("frontier-finetune-short", out=out, data="digits", changes=changes)
+
+
+def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
+    before, after = first.model("average").state_dict(), tuned.model("average").state_dict()
+    for share in (0.0, 0.25, 1.0):
+        found = interpolate(
+            tuned, which="average", shares=[share], attack=ATTACK, out=tmp_path / f"{share}.safetensors"
+        )
+        assert found.share == share
+        for name, value in load_model(found.path).state_dict().items():
+            if value.is_floating_point():
+                expected = share * after[name] + (1 - share) * before[name]
+                assert torch.allclose(value, expected, atol=1e-6), name
+
+
+def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
+    found = interpolate(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"
+    assert "interpolated" in tuned.kept()
+    assert tuned.default_weights() != "interpolated"
+    scores = found.tried.groupby("share", sort=False)["score"].first()
+    assert found.share == scores.idxmax()
+    each = found.tried[found.tried["share"] == found.share]
+    assert scores.max() == pytest.approx(each["robust"].mean() + each["robust"].min(), abs=0.05)  # nearly even classes
+    again = found.path.read_bytes()
+    interpolate(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    assert found.path.read_bytes() == again
+
+
+def test_the_offset_goes_on_from_the_mix(tuned: Run) -> None:
+    mixed = interpolate(tuned, attack=ATTACK)
+    found = offset(tuned, which="interpolated", attack=ATTACK)
+    x = torch.rand(8, 1, 8, 8)
+    with torch.no_grad():
+        assert torch.allclose(load_model(found.path)(x), load_model(mixed.path)(x) + found.constants, atol=1e-5)
+
+
+def refused(run: Run | Path, **more: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        interpolate(run, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_cannot_be_done_is_one_line(first: Run, tuned: Run, tmp_path: Path) -> None:
+    assert "started from random weights" in refused(first)
+    assert "shares = [0.3, 1.5]" in refused(tuned, shares=[0.3, 1.5])
+    assert "shares = []" in refused(tuned, shares=[])
+    assert "holds no weights 'offset'" in refused(first, which="offset", start=tuned.path)
+    assert "nowhere" in refused(tuned, start=tmp_path / "nowhere")
+    shutil.copytree(tuned.path, tmp_path / "bare")
+    (tmp_path / "bare" / "validation.json").write_text('{"index": []}')
+    assert "held no images out" in refused(tmp_path / "bare")

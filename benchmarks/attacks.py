@@ -1,8 +1,8 @@
 """What an attack costs in each library: passes counted, seconds, robust accuracy, peak memory.
 
-Times are paired in one process, and passes are counted by hooks on the model, the copies that fill up our batches
-included. Memory is measured in a process of its own. The environment is that of ``strength``, whose cells are used.
-AutoAttack as a whole is in ``python -m benchmarks autoattack``.
+Times are paired in one process. Passes are counted by hooks on the model; ours, which would attack another way if it
+were watched, counts its own. Memory is measured in a process of its own. The environment is that of ``strength``, whose
+cells are used. AutoAttack as a whole is in ``python -m benchmarks autoattack``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,22 @@
-"""AutoAttack standard: ours against the reference (pyautoattack), stage by stage, on really trained models."""
+"""AutoAttack standard: ours against the reference (pyautoattack), stage by stage, on really trained models.
+
+Environment: ``SEEDS=0,1,2``; ``CASES=cifar10,mnist`` for some of the models; ``KEEP``, a folder of finished stages,
+with which an interrupted run goes on. The ratio is of CPU seconds, which stand still while other programs run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import statistics
+import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +29,7 @@ from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.settings import make
+from classwise.storage import replacing
 from classwise.threat import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
@@ -30,22 +37,40 @@ STAGES = members("autoattack")
 BATCH = 128
 CASES = (
     ("cifar10-at.safetensors", "cifar10", 8 / 255, 512),
+    ("mnist-trades.safetensors", "mnist", 0.3, 1000),
     ("fashion-mnist-at.safetensors", "fashion-mnist", 0.1, 1000),
 )
+KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-autoattack-"))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What an attack of the suite did to the images that stood before it."""
+
+    broken: Tensor
+    passes: int
+    wall: float
+    cpu: float
 
 
 @dataclass
 class Passage:
     """What one library did to the images with one seed."""
 
-    broken: dict[str, Tensor] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    passes: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
 
     def standing(self, until: str) -> Tensor:
         """Which images stand after a stage, bool (N,)."""
-        names = list(self.broken)
-        return ~torch.stack([self.broken[name] for name in names[: names.index(until) + 1]]).any(0)
+        names = list(self.stages)
+        return ~torch.stack([self.stages[name].broken for name in names[: names.index(until) + 1]]).any(0)
+
+    @property
+    def passes(self) -> int:
+        return sum(stage.passes for stage in self.stages.values())
+
+    @property
+    def cpu(self) -> float:
+        return sum(stage.cpu for stage in self.stages.values())
 
 
 @contextlib.contextmanager
@@ -68,60 +93,70 @@ def clean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([model(part) for part in torch.split(x, BATCH)]).argmax(1) != y
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor, epsilon: float, seed: int) -> Iterator[tuple[str, Tensor]]:
-    standing = ~clean(model, x, y)
-    engine = Engine(model, compute=FAST, batch=BATCH, seed=seed)
-    for spec in STAGES:
-        rows = standing.nonzero().squeeze(1)
-        broken = torch.zeros_like(standing)
-        jobs = [Job(part, x[part], y[part]) for part in torch.split(rows, BATCH)]
-        for done in engine.attack(make(ATTACKS, spec), Threat("Linf", epsilon), jobs):
-            broken[done.index[done.broken]] = True
-        standing &= ~broken
-        yield spec, broken
+@dataclass(frozen=True)
+class Given:
+    """The images and the model, the radius and the seed."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    epsilon: float
+    seed: int
 
 
-def reference(model: nn.Module, x: Tensor, y: Tensor, epsilon: float, seed: int) -> Iterator[tuple[str, Tensor]]:
+def ours(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
+    """Which of the rows an attack broke, and the forward passes of images."""
+    engine = Engine(given.model, compute=FAST, batch=BATCH, seed=given.seed)
+    jobs = [Job(part, given.x[part], given.y[part]) for part in torch.split(rows, BATCH)]
+    broken, passes = torch.zeros(len(given.y), dtype=torch.bool), 0
+    for done in engine.attack(make(ATTACKS, spec), Threat("Linf", given.epsilon), jobs):
+        broken[done.index[done.broken]] = True
+        passes += int(done.forwards.sum())
+    return broken, passes
+
+
+def reference(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     from pyautoattack import AutoAttack
 
-    standing = ~clean(model, x, y)
-    suite = AutoAttack(model, norm="Linf", eps=epsilon, version="standard", seed=seed, device="cpu")
-    for spec in STAGES:
-        suite.attacks_to_run = [spec]
-        rows = standing.nonzero().squeeze(1)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(None):
-            warnings.simplefilter("ignore")
-            attacked, _ = suite.run_standard_evaluation(x[rows], y[rows], batch_size=BATCH)
-        broken = torch.zeros_like(standing)
-        broken[rows] = clean(model, attacked, y[rows])
-        standing &= ~broken
-        yield spec, broken
+    suite = AutoAttack(given.model, norm="Linf", eps=given.epsilon, version="standard", seed=given.seed, device="cpu")
+    suite.attacks_to_run = [spec]
+    x, y = given.x[rows], given.y[rows]
+    with counted(given.model) as total, warnings.catch_warnings(), contextlib.redirect_stdout(None):
+        warnings.simplefilter("ignore")
+        attacked, _ = suite.run_standard_evaluation(x, y, batch_size=BATCH)
+        passes = total[0]
+    broken = torch.zeros(len(given.y), dtype=torch.bool)
+    broken[rows] = clean(given.model, attacked, y)
+    return broken, passes
 
 
 LIBRARIES = {"classwise": ours, "pyautoattack": reference}
 
 
-def passage(library: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: float, seed: int) -> Passage:
-    """Run a library's AutoAttack once, timed and counted stage by stage."""
-    found = Passage()
-    stages = LIBRARIES[library](model, x, y, epsilon, seed)
-    with counted(model) as total:
-        while True:
-            started, cpu, before = time.perf_counter(), time.process_time(), total[0]
-            stage = next(stages, None)
-            if stage is None:
-                return found
-            name, broken = stage
-            found.broken[name] = broken
-            found.seconds[name] = time.perf_counter() - started
-            found.passes[name] = total[0] - before
-            which = broken.nonzero().squeeze(1).tolist()
-            spent = time.process_time() - cpu
-            cost = f"{found.seconds[name]:.0f} s, {spent:.0f} s of CPU, {found.passes[name]:,} passes"
-            print(f"  {library}, seed {seed}, {name}: {cost}, broke {which}", flush=True)
+def passage(library: str, given: Given, path: Path) -> Passage:
+    """A library's AutoAttack with one seed, timed and counted stage by stage; what the folder holds is not redone."""
+    found, standing = Passage(), ~clean(given.model, given.x, given.y)
+    for name in STAGES:
+        kept = path / f"{library}-{given.seed}-{name}.npz"
+        if kept.exists():
+            with np.load(kept) as held:
+                stage = Stage(torch.from_numpy(held["broken"]), int(held["passes"]), *held["seconds"].tolist())
+        else:
+            wall, cpu = time.perf_counter(), time.process_time()
+            broken, passes = LIBRARIES[library](given, name, standing.nonzero().squeeze(1))
+            stage = Stage(broken, passes, time.perf_counter() - wall, time.process_time() - cpu)
+            path.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as part, part.open("wb") as file:
+                np.savez(file, broken=broken.numpy(), passes=passes, seconds=[stage.wall, stage.cpu])
+        found.stages[name] = stage
+        standing &= ~stage.broken
+        cost = f"{stage.wall:.0f} s, {stage.cpu:.0f} s of CPU, {stage.passes:,} passes"
+        which = stage.broken.nonzero().squeeze(1).tolist()
+        print(f"  {library}, seed {given.seed}, {name}: {cost}, broke {which}", flush=True)
+    return found
 
 
-def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) -> str:
+def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: Sequence[int]) -> str:
     """Tables for one model: stages, and which images only one of the two breaks."""
     images = load_data(data, split="test", subset=count, download=False)
     model = load_model(CHECKPOINTS / checkpoint).eval()
@@ -130,17 +165,18 @@ def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: int) 
     batch = images.batch(slice(0, len(images)))
     x, y = batch.x, batch.y
     runs: dict[str, list[Passage]] = {name: [] for name in LIBRARIES}
-    for seed in range(seeds):
+    path = KEEP / f"{Path(checkpoint).stem}-{count}"
+    for seed in seeds:
         for name in LIBRARIES if seed % 2 == 0 else reversed(LIBRARIES):
-            runs[name].append(passage(name, model, x, y, epsilon, seed))
+            runs[name].append(passage(name, Given(model, x, y, epsilon, seed), path))
     right = ~clean(model, x, y)
     rows = [_row(stage, runs, right) for stage in STAGES]
     rows.append(_total(runs))
     last = STAGES[-1]
     union = {name: ~torch.stack([run.standing(last) for run in each]).all(0) for name, each in runs.items()}
     lone = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
-    header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "s")), "ratio"]
-    what = f"{count} test images ({int(right.sum())} right), {seeds} seeds"
+    header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "CPU s")), "ratio"]
+    what = f"{count} test images ({int(right.sum())} right), {len(seeds)} seeds"
     title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {what}"
     lines = [f"Broken by {name} alone, in any seed: {lone[name] or 'none'}.  " for name in LIBRARIES]
     return table(title, header, rows) + "\n" + "\n".join(lines) + "\n"
@@ -158,18 +194,18 @@ def _row(stage: str, runs: dict[str, list[Passage]], right: Tensor) -> list[str]
         spread = f" ({min(shares):.1%} to {max(shares):.1%})" if len(shares) > 1 else ""
         cells += [
             f"{statistics.mean(shares):.2%}{spread}",
-            f"{statistics.mean(run.passes[stage] for run in each) / len(right):.0f} an image",
-            f"{statistics.median(run.seconds[stage] for run in each):.0f}",
+            f"{statistics.mean(run.stages[stage].passes for run in each) / len(right):.0f} an image",
+            f"{statistics.median(run.stages[stage].cpu for run in each):.0f}",
         ]
-    return [*cells, _ratio([run.seconds[stage] for run in runs[name]] for name in LIBRARIES)]
+    return [*cells, _ratio([run.stages[stage].cpu for run in runs[name]] for name in LIBRARIES)]
 
 
 def _total(runs: dict[str, list[Passage]]) -> list[str]:
     cells = ["all"]
     for each in runs.values():
-        cells += ["", f"{statistics.mean(sum(run.passes.values()) for run in each):,.0f}"]
-        cells += [f"{statistics.median(sum(run.seconds.values()) for run in each):.0f}"]
-    return [*cells, _ratio([sum(run.seconds.values()) for run in runs[name]] for name in LIBRARIES)]
+        cells += ["", f"{statistics.mean(run.passes for run in each):,.0f}"]
+        cells += [f"{statistics.median(run.cpu for run in each):.0f}"]
+    return [*cells, _ratio([run.cpu for run in runs[name]] for name in LIBRARIES)]
 
 
 def _ratio(seconds: Iterator[list[float]]) -> str:
@@ -178,8 +214,12 @@ def _ratio(seconds: Iterator[list[float]]) -> str:
 
 
 def run(*, quick: bool) -> str:
-    found, seeds = [], 1 if quick else int(os.environ.get("SEEDS", "3"))
+    found = []
+    seeds = [0] if quick else [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
+    wanted = os.environ.get("CASES", ",".join(case[1] for case in CASES)).split(",")
     for checkpoint, data, epsilon, count in CASES:
+        if data not in wanted:
+            continue
         try:
             found.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
         except (UserError, ImportError) as error:

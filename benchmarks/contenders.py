@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.compute import FAST, Compute
 from classwise.settings import make
@@ -56,6 +57,31 @@ class Task:
     random: bool = True
     images: int | None = None
     cheap: bool = False
+
+
+@dataclass
+class Passes:
+    """Images that passed forward, and gradients of images that passed back."""
+
+    forwards: int = 0
+    backwards: int = 0
+
+
+class Ours(Passes):
+    """Our attack, which counts its own passes: a hook on the model would keep the engine from its leaner twin."""
+
+    def __init__(self, engine: Engine, attack: Attack, threat: Threat) -> None:
+        super().__init__()
+        self.engine, self.attack, self.threat = engine, attack, threat
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = torch.split(torch.arange(len(x)), BATCH)
+        result = x.clone()
+        for done in self.engine.attack(self.attack, self.threat, (Job(part, x[part], y[part]) for part in rows)):
+            result[done.row] = done.x
+            self.forwards += int(done.forwards.sum())
+            self.backwards += int(done.backwards.sum())
+        return result
 
 
 @dataclass(frozen=True)
@@ -120,16 +146,7 @@ class Given:
             make(ATTACKS, self.task.spec),
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
-        engine = Engine(self.model, compute=compute, batch=BATCH, stop=stop, seed=self.seed)
-
-        def perturb(x: Tensor, y: Tensor) -> Tensor:
-            rows = torch.split(torch.arange(len(x)), BATCH)
-            result = x.clone()
-            for done in engine.attack(attack, threat, (Job(part, x[part], y[part]) for part in rows)):
-                result[done.row] = done.x
-            return result
-
-        return perturb
+        return Ours(Engine(self.model, compute=compute, batch=BATCH, stop=stop, seed=self.seed), attack, threat)
 
     def step(self, parts: int) -> float:
         """A part of the radius."""

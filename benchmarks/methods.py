@@ -77,7 +77,13 @@ def step_of(recipe: Recipe) -> str:
 
 def late(recipe: str, width: float, batch: int) -> Trainer:
     """A trainer in the last epoch of its recipe, where everything acts that acts at some time."""
-    fields = {"model.width": width, "batch_size": batch, "data.validation": 0.1, "threat": "Linf:8/255"}
+    fields = {
+        "model.name": "preactresnet18",
+        "model.width": width,
+        "batch_size": batch,
+        "data.validation": 0.1,
+        "threat": "Linf:8/255",
+    }
     plan = Recipe.read(recipe, fields)
     folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
     made = Trainer(plan, plan.parts(), images(200), folder, "cpu", Silent())
@@ -91,6 +97,7 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
         "train.count": torch.full((classes,), 100.0),
         "valid.count": torch.full((classes,), 10.0),
         "train.confidence": confidence,
+        "valid.average_confidence": confidence,
         "train.confusion": (100 * confidence).round(),
     }
     for number, schedule in enumerate(made.parts.schedules):

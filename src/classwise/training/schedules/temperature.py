@@ -100,9 +100,11 @@ class CMP(ClassSchedule):
         return {**state, "met": state["met"] + len(logits)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Solve for the next epoch."""
+        """Solve for the next epoch; one without a step leaves all as it was."""
         del signals
         met = state["outputs"][: int(state["met"])]
+        if not len(met):
+            return state
         return {**state, "met": torch.zeros_like(state["met"]), "scale": self._solved(met, epoch + 1)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:

@@ -126,18 +126,28 @@ def test_a_later_start_never_forgets_a_nearer_point() -> None:
     assert bool((by_targets[2] < by_targets[0]).any())
 
 
-@pytest.mark.parametrize("spec", ["fab:steps=5", "fab-t:steps=5,targets=2"])
-def test_fab_is_as_strong_where_other_attacks_compute_in_bfloat16(spec: str) -> None:
+@pytest.mark.parametrize(
+    ("spec", "norm", "radius"),
+    [
+        ("fab:steps=5", "Linf", 0.02),
+        ("fab-t:steps=5,targets=2", "Linf", 0.02),
+        ("cw:steps=20,searches=2", "Linf", 0.04),
+        ("cw-l2:steps=20,searches=2,learning_rate=0.05", "L2", 0.3),
+    ],
+)
+def test_attacks_of_minimal_distance_do_not_compute_in_bfloat16(spec: str, norm: Norm, radius: float) -> None:
     model, x = Small(5).eval(), images(32)
     y = model(x).argmax(1)
-    found = []
+    found, nearest = [], []
     for compute in (EXACT, Compute(dtype="bfloat16")):
         jobs = [Job(torch.arange(len(x)), x, y)]
         engine = Engine(model, compute=compute, batch=len(x))
-        blocks = list(engine.attack(make(ATTACKS, spec), Threat("Linf", 0.02), jobs))
+        blocks = list(engine.attack(make(ATTACKS, spec), Threat(norm, radius), jobs))
         found.append(torch.cat([block.row[block.broken] for block in blocks]).sort().values)
+        nearest.append(torch.cat([block.records["minimal_distance"] for block in blocks]))
     assert 0 < len(found[0]) < len(x)
     assert found[0].tolist() == found[1].tolist()
+    assert torch.equal(*nearest)
 
 
 def test_passes_of_fab() -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import binomtest
 
 from classwise.errors import UserError
-from classwise.training import loop
+from classwise.training import beginning
 from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
 from classwise.training.loop import train
@@ -140,7 +140,7 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(loop, "load_data", read)
+    monkeypatch.setattr(beginning, "load_data", read)
     changes = {"data.validation": 0, "selection": "last"}
     with pytest.raises(UserError, match=r"data.validation = 0 leaves nothing to select or gate on"):
         train("cfa-at-chart", out=tmp_path / "run", changes=changes)

@@ -12,7 +12,7 @@ import torch
 from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.progress import Silent
-from classwise.training import SCHEDULES, loop
+from classwise.training import SCHEDULES, beginning
 from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 
@@ -50,7 +50,7 @@ def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_rea
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(loop, "load_data", read)
+    monkeypatch.setattr(beginning, "load_data", read)
     changes = {"data.validation": 0, "selection": "last", "schedules": [name]}
     message = refused("trades-short", tmp_path / "run", changes)
     assert f"schedule {name!r} reads valid." in message

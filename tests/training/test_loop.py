@@ -18,7 +18,7 @@ from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.progress import Silent
 from classwise.settings import settings
-from classwise.training import loop
+from classwise.training import beginning, loop
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.loop import train
@@ -223,7 +223,7 @@ def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(loop, "load_data", read)
+    monkeypatch.setattr(beginning, "load_data", read)
     assert "unknown objective" in says(lambda: trained(tmp_path / "run", objective="nonsense"))
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ import torch
 from classwise.errors import UserError
 from classwise.team import Team
 from classwise.threat import Threat
-from classwise.training import loop
+from classwise.training import beginning
 from classwise.training.folder import Run
 from classwise.training.loop import train
 from classwise.training.objectives.base import TrainingBatch
@@ -113,7 +113,7 @@ def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> No
 
 
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "load_data", None)  # it is found before data is read
+    monkeypatch.setattr(beginning, "load_data", None)  # it is found before data is read
     with pytest.raises(UserError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
         train("at-short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.data import Images, load_data
+from classwise.data import Images
 from classwise.errors import UserError
 from classwise.threat import Threat
+from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 
@@ -25,12 +26,7 @@ def held_out(run: Run, data: Images | None = None) -> Images:
     held = json.loads((run.path / "validation.json").read_text(encoding="utf-8"))["index"]
     if not held:
         raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
-    settings = run.recipe.data
-    images = data
-    if images is None:
-        images = load_data(
-            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
-        )
+    images = training_images(run.recipe.data) if data is None else data
     if images.fingerprint() != run.environment["data"]["fingerprint"]:
         raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
     return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.engine import Engine, Job
-from classwise.attacks.losses import cross_entropy, divergence, margin
-from classwise.data import Images, load_data, named_set, stratified_split
+from classwise.attacks.engine import Engine
+from classwise.data import Images, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
@@ -25,8 +24,9 @@ from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
 from classwise.team import Team, joined
-from classwise.threat import Threat
 from classwise.training.averaging import Average
+from classwise.training.beginning import check_folder, check_same, model_spec, training_images, usual_threat
+from classwise.training.chronicle import epoch_rows, numbers, summary
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
 from classwise.training.folder import SCHEMA_VERSION, Run, Which
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -37,11 +37,10 @@ from classwise.training.selection import WithinError
 from classwise.training.sharing import Share, agreed, sharing_buffers, synchronised
 from classwise.training.state import load_state, save_state
 from classwise.training.unlabelled import appended, keep, pseudo_labelled
+from classwise.training.validating import shared_outputs, summed_up
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
-IN_FORCE = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
-"""The class settings that an epoch's rows hold, a number each; the law of targets comes on top, a list for a class."""
 
 
 def train(
@@ -107,24 +106,12 @@ def _train(
     parts, out = plan.parts(), run.path
     if plan.model.sync_batch_norm and torch.device(device).type != "cuda":
         raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
-    if run.path.exists() and not run.path.is_dir():
-        raise UserError(f"{out} is a file; give a folder for the run")
-    if run.recipe_file.is_file() and not resume:
-        raise UserError(f"{out} holds another run; give another folder, or --resume to go on with it")
-    if run.path.is_dir() and not run.recipe_file.is_file() and any(run.path.iterdir()):
-        raise UserError(f"{out} is not empty and holds no run; give a new folder")
-    settings = plan.data
-    images = (
-        data
-        if isinstance(data, Images)
-        else load_data(
-            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
-        )
-    )
-    threat = parts.threat or _usual_threat(images)
+    check_folder(run, resume=resume)
+    images = data if isinstance(data, Images) else training_images(plan.data)
+    threat = parts.threat or usual_threat(images)
     plan = plan.completed(threat)
     if run.recipe_file.is_file():
-        _check_same(run, plan, images, team)
+        check_same(run, plan, images, team)
     extra = pseudo_labelled(plan, images, run, device, unlabelled)
     agreed(team, {"recipe": plan.digest(), "data": images.fingerprint(), "folder": str(out)} if team.size > 1 else {})
     if team.size > 1:
@@ -137,30 +124,6 @@ def _train(
         Trainer(plan, parts, images, run, device, progress, extra, team).run_all()
     team.meet()
     return Run(run.path)
-
-
-def _usual_threat(images: Images) -> Threat:
-    known = named_set(images)
-    if known is not None:
-        return Threat.parse(known.threat)
-    raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
-
-
-def _check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
-    """Refuse to resume a run with another recipe or other data."""
-    if run.recipe.digest() != plan.digest():
-        before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(plan)
-        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
-        remedy = "resume with the same, or give another folder"
-        if field == "batch_size":
-            each, left = divmod(before[field], team.size)
-            remedy += f"; in {team.size} processes --set batch_size={each}" if team.size > 1 and not left else ""
-        raise UserError(
-            f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
-            f"now {json.dumps(now[field])}; {remedy}"
-        )
-    if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
-        raise UserError(f"{run.path} was begun on other images than these; give another folder")
 
 
 class Trainer:
@@ -420,7 +383,7 @@ class Trainer:
             for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
         ]
         for split, values in splits.items():
-            self.rows += self._epoch_rows(split, values, settings)
+            self.rows += epoch_rows(self.epoch, split, values, settings, self.classes.names)
         for which, model in kept.items():
             self._save(which, model)
             values = splits["valid" if which == "last" else "valid-average"]
@@ -429,60 +392,25 @@ class Trainer:
             with replacing(self.folder.epochs_file) as temporary:
                 pd.DataFrame(self.rows).to_parquet(temporary, index=False)
             write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
-        self.progress.say(self._summary(splits, seconds))
+        begun = f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"
+        self.progress.say("; ".join([begun, *summary(splits, self.classes.names, self.average.news)]))
         if isinstance(self.progress, Measured):
-            self.progress.measured(self.epoch, self._numbers())
+            rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
+            self.progress.measured(self.epoch, rate | numbers([row for row in self.rows if row["epoch"] == self.epoch]))
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
-        """Clean and robust accuracy of each class on the validation split, under the final point of its attack.
+        """Clean and robust accuracy of each class on the validation split, and what else is read.
 
         For a selection that compares epochs image by image also ``scores``, the soft score of each image.
         """
         if self.valid is None:
             return {}
-        engine = Engine(
-            model,
-            compute=self.recipe.compute,
-            batch=max(32, self.recipe.batch_size),
-            stop="never",
-            seed=self.recipe.seed,
-        )
         assert self.parts.threat is not None
-        share = Share(self.team, len(self.valid))
-        mine = self.valid.take(torch.arange(len(self.valid))[share.rows]) if self.team.size > 1 else self.valid
-        batches = list(mine.batches(engine.batch))
-        logits = torch.cat(list(engine.predict(batch.x for batch in batches)))
-        attacked = torch.zeros_like(logits)
-        robust = torch.zeros(len(mine), dtype=torch.bool, device=self.device)
-        soft = torch.zeros(len(mine), device=self.device)
-        jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
-        for done in engine.attack(self.parts.validation_attack, self.parts.threat, jobs):
-            robust[done.row] = ~done.broken
-            attacked[done.row] = done.logits
-            soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
-        logits, attacked, soft = share.whole(logits), share.whole(attacked), share.whole(soft)
-        clean, robust = logits.argmax(1) == self.valid.y, share.whole(robust.int()).bool()
-        count = self.valid.class_counts().float()
-        found = {"count": count}
-        for name, values in (
-            ("loss", cross_entropy(logits, self.valid.y)),
-            ("divergence", divergence(logits, attacked)),
-        ):
-            if f"valid.{name}" in self.reads:
-                total = torch.zeros_like(count).index_add_(0, self.valid.y, values)
-                found[name] = torch.where(count > 0, total / count, torch.nan)
-        for name, right in (("clean", clean), ("robust", robust)):
-            hits = torch.bincount(self.valid.y[right], minlength=len(self.classes)).float()
-            found[name] = torch.where(count > 0, hits / count, torch.nan)
+        attack, threat = self.parts.validation_attack, self.parts.threat
+        said = shared_outputs(model, self.valid, attack, threat, self.recipe, self.team)
+        found = summed_up(said, self.valid.y, len(self.classes), self.reads)
         if isinstance(self.parts.selection, WithinError):
-            found["scores"] = soft
-        if "valid.soft" in self.reads:
-            sums = torch.zeros_like(count).index_add_(0, self.valid.y, soft)
-            found["soft"] = torch.where(count > 0, sums / count, torch.nan)
-        if "valid.average_confidence" in self.reads:
-            shares = torch.zeros(len(count), len(count), device=self.device)
-            shares.index_add_(0, self.valid.y, attacked.float().softmax(1))
-            found["confidence"] = torch.where(count[:, None] > 0, shares / count[:, None], torch.nan)
+            found["scores"] = said.soft
         return found
 
     def _averaged(self) -> nn.Module:
@@ -490,27 +418,6 @@ class Trainer:
         model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
         model.load_state_dict(self.average.weights)
         return model
-
-    def _epoch_rows(self, split: str, values: Mapping[str, Tensor], settings: ClassSettings) -> list[dict[str, Any]]:
-        """A row per class; what was not measured or not set is null."""
-        if not values:
-            return []
-
-        def column(tensor: Tensor | None) -> Sequence[float | None]:
-            if tensor is None:
-                return [None] * len(self.classes)
-            return [None if value != value else value for value in tensor.double().tolist()]  # NaN
-
-        columns = {"count": [int(value) for value in values["count"].tolist()]}
-        measured = {name: column(values.get(name)) for name in ("clean", "robust")}
-        in_force = {name: column(getattr(settings, name) if split == "train" else None) for name in IN_FORCE}
-        target = [None] * len(self.classes) if settings.target is None or split != "train" else settings.target.tolist()
-        table = {**columns, **measured, **in_force, "target": target}
-        return [
-            {"epoch": self.epoch, "split": split, "class": name, "label": label}
-            | {key: cells[label] for key, cells in table.items()}
-            for label, name in enumerate(self.classes.names)
-        ]
 
     def _save_state(self) -> None:
         if self.team.first:
@@ -541,51 +448,3 @@ class Trainer:
     def tell(self, **event: Any) -> None:
         """Note an event of this epoch."""
         self.events.append({"epoch": self.epoch, **event})
-
-    def _numbers(self) -> dict[str, float]:
-        """What the epoch's rows hold, by split, quantity and class, and the learning rate of its last step."""
-        names = ("clean", "robust", *IN_FORCE)
-        rows = [row for row in self.rows if row["epoch"] == self.epoch]
-        found = {f"{row['split']}/{name}/{row['class']}": row[name] for row in rows for name in names}
-        rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
-        return rate | {name: float(value) for name, value in found.items() if value is not None}
-
-    def _summary(self, splits: Mapping[str, Mapping[str, Tensor]], seconds: float) -> str:
-        parts = [f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"]
-        for split, values in splits.items():
-            robust = values.get("robust")
-            if robust is not None and not robust.isnan().all():
-                weights = values["count"] / values["count"].sum()
-                overall = float((robust.nan_to_num() * weights).sum())
-                worst = int(robust.nan_to_num(nan=torch.inf).argmin())
-                lowest = f"{float(robust[worst]):.1%} ({self.classes.names[worst]})"
-                parts.append(f"{split} robust {overall:.1%}, worst {lowest}")
-        if self.average.news is not None:
-            news = self.average.news
-            plain = ", no epoch has passed: the plain average is kept" if news["plain_average_kept"] else ""
-            parts.append("average: " + ("admitted" if news["admitted"] else "refused") + plain)
-        return "; ".join(parts)
-
-
-def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
-    """What `build_model` needs: the recipe's model, sized for the data, with the data's normalisation inside."""
-    mean, std = _normalisation(images)
-    return {
-        "name": recipe.model.name,
-        "num_classes": images.num_classes,
-        "in_channels": images.shape[0],
-        "width": recipe.model.width,
-        "mean": mean,
-        "std": std,
-        **recipe.model.options,
-    }
-
-
-def _normalisation(images: Images) -> tuple[list[float], list[float]]:
-    """The named set's usual constants; for other data, what these images have, measured on up to 10,000 of them."""
-    known = named_set(images)
-    if known is not None:
-        return list(known.mean), list(known.std)
-    part = images.pixels(slice(0, 10_000)).cpu()
-    std = part.std((0, 2, 3)).clamp_min(1e-3)
-    return [round(value, 4) for value in part.mean((0, 2, 3)).tolist()], [round(value, 4) for value in std.tolist()]

@@ -1,0 +1,89 @@
+"""What a run begins with: data that fit, a radius, a network sized for the data; and whether a folder is that run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from classwise.data import Images, load_data, named_set
+from classwise.errors import UserError
+from classwise.team import Team
+from classwise.threat import Threat
+from classwise.training.folder import Run
+from classwise.training.recipe import DataSettings, Recipe
+
+
+def check_folder(run: Run, *, resume: bool) -> None:
+    """Refuse a folder that a run must not be written into.
+
+    Raises:
+        UserError: if it is a file, holds another run (unless that is to go on), or holds something else.
+    """
+    out = run.path
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder for the run")
+    if run.recipe_file.is_file() and not resume:
+        raise UserError(f"{out} holds another run; give another folder, or --resume to go on with it")
+    if out.is_dir() and not run.recipe_file.is_file() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run; give a new folder")
+
+
+def training_images(settings: DataSettings) -> Images:
+    """The training images that a recipe names."""
+    return load_data(
+        settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+    )
+
+
+def usual_threat(images: Images) -> Threat:
+    """The radius that the field uses for a data set known by name.
+
+    Raises:
+        UserError: for other data.
+    """
+    known = named_set(images)
+    if known is not None:
+        return Threat.parse(known.threat)
+    raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
+
+
+def check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
+    """Refuse to resume a run with another recipe or other data."""
+    if run.recipe.digest() != plan.digest():
+        before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(plan)
+        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        remedy = "resume with the same, or give another folder"
+        if field == "batch_size":
+            each, left = divmod(before[field], team.size)
+            remedy += f"; in {team.size} processes --set batch_size={each}" if team.size > 1 and not left else ""
+        raise UserError(
+            f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
+            f"now {json.dumps(now[field])}; {remedy}"
+        )
+    if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
+        raise UserError(f"{run.path} was begun on other images than these; give another folder")
+
+
+def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
+    """What `build_model` needs: the recipe's model, sized for the data, with the data's normalisation inside."""
+    mean, std = _normalisation(images)
+    return {
+        "name": recipe.model.name,
+        "num_classes": images.num_classes,
+        "in_channels": images.shape[0],
+        "width": recipe.model.width,
+        "mean": mean,
+        "std": std,
+        **recipe.model.options,
+    }
+
+
+def _normalisation(images: Images) -> tuple[list[float], list[float]]:
+    """The named set's usual constants; for other data, what these images have, measured on up to 10,000 of them."""
+    known = named_set(images)
+    if known is not None:
+        return list(known.mean), list(known.std)
+    part = images.pixels(slice(0, 10_000)).cpu()
+    std = part.std((0, 2, 3)).clamp_min(1e-3)
+    return [round(value, 4) for value in part.mean((0, 2, 3)).tolist()], [round(value, 4) for value in std.tolist()]

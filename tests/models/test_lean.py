@@ -133,6 +133,10 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
             assert logits.dtype == gradient.dtype == torch.float32
             assert alike(logits, exact[0]) > 0.999
             assert alike(gradient, exact[1]) > 0.9
+        with lean(model, Compute(channels_last=True)) as forward:
+            logits, gradient = both(forward, x)
+        assert torch.allclose(logits, exact[0], rtol=1e-4, atol=1e-4)
+        assert alike(gradient, exact[1]) > 0.9999
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
         assert all(torch.equal(one, other) for one, other in zip(both(Compute().forward(model), x), exact, strict=True))
 

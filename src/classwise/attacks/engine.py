@@ -9,6 +9,7 @@ image's result does not depend on which others are evaluated, nor on the order.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -163,14 +164,15 @@ class Engine:
     @contextmanager
     def borrowed(self, attack: Attack) -> Iterator[Counted]:
         """The model as an attack sees it, computed as `Compute` says or precisely; afterwards it is as it was found."""
+        compute = self._compute
         with evaluating(self.model), frozen(self.model):
+            if compute.dtype == "float32" or compute.compile:
+                yield Counted(self._exact if attack.precise else self._plain, self.model)
+                return
             if attack.precise:
-                yield Counted(self._exact, self.model)
-            elif self._compute.dtype == "float32" or self._compute.compile:
-                yield Counted(self._plain, self.model)
-            else:
-                with lean(self.model, self._compute) as forward:
-                    yield Counted(forward, self.model)
+                compute = dataclasses.replace(compute, dtype="float32")
+            with lean(self.model, compute) as forward:
+                yield Counted(forward, self.model)
 
     def rooms(self, attack: Attack) -> _Rooms:
         """What is known of smaller batches for this attack: each is tried once, however many streams it sees."""

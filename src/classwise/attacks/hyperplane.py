@@ -40,13 +40,15 @@ def _level(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
     """The t ≥ 0 at which sum_i rate_i min(t, knee_i) is what is needed, (N, 1); infinite where it never is.
 
     The sum is concave and piecewise linear in t, so Newton's steps from 0 stay below the answer and end on its piece.
-    Each step divides (what is missing) times (the slope) by at least 4, so the number of rounds can be fixed.
+    Each step divides (what is missing) times (the slope) by at least 4, so the number of rounds can be fixed. A row
+    that has arrived stays where it is, so it does not matter for how long others are on their way.
     """
     level = torch.zeros_like(need)
     for _ in range(_ROUNDS):
-        reached = torch.linalg.vecdot(rate, torch.minimum(level[:, None], knee))
+        missing = need - torch.linalg.vecdot(rate, torch.minimum(level[:, None], knee))
         slope = torch.linalg.vecdot(rate, (knee > level[:, None]).to(rate.dtype))
-        missing = need - reached
-        beyond = torch.where(missing > 0, torch.inf, level)
-        level = torch.where(slope > 0, (level + missing / slope).clamp_min(0), beyond)
+        higher = torch.where(slope > 0, level + missing / slope, torch.inf)
+        before, level = level, torch.where(missing > 0, higher, level)
+        if level.device.type == "cpu" and torch.equal(before, level):  # elsewhere a look would wait for the device
+            break
     return level[:, None]

@@ -21,16 +21,16 @@ BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 @contextmanager
 def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
-    """The model as a function in lower precision, with fewer operations, for gradients with respect to images.
+    """The model as a function with fewer operations, for gradients with respect to images.
 
     For a network of the zoo it is a twin: normalisation behind a convolution is folded into it, and weights are cast
     and laid out once instead of in every pass. Anybody else's model runs itself, since its Python code may do anything
     (draw noise, count calls) that a twin would lose; so does a network whose code asks for the size of its images.
-    Of these only batch normalisation is shortened (`affine_norms`).
+    Of these only batch normalisation is shortened, in lower precision (`affine_norms`).
 
     Args:
         model: in evaluation mode, frozen, and left alone while the function is used.
-        compute: how passes run; its ``dtype`` is bfloat16.
+        compute: how passes run. In float32 the twin's logits are the model's up to rounding.
     """
     network = _traced(model) if _is_plain(model) else None
     if network is not None:
@@ -88,12 +88,13 @@ def _traced(model: nn.Module) -> fx.GraphModule | None:
 
 def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forward:
     """The copy put to work: it is changed for good."""
+    dtype = getattr(torch, compute.dtype)
     _fold_norms(network)
     for module in network.modules():
         if _is_plain_norm(module):
-            module.forward = _affine(module)  # type: ignore[assignment, method-assign]  # on the instance
+            module.forward = _affine(module, torch.float32)  # type: ignore[assignment, method-assign]  # on the instance
         elif type(module) in (nn.Conv2d, nn.Linear):
-            module.to(torch.bfloat16)
+            module.to(dtype)
     compute.prepare(network.requires_grad_(requires_grad=False))
     scale = 1 / model.std if isinstance(model, Normalized) else None
     shift = -model.mean / model.std if isinstance(model, Normalized) else None
@@ -102,7 +103,7 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
         x = compute.laid_out(x)
         if scale is not None and shift is not None:
             x = torch.addcmul(shift, x, scale)
-        logits: Tensor = network(x.bfloat16())
+        logits: Tensor = network(x.to(dtype))
         return logits.float()
 
     return run
@@ -135,8 +136,8 @@ def _is_plain_norm(module: nn.Module) -> TypeGuard[BatchNorm]:
     return not module.training and module.running_mean is not None
 
 
-def _affine(norm: BatchNorm) -> Callable[[Tensor], Tensor]:
-    """The layer's forward pass: a multiply-add where its input has been cast to lower precision."""
+def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """The layer's forward pass: a multiply-add where its input has been cast to lower precision, or is of these."""
     usual: Callable[[Tensor], Tensor] = norm.forward
     assert norm.running_mean is not None
     assert norm.running_var is not None
@@ -162,7 +163,7 @@ def _affine(norm: BatchNorm) -> Callable[[Tensor], Tensor]:
         return ready[key]
 
     def forward(x: Tensor) -> Tensor:
-        if x.dtype not in (torch.bfloat16, torch.float16) or x.ndim < 3:
+        if x.dtype not in (torch.bfloat16, torch.float16, *more) or x.ndim < 3:
             return usual(x)
         spread, offset = like(x)
         return torch.addcmul(offset, x, spread)

@@ -27,6 +27,9 @@ def test_a_recipes_papers_come_once_each_in_the_order_of_its_parts() -> None:
     assert keys("cfa-trades") == ["zhang2019theoretically", "madry2018towards", "wei2023cfa"]
     assert keys("at-awp-short") == ["madry2018towards", "wu2020adversarial", "rice2020overfitting"]
     assert keys("n-fgsm") == ["madry2018towards", "dejorge2022make", "smith2017cyclical", "wong2020fast"]
+    assert keys("he-mart") == ["wang2020improving", "pang2020boosting", "madry2018towards"]
+    assert keys("faal") == ["madry2018towards", "zhang2024fairness"]
+    assert keys("csr") == ["jin2025enhancing", "madry2018towards"]
     assert keys("standard") == []
     assert keys("awp") == ["wu2020adversarial"]
 

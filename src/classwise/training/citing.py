@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from classwise.errors import unknown
-from classwise.training import AVERAGERS, OBJECTIVES, OPTIMISERS, RATES, SCHEDULES, UPDATES
+from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.recipe import Recipe, recipe_names
 
 
@@ -212,6 +213,57 @@ PAPERS = {
             _CVPR,
             2019,
         ),
+        Paper(
+            "pang2020boosting",
+            "Pang, Tianyu and Yang, Xiao and Dong, Yinpeng and Xu, Kun and Zhu, Jun and Su, Hang",
+            "Boosting Adversarial Training with Hypersphere Embedding",
+            _NEURIPS,
+            2020,
+        ),
+        Paper(
+            "lin2017focal",
+            "Lin, Tsung-Yi and Goyal, Priya and Girshick, Ross and He, Kaiming and Doll{\\'a}r, Piotr",
+            "Focal Loss for Dense Object Detection",
+            "IEEE International Conference on Computer Vision",
+            2017,
+        ),
+        Paper(
+            "benz2021robustness",
+            "Benz, Philipp and Zhang, Chaoning and Karjauv, Adil and Kweon, In So",
+            "Robustness May Be at Odds with Fairness: An Empirical Study on Class-wise Accuracy",
+            "NeurIPS 2020 Workshop on Pre-registration in Machine Learning",
+            2021,
+        ),
+        Paper(
+            "zhang2024fairness",
+            "Zhang, Yanghao and Zhang, Tianle and Mu, Ronghui and Huang, Xiaowei and Ruan, Wenjie",
+            "Towards Fairness-Aware Adversarial Learning",
+            _CVPR,
+            2024,
+        ),
+        Paper(
+            "zhi2025codat",
+            "Zhi, Hongxin and Yu, Hongtao and Li, Shaomei and Zhao, Xiuming and Wu, Yiteng",
+            "Towards Fair Class-wise Robustness: Class Optimal Distribution Adversarial Training",
+            "arXiv preprint arXiv:2501.04527",
+            2025,
+            "article",
+        ),
+        Paper(
+            "jin2025enhancing",
+            "Jin, Gaojie and Wu, Sihao and Liu, Jiaxu and Huang, Tianjin and Mu, Ronghui",
+            "Enhancing Robust Fairness via Confusional Spectral Regularization",
+            _ICLR,
+            2025,
+        ),
+        Paper(
+            "medi2025trix",
+            "Medi, Tejaswini and Jung, Steffen and Keuper, Margret",
+            "TRIX: Trading Adversarial Fairness via Mixed Adversarial Training",
+            "arXiv preprint arXiv:2507.07768",
+            2025,
+            "article",
+        ),
     )
 }
 """Every paper by its key."""
@@ -225,13 +277,13 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fat-trades": ("zhang2020attacks",),
     "at-margin": ("madry2018towards",),
     "bat": ("sun2023improving",),
-    "csr": (),
+    "csr": ("jin2025enhancing",),
     "auto-beta": (),
-    "critical-class": (),
-    "towards-class": (),
+    "critical-class": ("benz2021robustness",),
+    "towards-class": ("benz2021robustness",),
     "lis": (),
     "cmp": (),
-    "trix": (),
+    "trix": ("medi2025trix",),
     "frl": ("xu2021robust",),
     "dafa": ("lee2024dafa",),
     "dafa-average": ("lee2024dafa",),
@@ -250,6 +302,14 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fawa": ("wei2023cfa",),
     "fawa-chart": ("wei2023cfa",),
     "fawa-iut": ("wei2023cfa",),
+    "softmax": (),
+    "he": ("pang2020boosting",),
+    "focal": ("lin2017focal",),
+    "mean": (),
+    "normalised": (),
+    "faal": ("zhang2024fairness",),
+    "codat": ("zhi2025codat",),
+    "logit-similarity": ("benz2021robustness",),
     "plain": (),
     "unlabelled": ("carmon2019unlabeled",),
     "awp": ("wu2020adversarial",),
@@ -265,8 +325,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "fgsm": ("goodfellow2015explaining",),
     "n-fgsm": ("dejorge2022make",),
 }
-"""The papers behind each part that a recipe names; those of none are our own, common property, or not entered yet
-(CSR, TRIX)."""
+"""The papers behind each part that a recipe names; those of none are our own, common property, or not published."""
 
 
 def papers(name: str) -> list[Paper]:
@@ -286,11 +345,13 @@ def papers(name: str) -> list[Paper]:
 
 def _parts(recipe: Recipe) -> list[str]:
     """The names of the parts that decide the recipe's numbers, the single-step attack's rate after it."""
-    parts = (recipe.objective, *([] if recipe.objective == "standard" else [recipe.attack]))
+    objective = recipe.objective
+    criterion = [objective["criterion"]] if isinstance(objective, Mapping) and "criterion" in objective else []
+    parts = (objective, *criterion, *([] if objective == "standard" else [recipe.attack]))
     extra = [] if recipe.data.unlabelled is None else ["unlabelled"]
-    rest = (*extra, *recipe.schedules, recipe.update, recipe.optimizer, recipe.rate, recipe.averaging)
+    rest = (*extra, *recipe.schedules, recipe.reduction, recipe.update, recipe.optimizer, recipe.rate, recipe.averaging)
     return [part.partition(":")[0] if isinstance(part, str) else str(part.get("name")) for part in (*parts, *rest)]
 
 
-PARTS = (OBJECTIVES, SCHEDULES, UPDATES, OPTIMISERS, RATES, AVERAGERS)
+PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS)
 """The tables whose every name has its line in `SOURCES`."""

@@ -1,4 +1,4 @@
-"""CODAT: the worst mixture of class losses within a chi-square ball around the uniform one (2025)."""
+"""CODAT: the worst mixture of class losses within a chi-square ball around the uniform one (Zhi et al., 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FAAL's reduction (Zhang et al., AAAI 2024): the worst distribution over the classes in a ball around the uniform."""
+"""FAAL's reduction (Zhang et al., CVPR 2024): the worst distribution over the classes in a ball around the uniform."""
 
 from __future__ import annotations
 

@@ -35,6 +35,10 @@ DATA: Registry[DataSet] = Registry(
         "fashion-mnist": "classwise.data.sets.mnist:FashionMnist",
         "cifar10": "classwise.data.sets.cifar:Cifar10",
         "cifar100": "classwise.data.sets.cifar:Cifar100",
+        "svhn": "classwise.data.sets.svhn:Svhn",
+        "stl10": "classwise.data.sets.stl10:Stl10",
+        "tiny-imagenet": "classwise.data.sets.imagenet:TinyImageNet",
+        "imagenet": "classwise.data.sets.imagenet:ImageNet",
     },
 )
 """The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
@@ -46,6 +50,11 @@ FORMATS: Registry[Format] = Registry(
         "npz": "classwise.data.formats.npz:Npz",
         "idx": "classwise.data.formats.idx:Idx",
         "cifar": "classwise.data.formats.cifar:Cifar",
+        "cifar-binary": "classwise.data.formats.cifar_binary:CifarBinary",
+        "cifar-c": "classwise.data.formats.cifar_c:CifarC",
+        "mat": "classwise.data.formats.mat:Mat",
+        "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",
+        "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
         "folder": "classwise.data.formats.folder:Folder",
     },
 )

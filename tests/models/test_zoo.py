@@ -13,7 +13,7 @@ from classwise.models.preactresnet import PreActResNet
 from classwise.models.small_cnn import SmallCNN
 from classwise.models.wideresnet import WideResNet
 
-NARROW = {"wrn-28-10": 1 / 40, "wrn-34-10": 1 / 40, "wideresnet": 1 / 40}
+NARROW = {"densenet121": 1 / 16, "densenet169": 1 / 16, "wrn-28-10": 1 / 40, "wrn-34-10": 1 / 40, "wideresnet": 1 / 40}
 
 
 def parameters(model: nn.Module) -> int:
@@ -35,6 +35,15 @@ def narrow(name: str, num_classes: int = 4, in_channels: int = 2) -> Classifier:
         ("lenet", 3, 62_006),  # kuangliu/pytorch-cifar
         ("small-cnn", 1, 312_202),  # TRADES, MNIST
         ("resnet18", 3, 11_173_962),  # kuangliu/pytorch-cifar
+        ("resnet50", 3, 23_520_842),  # kuangliu/pytorch-cifar
+        ("vgg16", 3, 14_728_266),  # kuangliu/pytorch-cifar
+        ("vgg19", 3, 20_040_522),  # kuangliu/pytorch-cifar
+        ("densenet121", 3, 6_956_298),  # kuangliu/pytorch-cifar
+        # torchvision's 14,149,480 with 1,000 classes, a stem of 3x3 for that of 7x7 with a norm, and 10 classes
+        ("densenet169", 3, 14_149_480 - 1665 * 1000 + 1665 * 10 - (49 - 9) * 3 * 64 - 2 * 64),
+        ("googlenet", 3, 6_166_250),  # kuangliu/pytorch-cifar
+        # torchvision's 27,161,264 less its side classifier's 3,326,696, with 10 classes for 1,000
+        ("inception-v3", 3, 27_161_264 - 3_326_696 - 2049 * 990),
         ("preactresnet18", 3, 11_172_170),  # CFA, robust_overfitting, fast_adversarial
         ("wrn-28-10", 3, 36_479_194),  # Zagoruyko and Komodakis: 36.5 M
         ("wrn-34-10", 3, 46_160_474),  # TRADES, less the block that is never run: 46.2 M

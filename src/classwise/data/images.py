@@ -170,6 +170,16 @@ class Images:
             raise UserError(f"{name}: {len(x)} images in place of {len(self)}")
         return self._with(x=as_pixels(x, name), name=name)
 
+    def with_labels(self, y: Tensor) -> Images:
+        """The same images with other labels of the same classes.
+
+        Raises:
+            UserError: if the labels are not one per image, or have no class.
+        """
+        labels = as_labels(y, len(self), self.name)
+        check_labels(labels, self.class_names, self.name)
+        return self._with(y=labels.to(self.device))
+
     def with_column(self, key: str, ids: Tensor, names: Sequence[str]) -> Images:
         """The same images with one more `Column`.
 

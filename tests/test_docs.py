@@ -16,6 +16,7 @@ import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
+from classwise.data import CORRUPTIONS, DATA
 from classwise.errors import UserError
 from classwise.settings import make
 from classwise.training.loop import train
@@ -38,6 +39,14 @@ def test_every_guard_has_a_page_and_a_line_of_the_index() -> None:
         assert page.startswith(f"# `{name}`\n")
         for part in ("Looks at", "Why it matters", "What to do", "Passes"):
             assert f"**{part}.** " in page, (name, part)
+
+
+def test_every_data_set_and_corruption_is_described() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z0-9-]+)`", " ".join(re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)))
+    assert named == list(DATA)
+    (listed,) = re.findall(r"^Corruptions: (.*?), with", page, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", listed) == list(CORRUPTIONS)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

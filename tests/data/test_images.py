@@ -135,3 +135,22 @@ def test_device_moves_pixels_labels_and_index() -> None:
     assert {tensor.device.type for tensor in batch} == {"cuda"}
     assert images.fingerprint() == some().fingerprint()
     assert images.take(torch.tensor([1])).index.tolist() == [1]
+
+
+def test_other_pixels_labels_and_names() -> None:
+    images = Images(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0]), ("a", "b"), "some")
+    before = images.fingerprint()
+    other = images.renamed("new").with_labels(torch.tensor([1, 1, 0])).with_pixels(torch.ones(3, 3, 4, 4), "more")
+    other = other.with_column("side", torch.tensor([1, 0, 1]), ("left", "right"))
+    assert (other.name, other.shape, other.y.tolist()) == ("more", (3, 4, 4), [1, 1, 0])
+    assert other.columns["side"].ids.tolist() == [1, 0, 1]
+    assert other.fingerprint() != before == images.fingerprint()
+    assert (images.name, images.y.tolist(), dict(images.columns)) == ("some", [0, 1, 0], {})
+    with pytest.raises(UserError, match="bad: 2 images in place of 3"):
+        images.with_pixels(torch.zeros(2, 1, 2, 2), "bad")
+    with pytest.raises(UserError, match="bad: some pixels are NaN"):
+        images.with_pixels(torch.full((3, 1, 2, 2), torch.nan), "bad")
+    with pytest.raises(UserError, match="label 2 of image 1"):
+        images.with_labels(torch.tensor([0, 2, 0]))
+    with pytest.raises(UserError, match=r"some, column 'side': label 1 of image 2"):
+        images.with_column("side", torch.tensor([0, 0, 1]), ("left",))

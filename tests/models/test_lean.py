@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from classwise.attacks.ascent import PGD
 from classwise.attacks.engine import Engine, Job
 from classwise.compute import FAST, Compute, Forward
 from classwise.models import MODELS, build_model
 from classwise.models.base import Classifier, pooled
-from classwise.models.lean import affine_norms, lean
+from classwise.models.lean import _fold_norms, _traced, affine_norms, lean
 from classwise.models.logits import LogitsModel
 from classwise.threat import Threat
 
@@ -127,18 +127,40 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
         model = trained(build_model(name, num_classes=5, in_channels=3, width=0.125, head=head, **normal))
         before = {key: value.clone() for key, value in model.state_dict().items()}
         exact = both(Compute().forward(model), x)
+        # Deep networks without shortcuts lose much of the gradient to bfloat16; a twin should lose about as much.
+        rounded = alike(both(Compute(dtype="bfloat16").forward(model), x)[1], exact[1])
         for compute in (FAST, Compute(dtype="bfloat16")):
             with lean(model, compute) as forward:
                 logits, gradient = both(forward, x)
             assert logits.dtype == gradient.dtype == torch.float32
             assert alike(logits, exact[0]) > 0.999
-            assert alike(gradient, exact[1]) > 0.9
+            assert alike(gradient, exact[1]) > min(0.9, 0.75 * rounded)
         with lean(model, Compute(channels_last=True)) as forward:
             logits, gradient = both(forward, x)
         assert torch.allclose(logits, exact[0], rtol=1e-4, atol=1e-4)
         assert alike(gradient, exact[1]) > 0.9999
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
         assert all(torch.equal(one, other) for one, other in zip(both(Compute().forward(model), x), exact, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn-")])
+def test_a_twin_is_the_same_function_but_for_rounding(name: str) -> None:
+    x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
+    model = trained(build_model(name, num_classes=5, in_channels=3, width=0.0625)).double()
+    twin = _traced(model)
+    if twin is None:
+        assert name in ("lenet", "small-cnn", "inception-v3"), "code that asks for the size of its images"
+        return
+    _fold_norms(twin)
+    kept = sum(isinstance(module, nn.BatchNorm2d) for module in called(twin))
+    assert kept < sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    for one, other in zip(both(twin, x), both(model, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9 * float(other.abs().max()))
+
+
+def called(network: fx.GraphModule) -> list[nn.Module]:
+    layers = dict(network.named_modules())
+    return [layers[str(node.target)] for node in network.graph.nodes if node.op == "call_module"]
 
 
 def test_a_twin_multiplies_less() -> None:

@@ -13,6 +13,14 @@ from classwise.registry import Registry
 if TYPE_CHECKING:
     from classwise.data.augment import Augmentation as Augmentation
     from classwise.data.augment import crop_flip as crop_flip
+    from classwise.data.corruptions import Corruption as Corruption
+    from classwise.data.corruptions import corrupt as corrupt
+    from classwise.data.derived import by_superclass as by_superclass
+    from classwise.data.derived import coloured_background as coloured_background
+    from classwise.data.derived import only_classes as only_classes
+    from classwise.data.derived import superclass_of as superclass_of
+    from classwise.data.derived import white_background as white_background
+    from classwise.data.derived import without_class as without_class
     from classwise.data.formats.base import Format as Format
     from classwise.data.images import Batch as Batch
     from classwise.data.images import Column as Column
@@ -35,6 +43,10 @@ DATA: Registry[DataSet] = Registry(
         "fashion-mnist": "classwise.data.sets.mnist:FashionMnist",
         "cifar10": "classwise.data.sets.cifar:Cifar10",
         "cifar100": "classwise.data.sets.cifar:Cifar100",
+        "svhn": "classwise.data.sets.svhn:Svhn",
+        "stl10": "classwise.data.sets.stl10:Stl10",
+        "tiny-imagenet": "classwise.data.sets.imagenet:TinyImageNet",
+        "imagenet": "classwise.data.sets.imagenet:ImageNet",
     },
 )
 """The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
@@ -46,6 +58,11 @@ FORMATS: Registry[Format] = Registry(
         "npz": "classwise.data.formats.npz:Npz",
         "idx": "classwise.data.formats.idx:Idx",
         "cifar": "classwise.data.formats.cifar:Cifar",
+        "cifar-binary": "classwise.data.formats.cifar_binary:CifarBinary",
+        "cifar-c": "classwise.data.formats.cifar_c:CifarC",
+        "mat": "classwise.data.formats.mat:Mat",
+        "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",
+        "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
         "folder": "classwise.data.formats.folder:Folder",
     },
 )
@@ -62,25 +79,53 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
 )
 """What a training set-up may do to its images."""
 
+CORRUPTIONS: Registry[Corruption] = Registry(
+    "corruption",
+    {
+        "brightness": "classwise.data.corruptions:Brightness",
+        "contrast": "classwise.data.corruptions:Contrast",
+        "defocus_blur": "classwise.data.corruptions:DefocusBlur",
+        "fog": "classwise.data.corruptions:Fog",
+        "gaussian_blur": "classwise.data.corruptions:GaussianBlur",
+        "gaussian_noise": "classwise.data.corruptions:GaussianNoise",
+        "impulse_noise": "classwise.data.corruptions:ImpulseNoise",
+        "jpeg_compression": "classwise.data.corruptions:JpegCompression",
+        "pixelate": "classwise.data.corruptions:Pixelate",
+        "saturate": "classwise.data.corruptions:Saturate",
+        "shot_noise": "classwise.data.corruptions:ShotNoise",
+        "speckle_noise": "classwise.data.corruptions:SpeckleNoise",
+        "zoom_blur": "classwise.data.corruptions:ZoomBlur",
+    },
+)
+"""Common corruptions, by the names of CIFAR-10-C's files."""
+
 _PUBLIC = {
     "Augmentation": "augment",
     "Batch": "images",
     "Column": "images",
+    "Corruption": "corruptions",
     "DataSet": "sets.base",
     "Format": "formats.base",
     "Images": "images",
     "Stream": "stream",
     "as_data": "stream",
+    "by_superclass": "derived",
+    "coloured_background": "derived",
+    "corrupt": "corruptions",
     "crop_flip": "augment",
     "load_data": "loading",
     "load_split": "splits",
     "named_set": "loading",
+    "only_classes": "derived",
     "save_split": "splits",
     "stratified_split": "splits",
     "stratified_subset": "splits",
+    "superclass_of": "derived",
+    "white_background": "derived",
+    "without_class": "derived",
 }
 
-__all__ = ["AUGMENTATIONS", "DATA", "FORMATS", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["AUGMENTATIONS", "CORRUPTIONS", "DATA", "FORMATS", *_PUBLIC]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -152,6 +152,45 @@ class Images:
             raise UserError(f"{self.name}: no image is left after the choice of rows")
         return part
 
+    def renamed(self, name: str) -> Images:
+        """The same images under another name."""
+        return self._with(name=name)
+
+    def with_pixels(self, x: Tensor, name: str) -> Images:
+        """Other pixels for the same images, which keep labels, `index` and columns.
+
+        Args:
+            x: (N, C, H, W) uint8, or float in [0, 1]; channels and size may differ.
+            name: what the new set is called.
+
+        Raises:
+            UserError: for another number of images, or pixels that are none.
+        """
+        if len(x) != len(self):
+            raise UserError(f"{name}: {len(x)} images in place of {len(self)}")
+        return self._with(x=as_pixels(x, name), name=name)
+
+    def with_labels(self, y: Tensor) -> Images:
+        """The same images with other labels of the same classes.
+
+        Raises:
+            UserError: if the labels are not one per image, or have no class.
+        """
+        labels = as_labels(y, len(self), self.name)
+        check_labels(labels, self.class_names, self.name)
+        return self._with(y=labels.to(self.device))
+
+    def with_column(self, key: str, ids: Tensor, names: Sequence[str]) -> Images:
+        """The same images with one more `Column`.
+
+        Raises:
+            UserError: if the ids are not one per image, or have no name.
+        """
+        where = f"{self.name}, column {key!r}"
+        column = Column(as_labels(ids.cpu(), len(self), where), tuple(names))
+        check_labels(column.ids, column.names, where)
+        return self._with(columns={**self.columns, key: column})
+
     def to(self, device: torch.device | str) -> Images:
         """The same images on another device."""
         return self._with(x=self.x.to(device), y=self.y.to(device), index=self.index.to(device))

@@ -49,10 +49,17 @@ MODELS: Registry[nn.Module] = Registry(
         "lenet": "classwise.models.lenet:LeNet",
         "small-cnn": "classwise.models.small_cnn:SmallCNN",
         "resnet18": "classwise.models.resnet:ResNet",
+        "resnet50": "classwise.models.resnet:resnet50",
         "preactresnet18": "classwise.models.preactresnet:PreActResNet",
         "wideresnet": "classwise.models.wideresnet:WideResNet",
         "wrn-28-10": "classwise.models.wideresnet:wrn_28_10",
         "wrn-34-10": "classwise.models.wideresnet:wrn_34_10",
+        "vgg16": "classwise.models.vgg:vgg16",
+        "vgg19": "classwise.models.vgg:vgg19",
+        "densenet121": "classwise.models.densenet:densenet121",
+        "densenet169": "classwise.models.densenet:densenet169",
+        "googlenet": "classwise.models.googlenet:GoogLeNet",
+        "inception-v3": "classwise.models.inception:InceptionV3",
     },
 )
 

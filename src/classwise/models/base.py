@@ -82,3 +82,15 @@ def channels(count: int, width: float) -> int:
 def pooled(x: Tensor) -> Tensor:
     """The mean over the feature map: (N, F, H, W) to (N, F)."""
     return x.mean(dim=(2, 3))
+
+
+def start_for_relu(network: nn.Module) -> None:
+    """Draw the weights of every convolution so that signals keep their size through ReLUs (He et al., 2015).
+
+    torch's own start lets them fade in deep networks without shortcuts, until a fresh one is blind in evaluation mode.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

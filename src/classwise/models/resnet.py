@@ -1,8 +1,9 @@
-"""ResNet-18 for small images: He et al., Deep Residual Learning for Image Recognition (2016)."""
+"""ResNet-18 and ResNet-50 for small images: He et al., Deep Residual Learning for Image Recognition (2016)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -31,11 +32,35 @@ class BasicBlock(nn.Module):
         return out.add_(skip).relu_()
 
 
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a norm each, plus the input; the last has four times the channels."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv3 = nn.Conv2d(outputs, 4 * outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * outputs)
+        self.shortcut: nn.Sequential | None = None
+        if stride != 1 or inputs != 4 * outputs:
+            convolution = nn.Conv2d(inputs, 4 * outputs, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(4 * outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, 4 * outputs, H/stride, W/stride)."""
+        skip = x if self.shortcut is None else self.shortcut(x)
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        last: Tensor = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(out)), inplace=True)))
+        return last.add_(skip).relu_()
+
+
 class ResNet(Classifier):
     """A ResNet whose first layer is a 3x3 convolution that keeps the resolution; ResNet-18 by default.
 
-    Its keys are those of kuangliu's pytorch-cifar, which most public CIFAR checkpoints follow.
-    11,173,962 parameters at width 1, 10 classes and 3 channels.
+    Its keys are those of kuangliu's pytorch-cifar, which most public CIFAR checkpoints follow. At width 1, 10 classes
+    and 3 channels: 11,173,962 parameters for ResNet-18, 23,520,842 for ResNet-50 (bottleneck blocks).
     """
 
     def __init__(
@@ -45,23 +70,29 @@ class ResNet(Classifier):
         in_channels: int = 3,
         width: float = 1.0,
         blocks: Sequence[int] = (2, 2, 2, 2),
+        bottleneck: bool = False,
     ) -> None:
         super().__init__()
         sizes = [channels(64 * 2**stage, width) for stage in range(4)]
+        grown = [size * 4 if bottleneck else size for size in sizes]
         self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(sizes[0])
-        self.layer1 = _stage(sizes[0], sizes[0], blocks[0], stride=1)
-        self.layer2 = _stage(sizes[0], sizes[1], blocks[1], stride=2)
-        self.layer3 = _stage(sizes[1], sizes[2], blocks[2], stride=2)
-        self.layer4 = _stage(sizes[2], sizes[3], blocks[3], stride=2)
-        self.linear = nn.Linear(sizes[3], num_classes)
+        self.layer1 = _stage(sizes[0], sizes[0], blocks[0], stride=1, bottleneck=bottleneck)
+        self.layer2 = _stage(grown[0], sizes[1], blocks[1], stride=2, bottleneck=bottleneck)
+        self.layer3 = _stage(grown[1], sizes[2], blocks[2], stride=2, bottleneck=bottleneck)
+        self.layer4 = _stage(grown[2], sizes[3], blocks[3], stride=2, bottleneck=bottleneck)
+        self.linear = nn.Linear(grown[3], num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 512 * width)."""
+        """The mean of the last feature map: (N, 512 * width), four times as many with bottlenecks."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         return pooled(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
 
 
-def _stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
-    first = BasicBlock(inputs, outputs, stride)
-    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1) for _ in range(blocks - 1)))
+def _stage(inputs: int, outputs: int, blocks: int, *, stride: int, bottleneck: bool) -> nn.Sequential:
+    block, factor = (Bottleneck, 4) if bottleneck else (BasicBlock, 1)
+    first = block(inputs, outputs, stride)
+    return nn.Sequential(first, *(block(factor * outputs, outputs, 1) for _ in range(blocks - 1)))
+
+
+resnet50 = partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True)

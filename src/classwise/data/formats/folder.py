@@ -22,13 +22,17 @@ class Folder(Format):
 
     Attributes:
         size: if given, every picture is scaled and cut to this square.
+        resize: with ``size``, what the shorter side is scaled to before the square is cut: ``resize=256, size=224``.
+        per_class: if given, only so many pictures of each class, the first by name, are read.
     """
 
     size: Count | None = None
+    resize: Count | None = None
+    per_class: Count | None = None
 
     def accepts(self, path: Path) -> bool:
         """A folder with a picture somewhere in a subfolder."""
-        return path.is_dir() and any(_pictures(folder) for folder in _subfolders(path))
+        return path.is_dir() and any(pictures(folder) for folder in subfolders(path))
 
     def read(self, path: Path, split: str) -> Images:
         """Decode every picture. Without a subfolder of the split, the whole folder is read whatever the split.
@@ -37,12 +41,12 @@ class Folder(Format):
             UserError: for a class without a picture, a corrupt picture, unequal sizes, or a missing split.
         """
         folder = _folder_of_split(path, split)
-        classes = _subfolders(folder)
-        files = [_pictures(one) for one in classes]
+        classes = subfolders(folder)
+        files = [pictures(one)[: self.per_class] for one in classes]
         for one, found in zip(classes, files, strict=True):
             if not found:
                 raise UserError(f"{one} holds no picture; remove this class or fill it")
-        x = stack((str(file), decode(file, str(file), self.size)) for found in files for file in found)
+        x = stack((str(file), decode(file, str(file), self.size, self.resize)) for found in files for file in found)
         y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(found) for found in files]))
         return Images(x, y, [one.name for one in classes], name=path.name, split=split_of_file(folder))
 
@@ -50,7 +54,7 @@ class Folder(Format):
 def _folder_of_split(path: Path, split: str) -> Path:
     if (path / split).is_dir():
         return path / split
-    names = [folder.name for folder in _subfolders(path)]
+    names = [folder.name for folder in subfolders(path)]
     if not names:
         raise UserError(f"{path} has no subfolders; it needs one for each class")
     if set(names) <= _SPLITS:
@@ -58,11 +62,12 @@ def _folder_of_split(path: Path, split: str) -> Path:
     return path
 
 
-def _subfolders(path: Path) -> list[Path]:
+def subfolders(path: Path) -> list[Path]:
+    """The folders in a folder, hidden ones aside, in the order of their names."""
     return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
-def _pictures(folder: Path) -> list[Path]:
+def pictures(folder: Path) -> list[Path]:
     """Every picture below the folder, by suffix, in the order of the names."""
     return sorted(
         file

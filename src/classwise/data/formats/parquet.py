@@ -34,10 +34,12 @@ class Parquet(Format):
     Attributes:
         label: the label column, where the usual choice is not wanted.
         size: if given, every picture is scaled and cut to this square.
+        resize: with ``size``, what the shorter side is scaled to before the square is cut.
     """
 
     label: str | None = None
     size: Count | None = None
+    resize: Count | None = None
 
     def accepts(self, path: Path) -> bool:
         """A file that is Parquet by suffix or content, or a folder that holds such files."""
@@ -61,7 +63,7 @@ class Parquet(Format):
         pictures = _picture_column(tables[0].schema, features, files[0])
         label = _label_column(tables[0].schema, features, self.label, files[0])
         x = stack(
-            (where, decode(content, where, self.size))
+            (where, decode(content, where, self.size, self.resize))
             for file, table in zip(files, tables, strict=True)
             for where, content in _contents(table.column(pictures), file)
         )

@@ -21,25 +21,28 @@ _GREY = ("1", "L", "LA", "La")
 _BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 
 
-def decode(content: bytes | Path, where: str, size: int | None = None) -> Pixels:
+def decode(content: bytes | Path, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
     """Decode one picture.
 
     Args:
         content: the encoded bytes, or the file that holds them.
         where: names the picture in an error.
         size: if given, the shorter side is scaled to it (bilinear) and the middle square is cut out.
+        resize: if given, the shorter side is scaled to this instead; the square of ``size`` is cut out as before.
 
     Returns:
         uint8, (H, W) for a grey picture, else (H, W, 3). Transparency is dropped.
 
     Raises:
-        UserError: if the bytes are not a whole picture with 8 bits a channel.
+        UserError: if the bytes are not a whole picture with 8 bits a channel, or the square is larger than the picture.
     """
+    if resize is not None and not (size and size <= resize):
+        raise UserError(f"resize = {resize} needs a size of at most that, such as size = {resize}; it is {size}")
     try:
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
             picture.load()
             plain = _plain(picture, where)
-            return np.asarray(plain if size is None else _square(plain, size))
+            return np.asarray(plain if size is None else _square(plain, size, resize or size))
     except _BROKEN as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UserError(f"{where} cannot be decoded: {reason}") from error
@@ -64,10 +67,10 @@ def _plain(picture: Image.Image, where: str) -> Image.Image:
     return picture if picture.mode == wanted else picture.convert(wanted)
 
 
-def _square(picture: Image.Image, size: int) -> Image.Image:
+def _square(picture: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = picture.size
-    scale = size / min(width, height)
-    new = (max(size, round(width * scale)), max(size, round(height * scale)))
+    scale = shorter / min(width, height)
+    new = (max(shorter, round(width * scale)), max(shorter, round(height * scale)))
     left, top = (new[0] - size) // 2, (new[1] - size) // 2
     return picture.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 

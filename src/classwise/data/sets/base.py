@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from classwise.data.formats.parquet import Parquet
 from classwise.data.images import Images
 from classwise.errors import UserError
 
@@ -63,6 +64,13 @@ class DataSet(ABC):
         Raises:
             UserError: if the files are there but not as they should be.
         """
+
+    def from_parquet(self, root: Path, split: str) -> Images | None:
+        """The split from ``NAME-SPLIT.parquet`` or from Parquet files in the folder ``NAME``, if they are there."""
+        file, folder = root / f"{self.name}-{split}.parquet", root / self.name
+        if file.is_file():
+            return self.named(Parquet().read(file, split), split)
+        return self.named(Parquet().read(folder, split), split) if Parquet().accepts(folder) else None
 
     def named(self, images: Images, split: str) -> Images:
         """The same pixels and labels under the official names.

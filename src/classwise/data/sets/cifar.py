@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from classwise.data.formats.cifar import Cifar
-from classwise.data.formats.parquet import Parquet
+from classwise.data.formats.cifar_binary import CifarBinary
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet, Remote
 
@@ -16,21 +16,20 @@ class _CifarSet(DataSet):
 
     Attributes:
         official: the folder of the official python version.
+        binary: the folder of the official binary version.
     """
 
     official: ClassVar[str]
+    binary: ClassVar[str]
     shape = (3, 32, 32)
 
     def read(self, root: Path, split: str) -> Images | None:
-        """From the official pickles, else from Parquet."""
-        for folder in (root / self.official, root / self.name / self.official, root):
-            if folder.name == self.official and folder.is_dir():
-                return self.named(Cifar().read(folder, split), split)
-        file = root / f"{self.name}-{split}.parquet"
-        if file.is_file():
-            return self.named(Parquet().read(file, split), split)
-        folder = root / self.name
-        return self.named(Parquet().read(folder, split), split) if Parquet().accepts(folder) else None
+        """From the official pickles, else from the official binary files, else from Parquet."""
+        for name, reader in ((self.official, Cifar()), (self.binary, CifarBinary())):
+            for folder in (root / name, root / self.name / name, root):
+                if folder.name == name and folder.is_dir():
+                    return self.named(reader.read(folder, split), split)
+        return self.from_parquet(root, split)
 
 
 class Cifar10(_CifarSet):
@@ -46,7 +45,7 @@ class Cifar10(_CifarSet):
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
     threat = "Linf:8/255"
-    official = "cifar-10-batches-py"
+    official, binary = "cifar-10-batches-py", "cifar-10-batches-bin"
     remote = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
     )
@@ -87,7 +86,7 @@ class Cifar100(_CifarSet):
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
     threat = "Linf:8/255"
-    official = "cifar-100-python"
+    official, binary = "cifar-100-python", "cifar-100-binary"
     remote = (
         Remote("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),
     )

@@ -1,0 +1,62 @@
+"""The binary version of STL-10: bytes without a header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from classwise.data.formats.base import Format
+from classwise.data.images import Images
+from classwise.errors import UserError
+from classwise.settings import settings
+
+SIDE = 96
+_BYTES = 3 * SIDE * SIDE
+
+
+@settings
+class Stl10Binary(Format):
+    """The folder ``stl10_binary``, or one file of images (``test_X.bin``) beside its labels (``test_y.bin``).
+
+    The files hold each image channel by channel and each channel column by column; labels begin at 1 there, at 0 here.
+    """
+
+    def accepts(self, path: Path) -> bool:
+        """A folder with both files of a split, or a file of images."""
+        if path.is_dir():
+            return any((path / f"{split}_X.bin").is_file() for split in ("train", "test"))
+        return path.name.endswith("_X.bin") and path.is_file()
+
+    def read(self, path: Path, split: str) -> Images:
+        """Read the images and labels of a split.
+
+        Raises:
+            UserError: naming the file that is missing, of a wrong length, or without a label for an image.
+        """
+        folder, part = (path, split) if path.is_dir() else (path.parent, path.name.removesuffix("_X.bin"))
+        images = folder / f"{part}_X.bin"
+        if not images.is_file():
+            raise UserError(f"{folder} has no split {part!r}: there is no {images.name}")
+        pixels = _bytes(images)
+        if pixels.size == 0 or pixels.size % _BYTES:
+            raise UserError(f"{images} has {pixels.size} bytes, no multiple of {_BYTES}: it is truncated; get it again")
+        labels = _bytes(folder / f"{part}_y.bin").astype(np.int64) - 1
+        count = pixels.size // _BYTES
+        if labels.size != count:
+            raise UserError(f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; get both again")
+        x = torch.from_numpy(pixels.reshape(count, 3, SIDE, SIDE)).transpose(2, 3).contiguous()
+        return Images(x, labels, _names(folder), name=path.stem, split=part)
+
+
+def _bytes(file: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    try:
+        return np.fromfile(file, np.uint8)
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _names(folder: Path) -> list[str] | None:
+    file = folder / "class_names.txt"
+    return file.read_text().split() if file.is_file() else None

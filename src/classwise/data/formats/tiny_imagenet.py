@@ -1,0 +1,82 @@
+"""Tiny-ImageNet's folder, as published and as many people rearrange it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from classwise.data.formats.base import Format
+from classwise.data.formats.folder import pictures, subfolders
+from classwise.data.formats.pictures import decode, stack
+from classwise.data.images import Images
+from classwise.errors import UserError
+from classwise.settings import settings
+
+_ANNOTATIONS = "val_annotations.txt"
+
+
+@settings
+class TinyImageNetFolder(Format):
+    """The folder ``tiny-imagenet-200``: ``train/ID/images/*.JPEG`` and either layout of ``val``.
+
+    As published, ``val/images`` holds every picture and ``val/val_annotations.txt`` their classes; rearranged, ``val``
+    has a folder for each class. The labels of ``test`` were never published: the split test is ``val``. Classes are the
+    WordNet ids in ascending order, with the first name of ``words.txt`` where that is there. Grey pictures become RGB.
+    """
+
+    def accepts(self, path: Path) -> bool:
+        """A folder with ``wnids.txt`` and ``train``, or with ``val/val_annotations.txt``."""
+        published = (path / "val" / _ANNOTATIONS).is_file()
+        return path.is_dir() and (published or ((path / "wnids.txt").is_file() and (path / "train").is_dir()))
+
+    def read(self, path: Path, split: str) -> Images:
+        """Decode every picture of the split.
+
+        Raises:
+            UserError: for a missing split, a corrupt picture, or one whose class nothing tells.
+        """
+        if split not in ("train", "test", "val", "valid"):
+            raise UserError(f"{path} has no split {split!r}; it has train and test (the folder val)")
+        folder = path / ("train" if split == "train" else "val")
+        if not folder.is_dir():
+            raise UserError(f"{path} has no folder {folder.name}")
+        if (folder / _ANNOTATIONS).is_file() and (folder / "images").is_dir():
+            labelled = _annotated(folder)
+        else:
+            labelled = [(file, one.name) for one in subfolders(folder) for file in pictures(one)]
+        if not labelled:
+            raise UserError(f"{folder} holds no picture")
+        ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))
+        numbers = {identity: number for number, identity in enumerate(ids)}
+        x = stack((str(file), decode(file, str(file))) for file, _ in labelled)
+        y = torch.tensor([numbers[identity] for _, identity in labelled])
+        words = _words(path / "words.txt")
+        names = [f"{identity} {words[identity]}" if identity in words else identity for identity in ids]
+        return Images(coloured(x), y, names, name=path.name, split=split)
+
+
+def coloured(x: Tensor) -> Tensor:
+    """(N, 3, H, W) of (N, 1 or 3, H, W)."""
+    return x.expand(-1, 3, -1, -1).contiguous() if x.shape[1] == 1 else x
+
+
+def _annotated(folder: Path) -> list[tuple[Path, str]]:
+    """Every picture that the table names, with its class, in the table's order."""
+    rows = [line.split("\t") for line in (folder / _ANNOTATIONS).read_text().splitlines() if line.strip()]
+    for number, row in enumerate(rows, 1):
+        if len(row) < 2:
+            raise UserError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
+    return [(folder / "images" / row[0], row[1]) for row in rows]
+
+
+def _listed(file: Path) -> list[str]:
+    return file.read_text().split() if file.is_file() else []
+
+
+def _words(file: Path) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    rows = (line.split("\t", 1) for line in file.read_text().splitlines())
+    return {row[0]: row[1].split(",")[0].strip() for row in rows if len(row) == 2}

@@ -1,0 +1,114 @@
+"""ImageNet and Tiny-ImageNet, whose classes are WordNet ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from classwise.data.formats.folder import Folder, pictures, subfolders
+from classwise.data.formats.parquet import Parquet
+from classwise.data.formats.tiny_imagenet import TinyImageNetFolder, coloured
+from classwise.data.images import Images
+from classwise.data.sets.base import DataSet
+from classwise.errors import UserError
+
+MOST = 100_000
+"""How many ImageNet pictures are read into memory at once: about 15 GB."""
+
+_HERE = Path(__file__).parent
+_NAMES = dict(line.split(" ", 1) for line in (_HERE / "imagenet-classes.txt").read_text().splitlines())
+_TINY = (_HERE / "tiny-imagenet-classes.txt").read_text().split()
+_COUNTS = Counter(_NAMES.values())
+
+
+def _readable(ids: list[str]) -> tuple[str, ...]:
+    """Each class's name; where two share one, the WordNet id behind it."""
+    return tuple(_NAMES[i] if _COUNTS[_NAMES[i]] == 1 else f"{_NAMES[i]} ({i})" for i in ids)
+
+
+class _WordNetSet(DataSet):
+    """A set whose files name classes by WordNet id, alone or with words behind it.
+
+    Attributes:
+        ids: the ids in the order of the labels, which is ascending.
+    """
+
+    ids: ClassVar[tuple[str, ...]]
+
+    def named(self, images: Images, split: str) -> Images:
+        """The same pixels under the official classes; files of some classes only keep the official numbers.
+
+        Raises:
+            UserError: if the files speak of other classes or another image size.
+        """
+        found = [name.split(" ", 1)[0] for name in images.class_names]
+        if not any(name in self.ids for name in found):
+            return super().named(images, split)
+        stranger = next((name for name in found if name not in self.ids), None)
+        if stranger is not None:
+            raise UserError(f"the files of {self.name} have class {stranger!r}, not its own; load them by their path")
+        official = torch.tensor([self.ids.index(name) for name in found])
+        names = self.class_names
+        return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
+
+
+class TinyImageNet(_WordNetSet):
+    """Tiny-ImageNet (Stanford CS231n): 100,000 and 10,000 colour images of 64x64, 200 classes.
+
+    The test split is the published ``val``; labels of the published ``test`` do not exist.
+    """
+
+    name = "tiny-imagenet"
+    ids = tuple(_TINY)
+    class_names = _readable(_TINY)
+    shape = (3, 64, 64)
+    mean = (0.4802, 0.4481, 0.3975)
+    std = (0.2770, 0.2691, 0.2821)
+    threat = "Linf:8/255"
+
+    def read(self, root: Path, split: str) -> Images | None:
+        """From the folder ``tiny-imagenet-200`` in either layout, else from Parquet."""
+        for folder in (root / "tiny-imagenet-200", root / self.name / "tiny-imagenet-200", root / self.name):
+            if (folder / ("train" if split == "train" else "val")).is_dir():
+                return self.named(TinyImageNetFolder().read(folder, split), split)
+        return self.from_parquet(root, split)
+
+
+class ImageNet(_WordNetSet):
+    """ImageNet (Deng et al. 2009; Russakovsky et al. 2015): 1,000 classes; shorter side to 256, middle square of 224.
+
+    The test split is the published ``val``, sorted into a folder for each WordNet id. The training pictures do not fit
+    into memory: read some of each class, ``load_data("imagenet/train", size=224, resize=256, per_class=50)``.
+    """
+
+    name = "imagenet"
+    ids = tuple(_NAMES)
+    class_names = _readable(list(_NAMES))
+    shape = (3, 224, 224)
+    mean = (0.485, 0.456, 0.406)
+    std = (0.229, 0.224, 0.225)
+    threat = "Linf:4/255"
+
+    def read(self, root: Path, split: str) -> Images | None:
+        """From ``imagenet/val/ID/*.JPEG`` (or ``train``), else from ``imagenet-test.parquet``.
+
+        Raises:
+            UserError: if ``val`` is not sorted into classes, or there are more pictures than memory.
+        """
+        for folder in (root / "imagenet", root / "ImageNet", root / "imagenet-1k", root / "ILSVRC2012"):
+            part = folder / ("val" if split == "test" else split)
+            if not part.is_dir():
+                continue
+            classes = subfolders(part)
+            if not classes:
+                raise UserError(f"{part} has no subfolders; sort its pictures into one for each WordNet id")
+            count = sum(len(pictures(one)) for one in classes)
+            if count > MOST:
+                some = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
+                raise UserError(f"{part} has {count} pictures, more than the {MOST} that are read at once; use {some}")
+            return self.named(Folder(size=self.shape[1], resize=256).read(part, split), split)
+        file = root / f"{self.name}-{split}.parquet"
+        return self.named(Parquet(size=self.shape[1], resize=256).read(file, split), split) if file.is_file() else None

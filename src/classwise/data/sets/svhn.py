@@ -1,0 +1,35 @@
+"""SVHN: house numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from classwise.data.formats.mat import Mat
+from classwise.data.images import Images
+from classwise.data.sets.base import DataSet, Remote
+
+
+class Svhn(DataSet):
+    """SVHN's cropped digits (Netzer et al. 2011): 73,257 and 26,032 colour images of 32x32.
+
+    The 531,131 easier images of ``extra_32x32.mat`` are read by the path of that file.
+    """
+
+    name = "svhn"
+    class_names = tuple("0123456789")
+    shape = (3, 32, 32)
+    mean = (0.4377, 0.4438, 0.4728)
+    std = (0.1980, 0.2010, 0.1970)
+    threat = "Linf:8/255"
+    folder = "svhn"
+    remote = (
+        Remote("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
+        Remote("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"),
+    )
+
+    def read(self, root: Path, split: str) -> Images | None:
+        """From the official .mat files, else from Parquet."""
+        for folder in (root / "svhn", root / "SVHN", root):
+            if (folder / f"{split}_32x32.mat").is_file():
+                return self.named(Mat().read(folder, split), split)
+        return self.from_parquet(root, split)

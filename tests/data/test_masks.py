@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.data import Images
+from classwise.data.masks import GrabCut, mask_quality
+from classwise.errors import UserError
+
+
+def scenes(channels: int = 3, count: int = 8) -> tuple[Images, Tensor]:
+    """Ellipses of two tones on a background of two others, all with noise; and the true masks."""
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
+    pictures, masks = [], []
+    for _ in range(count):
+        middle = 14 + 4 * torch.rand(2, generator=generator)
+        size = 6 + 4 * torch.rand(2, generator=generator)
+        mask = ((rows - middle[0]) / size[0]) ** 2 + ((columns - middle[1]) / size[1]) ** 2 < 1
+        tones = torch.tensor([[0.8, 0.3, 0.2], [0.6, 0.5, 0.1], [0.1, 0.5, 0.3], [0.2, 0.2, 0.6]])[:, :channels]
+        upper = rows < 16
+        which = torch.where(mask, upper.long(), 2 + upper.long())
+        picture = tones[which].permute(2, 0, 1) + 0.05 * torch.randn(channels, 32, 32, generator=generator)
+        pictures.append(picture.clamp(0, 1))
+        masks.append(mask)
+    return Images(torch.stack(pictures), torch.zeros(count, dtype=torch.int64)), torch.stack(masks)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_objects_of_other_colours_are_found(channels: int) -> None:
+    images, true = scenes(channels)
+    masks = GrabCut()(images)
+    quality = mask_quality(masks, true)
+    assert quality.overlap is not None
+    assert quality.overlap > 0.9
+    assert quality.area == pytest.approx(float(true.float().mean()), rel=0.1)
+    assert (quality.empty, quality.full) == (0, 0)
+    assert not masks[:, :2].any(), "outside the rectangle"
+    assert not masks[:, :, -2:].any()
+
+
+def test_a_mask_is_its_image_s_own() -> None:
+    images, _ = scenes()
+    rows = torch.tensor([5, 1])
+    assert torch.equal(GrabCut()(images)[rows], GrabCut()(images.take(rows)))
+
+
+def test_neighbours_smooth() -> None:
+    images, true = scenes()
+    noise = 0.25 * torch.randn(images.x.shape, generator=torch.Generator().manual_seed(1))
+    noisy = Images((images.pixels() + noise).clamp(0, 1), images.y)
+    rough, smooth = (mask_quality(GrabCut(smoothness=value)(noisy), true).overlap for value in (0.0, 2.0))
+    assert rough is not None
+    assert smooth is not None
+    assert smooth > rough
+
+
+def test_flat_images_are_no_trouble() -> None:
+    flat = Images(torch.full((2, 3, 16, 16), 7, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    masks = GrabCut()(flat)
+    assert masks.shape == (2, 16, 16)
+    quality = mask_quality(masks)
+    assert quality.empty + quality.full == 1, "nothing to tell apart, and the numbers say so"
+    assert quality.overlap is None
+
+
+def test_bad_input() -> None:
+    images, true = scenes()
+    with pytest.raises(UserError, match="inset = 16 leaves nothing of images of 32x32"):
+        GrabCut(inset=16)(images)
+    with pytest.raises(UserError, match="are not of the same images"):
+        mask_quality(true, true[:2])

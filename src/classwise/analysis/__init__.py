@@ -19,6 +19,14 @@ ANALYSES: Registry[object] = Registry(
         "gap": "classwise.analysis.gap:gap",
         "norm-link": "classwise.analysis.norms:norm_link",
         "smoothness": "classwise.analysis.smoothness:smoothness",
+        "trend": "classwise.analysis.trends:trend",
+        "fluctuation": "classwise.analysis.trends:fluctuation",
+        "sweep": "classwise.analysis.sweeps:sweep",
+        "ablation": "classwise.analysis.temperatures:ablation",
+        "steps": "classwise.analysis.steps:steps_of",
+        "similarity": "classwise.analysis.similarity:similarity",
+        "extremes": "classwise.analysis.extremes:extremes",
+        "embedding": "classwise.analysis.embedding:embedding",
     },
 )
 """Names of the analyses, in the order of the papers."""

@@ -119,7 +119,7 @@ def kendalls_w(rows: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> A
     sums = np.zeros((permutations, items))
     for row in ranked:
         sums += generator.permuted(np.tile(row, (permutations, 1)), axis=1)
-    reached = np.count_nonzero(12 * _scatter(sums) / whole >= value - 1e-12)
+    reached = int(np.count_nonzero(12 * _scatter(sums) / whole >= value - 1e-12))
     return Agreement(value, (1 + reached) / (1 + permutations))
 
 

@@ -52,8 +52,8 @@ class Extremes(Finding):
     @property
     def table(self) -> pd.DataFrame:
         """The images of both ends."""
-        ends = np.r_[0 : self.count, max(len(self.images) - self.count, self.count) : len(self.images)]
-        return self.images.iloc[ends[ends < len(self.images)]].reset_index(drop=True)
+        place = np.arange(len(self.images))
+        return self.images[(place < self.count) | (place >= len(place) - self.count)].reset_index(drop=True)
 
 
 def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by: By = "p_label") -> Extremes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -57,8 +57,8 @@ class Sweep(Finding):
     def change(self, first: float, second: float, kind: Kind = "window") -> pd.DataFrame:
         """What each class gains from one value to another.
 
-        Columns: ``change``, ``low``, ``high`` (normal, the two runs taken as independent, which is safe where they share
-        their images), ``p`` and ``adjusted`` (Holm over the classes and the overall accuracy).
+        Columns: ``change``, ``low``, ``high`` (normal, the two runs taken as independent, which is safe where they
+        share their images), ``p`` and ``adjusted`` (Holm over the classes and the overall accuracy).
 
         Raises:
             UserError: for a value that is not in the sweep.
@@ -119,7 +119,7 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
     chosen = [inside(int(epoch), run.recipe.epochs, window) for epoch in table.index]
     if not any(chosen):
         raise UserError(f"{run.path} has no epoch between shares {window[0]:g} and {window[1]:g} of its training")
-    kinds: dict[Kind, pd.Series[float]] = {"window": table[chosen].mean(), "last": table.iloc[-1]}
+    kinds: dict[Kind, Any] = {"window": table[chosen].mean(), "last": table.iloc[-1]}
     best = run.best_epoch()
     if best is not None and best + 1 in table.index:
         kinds["best"] = table.loc[best + 1]

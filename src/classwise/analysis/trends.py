@@ -46,7 +46,8 @@ def images_of(run: Run, split: str) -> pd.Series[int]:
     """The images of each class of a split, by label."""
     rows = run.epochs
     rows = rows[rows["split"] == split]
-    return rows[rows["epoch"] == rows["epoch"].max()].set_index("label")["count"].astype(int)
+    found: pd.Series[int] = rows[rows["epoch"] == rows["epoch"].max()].set_index("label")["count"].astype(int)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +114,9 @@ def trend(
             }
         )
         epochs.append(frame)
-        long = table.rename(columns=lambda label, names=names: names[int(label)]).stack().reset_index()
-        classes.append(long.set_axis(["epoch", "class", "accuracy"], axis=1).assign(run=name))
+        wide = table.set_axis([names[int(label)] for label in table.columns], axis=1).rename_axis("epoch").reset_index()
+        long = wide.melt("epoch", var_name="class", value_name="accuracy")
+        classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
         summary[name] = _summary(frame[_inside(frame["epoch"], run.recipe.epochs, window)], name, alpha)
     if not epochs:
         raise UserError("no runs to follow; give one or more")
@@ -218,7 +220,8 @@ def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
         if len(steps) > 1:
             quantile = special.stdtrit(len(steps) - 1, 1 - checked_level(alpha) / 2)
             reach = float(quantile * size.std(ddof=1) / np.sqrt(len(steps)))
-        found |= {key: float(size.mean()), f"{key}_low": size.mean() - reach, f"{key}_high": size.mean() + reach}
+        mean = float(size.mean())
+        found |= {key: mean, f"{key}_low": mean - reach, f"{key}_high": mean + reach}
         if key == "change":
             found["variance"] = float(steps.var())
     weakest = frame["worst_class"].to_numpy()

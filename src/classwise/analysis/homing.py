@@ -5,6 +5,7 @@ kdd21 section 6.1, Definition 6.1 and Figure 4; iclr21 Figure 3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,22 +14,26 @@ import pandas as pd
 import torch
 
 from classwise.analysis.base import Finding
-from classwise.attacks.engine import Stop
-from classwise.auditing.audit import Audit, audit
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Stop
+from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT
-from classwise.auditing.suite import Attacks
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.errors import UserError
 from classwise.progress import Progress
-from classwise.stats.counts import IntArray, ratio
+from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
+from classwise.storage import replacing
+from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.loop import train
 
 ATTACK = "pgd:steps=20,step_size=0.1eps"
-NAME = "homing"
-"""What the audits are called."""
+FILE = "homing.parquet"
+"""In the run without a class: which of the images that were taken for it are right under attack."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +95,7 @@ def homing(
     attack: Attacks = ATTACK,
     which: Which | None = None,
     stop: Stop = "never",
+    compute: Compute = FAST,
     batch: int = 128,
     seed: int = 0,
     device: str = "cpu",
@@ -105,12 +111,13 @@ def homing(
 
     Args:
         run: the base run.
-        out: a folder for the runs ``without-J`` and the audits.
+        out: a folder for the audit of the base run and the runs ``without-J``.
         data: the training images of the base run; None: those that its recipe names.
         test: the images to judge by; None: the test split of that data set.
         attack: one attack.
         which: which of a run's kept models speaks for it; None: `Run.default_weights`.
         stop: as in `audit`, for both rounds alike.
+        compute: how the attack's gradients are computed.
         batch: images on the device at once.
         seed: of the attack.
         device: where to train.
@@ -132,28 +139,26 @@ def homing(
     if data.class_names != test.class_names:
         raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
 
-    def judged(model: Run, images: Images, place: Path) -> Audit:
-        return audit(
-            model.path if which is None else model.weights_file(which),
-            images,
-            run.recipe.threat,
-            [attack] if isinstance(attack, str) else attack,
-            stop=stop,
-            batch=batch,
-            seed=seed,
-            out=place,
-            resume=(place / ABOUT).is_file(),
-            device=device,
-            progress=progress,
-            name=NAME,
-        )
-
-    base = judged(run, test, folder / "base").outcomes
-    attacks = [name for name in base.attacks if name != "clean"]
-    if len(attacks) != 1:
-        raise UserError(f"homing is of one attack, not of {len(attacks)}: {', '.join(attacks)}")
-    rows = base.rows(attacks[0])
-    matrix = base.confusion(attacks[0])
+    suite = parse_attacks(attack, norm_of(run.recipe.threat))
+    if len(suite.attacks) != 1:
+        raise UserError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
+    ((name, chosen),) = suite.attacks.items()
+    base = audit(
+        run.path if which is None else run.weights_file(which),
+        test,
+        run.recipe.threat,
+        {name: chosen},
+        stop=stop,
+        compute=compute,
+        batch=batch,
+        seed=seed,
+        out=folder / "base",
+        resume=(folder / "base" / ABOUT).is_file(),
+        device=device,
+        progress=progress,
+    ).outcomes
+    rows = base.rows(name)
+    matrix = base.confusion(name)
     counts, runs = np.zeros_like(matrix), list[Path | None]()
     for label in range(test.num_classes):
         fooled = rows["index"][(rows["prediction"] == label) & (rows["label"] != label)].to_numpy(dtype=np.int64)
@@ -169,7 +174,28 @@ def homing(
             device=device,
             progress=progress,
         )
-        chosen = torch.isin(test.index.cpu(), torch.tensor(fooled))
-        judgement = judged(again, test.take(chosen), place / "audits" / NAME).outcomes.judged(attacks[0])
-        counts[:, label] = np.bincount(judgement.label[judgement.correct], minlength=test.num_classes)
+        part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
+        engine = Engine(again.model(which).to(device), compute=compute, batch=batch, stop=stop, seed=seed)
+        threat = Threat.parse(str(again.recipe.threat))
+        home = _remembered(place / FILE, lambda: _stands(engine, chosen, part, threat))  # noqa: B023  # called at once
+        counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)
     return Homing(test.class_names, matrix, counts, tuple(runs), alpha)
+
+
+def _stands(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
+    """(N,) which images the model has right on their attacked twins."""
+    found = []
+    for index, x, y in images.to(engine.device).batches(engine.batch):
+        twins = engine.perturb(attack, x, y, threat, index=index)
+        (logits,) = engine.predict([twins])
+        found.append((logits.argmax(1) == y).cpu().numpy())
+    return np.concatenate(found)
+
+
+def _remembered(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
+    """What a file holds, or else is to hold. The audit of the base run has seen that the settings are the same."""
+    if not path.is_file():
+        found = compute()
+        with replacing(path) as temporary:
+            pd.DataFrame({"home": found}).to_parquet(temporary, index=False)
+    return pd.read_parquet(path)["home"].to_numpy(dtype=np.bool_)

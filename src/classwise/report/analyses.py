@@ -89,12 +89,12 @@ def spread(finding: Spread) -> Drawing:
     low, *ends = (f"{100 * edge:.0f}" for edge in finding.edges)
     names = [f"{start}\u2013{end}" for start, end in zip([low, *ends[:-1]], ends, strict=True)]
     panel = Panel(
-        f"classes by accuracy under {finding.attack}, in percent",
+        f"classes, under {finding.attack}",
         finding.count.tolist(),
         finding.low.tolist(),
         finding.high.tolist(),
     )
-    return column_panels("Histogram of class accuracies", names, [panel])
+    return column_panels("Classes by accuracy, in percent", names, [panel])
 
 
 @figure.register

@@ -114,7 +114,8 @@ class Drawing:
     def standalone(self) -> str:
         """An SVG file that holds its own styles, on white paper."""
         head, body = self.svg().split(">", 1)
-        style = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}\n{style_rules()}"
+        page = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}"
+        style = f"{page}\n.hit {{ fill: transparent; }}\n{style_rules()}"
         return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
 
     def figure(self) -> Figure:

@@ -12,8 +12,8 @@ from classwise.report import wording
 from classwise.report.drawing import Drawing, Group, Label, Line, Mark, shorten
 from classwise.report.figures.curves import ticks
 
-WIDTH, HEIGHT = 512.0, 290.0
-LEFT, RIGHT, TOP, BOTTOM = 44.0, 132.0, 34.0, 40.0
+WIDTH, HEIGHT = 540.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 156.0, 34.0, 40.0
 
 
 class Series(NamedTuple):
@@ -129,7 +129,7 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
         Label(
             WIDTH - RIGHT + 7,
             y,
-            f"{shorten(line.name, 12)} {_text(_last(line.y), share=share, difference=difference)}",
+            f"{shorten(line.name, 17)} {_text(_last(line.y), share=share, difference=difference)}",
             _INKS.get(line.style, "text-soft"),
             11 if pitch > 11 else 9.5,
             bold=line.style in _INKS,

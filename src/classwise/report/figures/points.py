@@ -99,17 +99,33 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
         drawing.marks.append(Label(x_of(column), top + SIDE + 16, f"{column:.4g}", "text-soft", 10.5, "middle"))
     drawing.marks.append(Label(left + wide / 2, top + SIDE + 34, axes[0], "text-soft", 10.5, "middle"))
     drawing.marks.append(Label(11, top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90))
-    taken: list[tuple[float, float, float]] = []
+    places = [(x_of(float(a)), y_of(float(b))) for a, b in zip(across, upward, strict=True)]
+    taken = [(a - 5, b - 5, a + 5, b + 5) for a, b in places]
     for at in np.argsort(-upward, kind="stable").tolist():
-        place = x_of(float(across[at])), y_of(float(upward[at]))
+        left_of, top_of = places[at]
         reading = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
-        drawing.marks.append(Group([Dot(*place, 4, "dot-main")], reading))
+        drawing.marks.append(Group([Dot(left_of, top_of, 4, "dot-main")], reading))
         text = shorten(names[at], 14)
-        base = place[1] + 4
-        while any(
-            abs(base - y) < 12 and start < place[0] + width_of(text, 12) and place[0] < end for y, start, end in taken
-        ):
-            base += 2
-        taken.append((base, place[0], place[0] + width_of(text, 12) + 8))
-        drawing.marks.append(Label(place[0] + 8, base, text, "text", 11))
+        label, box = _beside(text, left_of, top_of, taken)
+        taken.append(box)
+        drawing.marks.append(label)
     return drawing
+
+
+_Rectangle = tuple[float, float, float, float]
+
+
+def _beside(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:
+    """A name beside its dot where nothing lies yet: right, left, above or below; else on the right."""
+    size, wide = 11, width_of(text, 11)
+    choices: list[tuple[Label, _Rectangle]] = [
+        (Label(x + 8, y + 4, text, "text", size), (x + 7, y - 6, x + 8 + wide, y + 6)),
+        (Label(x - 8, y + 4, text, "text", size, "end"), (x - 8 - wide, y - 6, x - 7, y + 6)),
+        (Label(x, y - 8, text, "text", size, "middle"), (x - wide / 2, y - 18, x + wide / 2, y - 6)),
+        (Label(x, y + 17, text, "text", size, "middle"), (x - wide / 2, y + 6, x + wide / 2, y + 19)),
+    ]
+    return next((choice for choice in choices if not any(_overlap(choice[1], other) for other in taken)), choices[0])
+
+
+def _overlap(one: _Rectangle, other: _Rectangle) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -84,10 +84,12 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
         parts = [class_differences(pairs, alpha), overall_difference(pairs, alpha)]
         found = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
         spec = outcomes.meta.attacks[member] or {}
+        if "inverse_temperature" not in spec:
+            raise UserError(f"{model!r}: the outcomes do not say which 1/T {member!r} has; give it in attacks' specs")
         frame = pd.DataFrame(
             {
                 "model": model,
-                "inverse_temperature": float(spec.get("inverse_temperature", np.nan)),
+                "inverse_temperature": float(spec["inverse_temperature"]),
                 "class": [*outcomes.class_names, OVERALL],
                 "n": np.append(pairs.count, pairs.count.sum()),
                 "baseline": np.append(pairs.second.accuracy, plain.correct.mean()),

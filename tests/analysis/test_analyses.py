@@ -7,6 +7,7 @@ import inspect
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from classwise.analysis import ANALYSES
@@ -21,9 +22,10 @@ from classwise.analysis.spread import spread
 from classwise.analysis.strength import drop
 from classwise.analysis.temperatures import ablation
 from classwise.auditing.outcomes import Outcomes
+from classwise.data.images import Images
 from classwise.errors import UserError
-from classwise.report.analyses import figure
-from classwise.report.drawing import Drawing
+from classwise.report.analyses import extreme_pictures, figure
+from classwise.report.drawing import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
 
@@ -79,3 +81,17 @@ def test_standalone_files_hide_what_only_answers_to_the_pointer() -> None:
 def test_a_finding_without_a_figure_is_said() -> None:
     with pytest.raises(UserError, match="no figure is known for int"):
         figure(3)  # type: ignore[arg-type]
+
+
+def test_the_ends_of_a_class_as_pictures(tmp_path: Path) -> None:
+    table = outcomes()
+    finding = extremes(table, "strong", 0, count=3)
+    pixels = np.random.default_rng(0).random((len(table), 1, 5, 5))
+    images = Images(pixels[::-1].astype(np.float32), table.labels[::-1], NAMES, index=np.arange(len(table))[::-1])
+    drawing = extreme_pictures(finding, images)
+    shown = [mark.pixels for mark in drawing.marks if isinstance(mark, Picture)]
+    assert np.stack(shown) == pytest.approx(pixels[[*finding.most, *finding.least]], abs=1e-6)
+    assert drawing.svg().count("<image ") == 6
+    drawing.save(tmp_path / "ends.png")
+    with pytest.raises(UserError, match=f"image {finding.most[0]} is not in images"):
+        extreme_pictures(finding, images.take(images.index != int(finding.most[0])))

@@ -7,6 +7,7 @@ from functools import singledispatch
 
 import numpy as np
 import pandas as pd
+import torch
 
 from classwise.analysis.base import Finding
 from classwise.analysis.confusion import Confused
@@ -24,11 +25,13 @@ from classwise.analysis.strength import Drop
 from classwise.analysis.sweeps import Kind, Sweep
 from classwise.analysis.temperatures import Ablation
 from classwise.analysis.trends import Fluctuation, Trend
+from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.report import wording
 from classwise.report.drawing import Drawing
 from classwise.report.figures.columns import Panel, column_panels
 from classwise.report.figures.dots import Value, dot_rows
+from classwise.report.figures.gallery import Row, gallery
 from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.report.figures.lines import Series, line_chart
 from classwise.report.figures.matrix import matrix
@@ -217,12 +220,35 @@ def similarity(finding: Similarity) -> Drawing:
 
 @figure.register
 def extremes(finding: Extremes) -> Drawing:
-    """The images of a class in order of what is left of it; see `classwise.report.pictures` for their pixels."""
+    """The images of a class in order of what is left of it; `extreme_pictures` shows the two ends."""
     values = finding.images[finding.by].to_numpy(dtype=np.float64)
     standing = int(finding.images["correct"].sum())
     title = f"{finding.class_name} under {finding.attack}: {standing} of {len(values)} images stand"
     lines = [Series(_BY[finding.by], list(range(1, len(values) + 1)), values.tolist(), "stroke-main", named=False)]
     return line_chart(title, lines, f"image, sorted by {_BY[finding.by]}", share=finding.by == "p_label")
+
+
+def extreme_pictures(finding: Extremes, images: Images) -> Drawing:
+    """kdd21 E9 as pictures: the most and the least robust images of a class, with what remains of their class.
+
+    Args:
+        finding: from `classwise.analysis.extremes.extremes`.
+        images: the data set that was audited; images are found by their number.
+
+    Raises:
+        UserError: if an image is not in the data set.
+    """
+    place = {int(number): row for row, number in enumerate(images.index.tolist())}
+    values = finding.images.set_index("index")
+    rows = []
+    for title, numbers in (("most robust", finding.most.tolist()), ("least robust", finding.least.tolist())):
+        absent = [number for number in numbers if number not in place]
+        if absent:
+            raise UserError(f"image {absent[0]} is not in {images.name}; give the data set that was audited")
+        captions = [f"{values['p_label'][number]:.2f} {values['prediction'][number]}" for number in numbers]
+        pixels = images.to("cpu").pixels(torch.tensor([place[number] for number in numbers])).numpy()
+        rows.append(Row(f"{title}, by {_BY[finding.by]}: confidence and prediction", pixels, captions))
+    return gallery(f"{finding.class_name} under {finding.attack}", rows)
 
 
 _BY = {"p_label": "confidence in its class", "margin": "margin"}

@@ -100,7 +100,8 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     drawing.marks.append(Label(left + wide / 2, top + SIDE + 34, axes[0], "text-soft", 10.5, "middle"))
     drawing.marks.append(Label(11, top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90))
     places = [(x_of(float(a)), y_of(float(b))) for a, b in zip(across, upward, strict=True)]
-    taken = [(a - 5, b - 5, a + 5, b + 5) for a, b in places]
+    axis = (0.0, 0.0, left - 2, drawing.height)  # names keep off its numbers
+    taken = [axis, *((a - 5, b - 5, a + 5, b + 5) for a, b in places)]
     for at in np.argsort(-upward, kind="stable").tolist():
         left_of, top_of = places[at]
         reading = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"

@@ -11,7 +11,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from classwise.report.inks import INKS, STYLES, style_rules, variables
 from classwise.storage import replacing, write_text
@@ -74,6 +77,16 @@ class Label:
     angle: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A square picture from the data: pixels (C, H, W) in [0, 1], shown without smoothing."""
+
+    x: float
+    y: float
+    side: float
+    pixels: NDArray[np.floating[Any]]
+
+
 @dataclass(frozen=True)
 class Group:
     """Marks that share one hover text; ``box`` (x, y, width, height) also answers to the pointer."""
@@ -83,7 +96,7 @@ class Group:
     box: tuple[float, float, float, float] | None = None
 
 
-Mark = Box | Line | Dot | Label | Group
+Mark = Box | Line | Dot | Label | Picture | Group
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,8 @@ class Drawing:
     def standalone(self) -> str:
         """An SVG file that holds its own styles, on white paper."""
         head, body = self.svg().split(">", 1)
-        style = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}\n{style_rules()}"
+        page = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}"
+        style = f"{page}\n.hit {{ fill: transparent; }}\n{style_rules()}"
         return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
 
     def figure(self) -> Figure:
@@ -158,7 +172,7 @@ def shorten(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
-def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label]:
+def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Picture]:
     for mark in marks:
         if isinstance(mark, Group):
             yield from _flat(mark.marks)
@@ -183,6 +197,11 @@ def _element(mark: Mark) -> str:
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
         inner = "".join(_element(child) for child in mark.marks)
         return f"<g><title>{html.escape(mark.title, quote=False)}</title>{hit}{inner}</g>"
+    if isinstance(mark, Picture):
+        from classwise.report.pictures import data_uri
+
+        place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.side)}" height="{_n(mark.side)}"'
+        return f'<image {place} style="image-rendering: pixelated" href="{data_uri(mark.pixels)}"/>'
     assert mark.style in STYLES, mark.style
     look = f'class="m-{mark.style}"'
     match mark:
@@ -207,13 +226,19 @@ def _opacity(value: float) -> str:
     return f' opacity="{value:.2f}"' if value < 1 else ""
 
 
-def _add(axes: object, mark: Box | Line | Dot | Label, order: int) -> None:
+def _add(axes: object, mark: Box | Line | Dot | Label | Picture, order: int) -> None:
     """Draw one mark on the axes of `Drawing.figure`."""
     from matplotlib import patches
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
     assert isinstance(axes, Axes)
+    if isinstance(mark, Picture):
+        levels = mark.pixels if len(mark.pixels) == 3 else np.repeat(mark.pixels.mean(axis=0, keepdims=True), 3, axis=0)
+        extent = (mark.x, mark.x + mark.side, mark.y + mark.side, mark.y)
+        pixels = np.clip(levels.transpose(1, 2, 0), 0, 1)
+        axes.imshow(pixels, extent=extent, zorder=order, interpolation="nearest", aspect="auto")
+        return
     style = STYLES[mark.style]
     fill = INKS[style.fill].light if style.fill else "none"
     stroke = INKS[style.stroke].light if style.stroke else "none"

@@ -1,0 +1,34 @@
+"""What every analysis returns, and what several ask of outcomes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import pandas as pd
+
+from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.errors import UserError
+
+
+class Finding(ABC):
+    """What an analysis found: numbers with their intervals, and nothing that has to be computed again."""
+
+    @property
+    @abstractmethod
+    def table(self) -> pd.DataFrame:
+        """Everything that a figure of it shows, for a file or another tool; accuracies are fractions."""
+
+
+def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
+    """The rows of an attack, if they show the last iterate of every image.
+
+    Raises:
+        UserError: if the audit stopped at the first breaking image, or left images out: then predictions and
+            confidences are those of images that the attack had not finished with.
+    """
+    rows = outcomes.rows(attack)
+    if outcomes.member(attack) != CLEAN and outcomes.meta.stop == "broken":
+        raise UserError(f"{attack!r} was stopped as soon as an image broke; audit with stop='never' for this analysis")
+    if (rows["status"] == "skipped").any():
+        raise UserError(f"{attack!r} skipped images that were broken before; audit without a cascade for this analysis")
+    return rows

@@ -1,0 +1,127 @@
+"""Do attacks, defences and networks agree on which classes are weak?
+
+kdd21 section 4.3 (claims on Table 1); benz20 section 3.2 (weak classes over networks and over optimisation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import FloatArray
+from classwise.stats.intervals import Estimate
+from classwise.stats.ranks import Agreement, kendalls_w, spearman_matrix
+from classwise.stats.resampling import percentiles, resampled_accuracies
+
+_DRAWN = 400
+"""Resamples that all pairs are correlated on; the ends of an interval need no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency(Finding):
+    """How alike several rankings of the classes are.
+
+    Attributes:
+        accuracies: a row for each ranking (attack of a model), a column for each class, fractions.
+        correlations: (m, m) Spearman's correlation of each pair of rows.
+        lowest: the least of the pairs; its interval is NaN where only accuracies were given.
+        mean: of all pairs, likewise.
+        agreement: Kendall's W over all rows, corrected for ties, and its permutation p-value.
+    """
+
+    accuracies: pd.DataFrame
+    correlations: FloatArray
+    lowest: Estimate
+    mean: Estimate
+    agreement: Agreement
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Spearman's correlation of each pair of rankings."""
+        names = list(self.accuracies.index)
+        return pd.DataFrame(self.correlations, index=names, columns=names)
+
+    @property
+    def extremes(self) -> pd.DataFrame:
+        """The lowest and the highest class of each row: columns ``worst`` and ``best``."""
+        return pd.DataFrame({"worst": self.accuracies.idxmin(axis=1), "best": self.accuracies.idxmax(axis=1)})
+
+
+def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int = 0) -> Consistency:
+    """Compare rankings of the classes that are given as accuracies, such as the rows of a printed table.
+
+    Args:
+        accuracies: a row for each ranking, a column for each class; classes that any row lacks are left out.
+        permutations: for the p-value of Kendall's W.
+        seed: of those draws.
+
+    Raises:
+        UserError: if there are fewer than two rows or two classes.
+    """
+    known = accuracies.dropna(axis=1)
+    values = known.to_numpy(dtype=np.float64)
+    correlations = spearman_matrix(values)
+    pairs = _pairs(correlations)
+    agreement = kendalls_w(values, permutations=permutations, seed=seed)
+    unknown = (float("nan"), float("nan"))
+    lowest, mean = Estimate(float(pairs.min()), *unknown), Estimate(float(pairs.mean()), *unknown)
+    return Consistency(known, correlations, lowest, mean, agreement)
+
+
+def ranked_alike(
+    audits: Mapping[str, Outcomes],
+    attacks: Mapping[str, str] | None = None,
+    *,
+    alpha: float = 0.05,
+    resamples: int = _DRAWN,
+    permutations: int = 9999,
+    seed: int = 0,
+) -> Consistency:
+    """Compare the class rankings of several models under several attacks (kdd21 section 4.3).
+
+    For the intervals each model's images are resampled, jointly under its attacks. Noise makes rankings look less alike
+    than they are, and resampling adds as much again: the intervals lie low.
+
+    Args:
+        audits: outcomes by the name of the model.
+        attacks: what to judge by: the name in the outcomes to the name in the result; None: every attack of each.
+        alpha: 1 minus the coverage of the intervals, for new images.
+        resamples: of the images.
+        permutations: for the p-value.
+        seed: of both.
+
+    Raises:
+        UserError: if there are not two rankings, or the models have other classes.
+    """
+    rows, drawn, names = dict[str, FloatArray](), list[FloatArray](), None
+    for model, outcomes in audits.items():
+        if names is not None and names != outcomes.class_names:
+            raise UserError(f"{model!r} has other classes than the first model; rankings need the same classes")
+        names = outcomes.class_names
+        chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
+        judged = [outcomes.judged(name) for name in chosen]
+        if any(len(one.image) != len(judged[0].image) for one in judged):
+            raise UserError(f"{model!r}: the attacks judged other images than each other; audit without a cascade")
+        for name, one in zip(chosen.values(), judged, strict=True):
+            rows[f"{model}, {name}"] = outcomes.counts_of(one).accuracy
+        correct = np.stack([one.correct for one in judged])
+        again = {"resamples": resamples, "seed": seed + len(drawn)}
+        drawn.append(resampled_accuracies(correct, judged[0].label, len(names), **again))
+    if names is None:
+        raise UserError("no rankings to compare; give outcomes of two models, or of one under two attacks")
+    plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
+    present = [name in plain.accuracies.columns for name in names]
+    pairs = np.stack([_pairs(spearman_matrix(draw)) for draw in np.concatenate(drawn, axis=1)[:, :, present]])
+    lowest = percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha)
+    mean = percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha)
+    return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)
+
+
+def _pairs(correlations: FloatArray) -> FloatArray:
+    return correlations[np.triu_indices(len(correlations), k=1)]

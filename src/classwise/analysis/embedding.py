@@ -1,0 +1,195 @@
+"""Features of clean and attacked images on a plane, and how pure their neighbourhoods are.
+
+iclr21 Appendix D, Figure 8: t-SNE separates the two superclasses of CIFAR-10 and mixes the animals. The picture proves
+nothing; the verdict is by the nearest neighbours in the space of the features themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
+from classwise.stats.intervals import two_sided_z
+
+NEIGHBOURS = 10
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding(Finding):
+    """Images on a plane.
+
+    Attributes:
+        attack: whose images are beside the clean ones.
+        class_names: one for each class.
+        points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``.
+        purity: a row for each kind and level (``class``, ``superclass``): ``purity``, the mean share of an image's 10
+            nearest neighbours of its kind, in feature space, that are of its own class or superclass; ``low`` and
+            ``high`` (normal, over images); ``chance``, that share among all other images.
+        by_class: purity of each class at the level ``class``: kinds (columns) by class names.
+    """
+
+    attack: str
+    class_names: tuple[str, ...]
+    points: pd.DataFrame
+    purity: pd.DataFrame
+    by_class: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table of the purity."""
+        return self.purity
+
+
+def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: float = 30.0, seed: int = 0) -> Embedding:
+    """Lay the features of clean and attacked images out on a plane by t-SNE (iclr21 Figure 8).
+
+    Args:
+        audit: with ``keep="features"``.
+        attack: the attack; ``stop="never"`` gives its last iterates.
+        per_class: images of each class at most, the first ones.
+        perplexity: of t-SNE; fewer images than three times as many take a smaller one.
+        seed: of t-SNE.
+
+    Raises:
+        UserError: if no features were kept.
+    """
+    outcomes = audit.outcomes
+    index, clean = audit.kept.get("features", CLEAN)
+    numbers, attacked = audit.kept.get("features", attack)
+    shared, rows, twins = np.intersect1d(index, numbers, return_indices=True)
+    labels = outcomes.labels[np.searchsorted(outcomes.index, shared)]
+    return embedding_of(
+        clean[rows],
+        attacked[twins],
+        labels,
+        outcomes.class_names,
+        attack=attack,
+        index=shared,
+        superclasses=outcomes.meta.superclasses,
+        per_class=per_class,
+        perplexity=perplexity,
+        seed=seed,
+    )
+
+
+def embedding_of(
+    clean: ArrayLike,
+    attacked: ArrayLike,
+    labels: ArrayLike,
+    class_names: Sequence[str],
+    *,
+    attack: str = "attack",
+    index: ArrayLike | None = None,
+    superclasses: Sequence[int] | None = None,
+    per_class: int = 200,
+    components: int = 50,
+    perplexity: float = 30.0,
+    neighbours: int = NEIGHBOURS,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> Embedding:
+    """The same of features.
+
+    Args:
+        clean: (N, F) features of the images.
+        attacked: (N, F) of their attacked twins.
+        labels: (N,) whole numbers in 0 .. C-1.
+        class_names: one for each class.
+        attack: what the second kind is called.
+        index: (N,) the images' numbers; None: 0 .. N-1.
+        superclasses: the superclass of each class, or None.
+        per_class: images of each class at most, the first ones.
+        components: t-SNE sees so many principal components.
+        perplexity: of t-SNE.
+        neighbours: for the purity.
+        alpha: 1 minus the coverage of the intervals.
+        seed: of t-SNE.
+
+    Raises:
+        UserError: if the shapes do not fit, or there are no more images than neighbours.
+    """
+    first, second = np.asarray(clean, dtype=np.float64), np.asarray(attacked, dtype=np.float64)
+    truth = class_labels(labels, len(class_names))
+    if first.ndim != 2 or first.shape != second.shape or len(first) != len(truth):
+        raise UserError(
+            f"features: expected two of shape ({len(truth)}, F), got {first.shape} and {second.shape}; flatten them"
+        )
+    numbers = np.arange(len(truth)) if index is None else np.asarray(index)
+    chosen = _first_of_each(truth, per_class)
+    truth, numbers, kinds = truth[chosen], numbers[chosen], {CLEAN: first[chosen], attack: second[chosen]}
+    if len(truth) <= neighbours:
+        raise UserError(f"{len(truth)} images for {neighbours} neighbours each; give more images")
+    both = np.concatenate(list(kinds.values()))
+    plane = _plane(both, components, perplexity, seed)
+    points = pd.DataFrame(
+        {
+            "index": np.tile(numbers, 2),
+            "label": np.tile(truth, 2),
+            "kind": np.repeat(list(kinds), len(truth)),
+            "x": plane[:, 0],
+            "y": plane[:, 1],
+        }
+    )
+    levels = {"class": truth}
+    if superclasses is not None:
+        levels["superclass"] = np.asarray(superclasses, dtype=np.int64)[truth]
+    rows, by_class = list[dict[str, object]](), dict[str, FloatArray]()
+    for kind, features in kinds.items():
+        near = _nearest(features, neighbours)
+        for level, group in levels.items():
+            share = (group[near] == group[:, None]).mean(axis=1)
+            reach = two_sided_z(alpha) * share.std(ddof=1) / np.sqrt(len(share))
+            size = np.bincount(group)
+            chance = float((size * (size - 1)).sum() / (len(group) * (len(group) - 1)))
+            ends = {"purity": share.mean(), "low": share.mean() - reach, "high": share.mean() + reach}
+            rows.append({"kind": kind, "level": level, **ends, "chance": chance})
+            if level == "class":
+                by_class[kind] = np.array(
+                    [share[truth == c].mean() if (truth == c).any() else np.nan for c in range(len(class_names))]
+                )
+    purity = pd.DataFrame(rows).set_index(["kind", "level"])
+    frame = pd.DataFrame(by_class, index=pd.Index(list(class_names), name="class"))
+    return Embedding(attack, tuple(class_names), points, purity, frame)
+
+
+def _first_of_each(labels: IntArray, most: int) -> BoolArray:
+    """(N,) true for the first ``most`` images of each class."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], labels[order])
+    chosen = np.zeros(len(labels), dtype=np.bool_)
+    chosen[order[np.arange(len(labels)) - starts < most]] = True
+    return chosen
+
+
+def _plane(features: FloatArray, components: int, perplexity: float, seed: int) -> FloatArray:
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    reduced = features
+    if features.shape[1] > components and len(features) > components:
+        reduced = PCA(components, svd_solver="full").fit_transform(features)
+    wide = min(perplexity, (len(features) - 1) / 3)
+    found: FloatArray = TSNE(2, perplexity=wide, init="pca", random_state=seed, n_jobs=1).fit_transform(reduced)
+    return found
+
+
+def _nearest(features: FloatArray, neighbours: int) -> IntArray:
+    """(N, k) the rows of the nearest other images by Euclidean distance."""
+    squares = (features**2).sum(axis=1)
+    found = np.empty((len(features), neighbours), dtype=np.int64)
+    for start in range(0, len(features), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(features)))
+        distance = squares[rows, None] + squares[None] - 2 * features[rows] @ features.T
+        distance[np.arange(len(rows)), rows] = np.inf
+        found[rows] = np.argpartition(distance, neighbours - 1, axis=1)[:, :neighbours]
+    return found

@@ -1,0 +1,89 @@
+"""The most and the least robust images of a class.
+
+kdd21 section 6.2 (E9): the images of class 3 sorted by the confidence in their class on the attacked image; the top
+ones have a white background.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import IntArray
+
+By = Literal["p_label", "margin"]
+
+
+@dataclass(frozen=True, eq=False)
+class Extremes(Finding):
+    """The two ends of a class.
+
+    Attributes:
+        attack: the attack.
+        class_name: the class.
+        by: what the images are sorted by.
+        images: every image of the class, the most robust first: ``index``, ``p_label``, ``margin``, ``correct`` and
+            ``prediction`` (a name), on the attacked image.
+        count: how many of each end are meant.
+    """
+
+    attack: str
+    class_name: str
+    by: By
+    images: pd.DataFrame
+    count: int
+
+    @property
+    def most(self) -> IntArray:
+        """The numbers of the most robust images, the most robust first."""
+        return self.images["index"].to_numpy(dtype=np.int64)[: self.count]
+
+    @property
+    def least(self) -> IntArray:
+        """The numbers of the least robust images, the least robust first."""
+        return self.images["index"].to_numpy(dtype=np.int64)[::-1][: self.count]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The images of both ends."""
+        place = np.arange(len(self.images))
+        return self.images[(place < self.count) | (place >= len(place) - self.count)].reset_index(drop=True)
+
+
+def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by: By = "p_label") -> Extremes:
+    """Sort the images of a class by what is left of their class on the attacked image (kdd21 section 6.2).
+
+    Ties go to the lower number. Where an audit stopped at the first breaking image, the order below 0 margin is that of
+    these; ``stop="never"`` gives the paper's.
+
+    Args:
+        outcomes: of any audit that knows confidences or margins.
+        attack: the attack.
+        label: the number of the class.
+        count: images of each end.
+        by: ``"p_label"``, the confidence in the class, or ``"margin"``, its logit minus the largest other one.
+
+    Raises:
+        UserError: for a class that is not there, or if the outcomes do not know what to sort by.
+    """
+    if not 0 <= label < outcomes.num_classes:
+        raise UserError(
+            f"class {label} is not one of the {outcomes.num_classes} classes 0 .. {outcomes.num_classes - 1}"
+        )
+    if count < 1:
+        raise UserError(f"count = {count}: give the images of each end, 1 or more")
+    rows = outcomes.rows(attack)
+    rows = rows[(rows["label"] == label) & rows[by].notna()]
+    name = outcomes.class_names[label]
+    if rows.empty:
+        raise UserError(f"no {by} is known of images of {name!r} under {attack!r}; audit the model")
+    rows = rows.sort_values([by, "index"], ascending=[False, True], kind="stable")
+    names = [outcomes.class_names[int(each)] for each in rows["prediction"]]
+    kept = rows[["index", "p_label", "margin", "correct"]].assign(prediction=names).reset_index(drop=True)
+    return Extremes(outcomes.member(attack), name, by, kept, min(count, len(kept)))

@@ -1,0 +1,201 @@
+"""Misclassified and homing matrices: of the images of i that are taken for j, how many come home without j?
+
+kdd21 section 6.1, Definition 6.1 and Figure 4; iclr21 Figure 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from classwise.analysis.base import Finding
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Stop
+from classwise.auditing.audit import audit
+from classwise.auditing.result import ABOUT
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.compute import FAST, Compute
+from classwise.data.images import Images
+from classwise.data.loading import load_data
+from classwise.errors import UserError
+from classwise.progress import Progress
+from classwise.stats.counts import BoolArray, IntArray, ratio
+from classwise.stats.intervals import wilson
+from classwise.storage import replacing
+from classwise.threat import Threat
+from classwise.training.folder import Run, Which
+from classwise.training.loop import train
+
+ATTACK = "pgd:steps=20,step_size=0.1eps"
+FILE = "homing.parquet"
+"""In the run without a class: which of the images that were taken for it are right under attack."""
+
+
+@dataclass(frozen=True, eq=False)
+class Homing(Finding):
+    """Counts of images by class (row) and the class that they were taken for (column).
+
+    Attributes:
+        class_names: one for each class.
+        matrix: (C, C) int64, the confusion matrix of the base model under attack; its diagonal is what stands.
+        homing: (C, C) int64, those of ``matrix``, off the diagonal, that are robust for a model that was trained
+            without the class of the column.
+        runs: the folder of the model without each class; None where no image was taken for the class.
+        alpha: 1 minus the coverage of the intervals.
+    """
+
+    class_names: tuple[str, ...]
+    matrix: IntArray
+    homing: IntArray
+    runs: tuple[Path | None, ...]
+    alpha: float = 0.05
+
+    @property
+    def misclassified(self) -> IntArray:
+        """(C, C) ``matrix`` with zeros on the diagonal: kdd21 Figure 4a."""
+        off: IntArray = self.matrix * ~np.eye(len(self.matrix), dtype=np.bool_)
+        return off
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each pair with a misclassified image, the most frequent first.
+
+        Columns: ``truth`` and ``taken_for`` (names), ``misclassified`` and ``homing`` (counts), ``share`` (the second
+        of the first) with ``low`` and ``high`` (Wilson; for new images and these models).
+        """
+        errors = self.misclassified
+        truth, taken = np.nonzero(errors)
+        count, home = errors[truth, taken], self.homing[truth, taken]
+        low, high = wilson(home, count, self.alpha)
+        names = np.asarray(self.class_names, dtype=object)
+        columns = {
+            "truth": names[truth],
+            "taken_for": names[taken],
+            "misclassified": count,
+            "homing": home,
+            "share": ratio(home, count),
+            "low": low,
+            "high": high,
+        }
+        frame = pd.DataFrame(columns).sort_values("misclassified", ascending=False, kind="stable")
+        return frame.reset_index(drop=True)
+
+
+def homing(
+    run: Run,
+    *,
+    out: str | Path,
+    data: Images | None = None,
+    test: Images | None = None,
+    attack: Attacks = ATTACK,
+    which: Which | None = None,
+    stop: Stop = "never",
+    compute: Compute = FAST,
+    batch: int = 128,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    alpha: float = 0.05,
+) -> Homing:
+    """Train without each class in turn, and attack anew the images that had been taken for it (kdd21 Definition 6.1).
+
+    The recipe is the run's own, its labels and all its outputs kept; only the class's training images go. The costs are
+    C trainings, one audit of the base model, and one of all its misclassified images: an image is attacked once more,
+    on the model without the class that it was taken for. A class that nothing is taken for is not trained without.
+    Everything lies in ``out``, and a call that was killed goes on where it was.
+
+    Args:
+        run: the base run.
+        out: a folder for the audit of the base run and the runs ``without-J``.
+        data: the training images of the base run; None: those that its recipe names.
+        test: the images to judge by; None: the test split of that data set.
+        attack: one attack.
+        which: which of a run's kept models speaks for it; None: `Run.default_weights`.
+        stop: as in `audit`, for both rounds alike.
+        compute: how the attack's gradients are computed.
+        batch: images on the device at once.
+        seed: of the attack.
+        device: where to train.
+        progress: who is told how it goes.
+        alpha: 1 minus the coverage of the intervals.
+
+    Raises:
+        UserError: if the base run is not finished, the data are of other classes, or ``out`` holds something else.
+    """
+    if not run.complete:
+        raise UserError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
+    settings, folder = run.recipe.data, Path(out)
+    if data is None:
+        data = load_data(
+            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+        )
+    if test is None:
+        test = load_data(settings.name, split="test", root=settings.root)
+    if data.class_names != test.class_names:
+        raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
+
+    suite = parse_attacks(attack, norm_of(run.recipe.threat))
+    if len(suite.attacks) != 1:
+        raise UserError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
+    ((name, chosen),) = suite.attacks.items()
+    base = audit(
+        run.path if which is None else run.weights_file(which),
+        test,
+        run.recipe.threat,
+        {name: chosen},
+        stop=stop,
+        compute=compute,
+        batch=batch,
+        seed=seed,
+        out=folder / "base",
+        resume=(folder / "base" / ABOUT).is_file(),
+        device=device,
+        progress=progress,
+    ).outcomes
+    rows = base.rows(name)
+    matrix = base.confusion(name)
+    counts, runs = np.zeros_like(matrix), list[Path | None]()
+    for label in range(test.num_classes):
+        fooled = rows["index"][(rows["prediction"] == label) & (rows["label"] != label)].to_numpy(dtype=np.int64)
+        place = folder / f"without-{label}"
+        runs.append(place if len(fooled) else None)
+        if not len(fooled):
+            continue
+        again = train(
+            run.recipe,
+            out=place,
+            data=data.take(data.y != label),
+            resume=(place / "recipe.yaml").is_file(),
+            device=device,
+            progress=progress,
+        )
+        part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
+        engine = Engine(again.model(which).to(device), compute=compute, batch=batch, stop=stop, seed=seed)
+        threat = Threat.parse(str(again.recipe.threat))
+        home = _remembered(place / FILE, lambda: _stands(engine, chosen, part, threat))  # noqa: B023  # called at once
+        counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)
+    return Homing(test.class_names, matrix, counts, tuple(runs), alpha)
+
+
+def _stands(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
+    """(N,) which images the model has right on their attacked twins."""
+    found = []
+    for index, x, y in images.to(engine.device).batches(engine.batch):
+        twins = engine.perturb(attack, x, y, threat, index=index)
+        (logits,) = engine.predict([twins])
+        found.append((logits.argmax(1) == y).cpu().numpy())
+    return np.concatenate(found)
+
+
+def _remembered(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
+    """What a file holds, or else is to hold. The audit of the base run has seen that the settings are the same."""
+    if not path.is_file():
+        found = compute()
+        with replacing(path) as temporary:
+            pd.DataFrame({"home": found}).to_parquet(temporary, index=False)
+    return pd.read_parquet(path)["home"].to_numpy(dtype=np.bool_)

@@ -1,0 +1,147 @@
+"""The norm link: are classes robust whose rows of the last layer are long?
+
+iclr21 section 3.2 and Figure 4: the l2 norms of the classifier's rows, the bias left out, beside class robustness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from torch import nn
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix
+from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
+
+
+@dataclass(frozen=True, eq=False)
+class NormLink(Finding):
+    """Class accuracies beside the norms of the classifier's rows.
+
+    Attributes:
+        attack: under which the accuracies are.
+        classes: a row for each class: ``accuracy`` (with ``low`` and ``high``), ``norm``, and both min-max normalised
+            over the classes: ``accuracy_normalised``, ``norm_normalised`` (NaN where nothing varies).
+        pearson: linear correlation over classes, with its permutation p-value.
+        spearman: rank correlation, likewise.
+        kendall: tau-b and its p-value.
+        intervals: of the three, for new images of the same classes and this model.
+    """
+
+    attack: str
+    classes: pd.DataFrame
+    pearson: Association
+    spearman: Association
+    kendall: Association
+    intervals: tuple[Estimate, Estimate, Estimate]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table of the classes."""
+        return self.classes
+
+
+def row_norms(model: nn.Module) -> FloatArray:
+    """(C,) l2 norms of the rows of a model's last linear layer, the bias left out.
+
+    The layer is ``model.classifier`` where the model has one, else the last linear layer among its modules.
+
+    Raises:
+        UserError: if there is no linear layer.
+    """
+    layer = getattr(model, "classifier", None)
+    if not isinstance(layer, nn.Linear):
+        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise UserError(f"{type(model).__name__} has no linear layer whose rows could be measured")
+        layer = linear[-1]
+    norms: FloatArray = layer.weight.detach().double().norm(dim=1).cpu().numpy()
+    return norms
+
+
+def norm_link(
+    outcomes: Outcomes,
+    attack: str,
+    norms: ArrayLike,
+    *,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> NormLink:
+    """Correlate class accuracies with the norms of the classifier's rows (iclr21 section 3.2).
+
+    Args:
+        outcomes: of the model.
+        attack: an attack, ``clean`` (for a standard model) or ``all``.
+        norms: (C,) as `row_norms` gives them.
+        alpha: 1 minus the coverage of the intervals.
+        resamples: of the images.
+        seed: of resampling and permutations.
+
+    Raises:
+        UserError: if there is not one norm for each class, or fewer than three classes have images.
+    """
+    return norm_link_of(
+        outcomes.counts(attack), outcomes.class_names, norms, attack, alpha=alpha, resamples=resamples, seed=seed
+    )
+
+
+def norm_link_of(
+    counts: ClassCounts,
+    names: tuple[str, ...],
+    norms: ArrayLike,
+    attack: str = "",
+    *,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> NormLink:
+    """The same of counts."""
+    lengths = np.asarray(norms, dtype=np.float64)
+    if lengths.shape != (counts.num_classes,):
+        raise UserError(f"norms: expected one for each of the {counts.num_classes} classes, got shape {lengths.shape}")
+    present = counts.present
+    accuracy, length = counts.accuracy[present], lengths[present]
+    low, high = class_intervals(counts, alpha)
+    columns = {
+        "accuracy": accuracy,
+        "low": low[present],
+        "high": high[present],
+        "norm": length,
+        "accuracy_normalised": _normalised(accuracy),
+        "norm_normalised": _normalised(length),
+    }
+    frame = pd.DataFrame(columns, index=pd.Index(np.asarray(names, dtype=object)[present], name="class"))
+    found = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
+    drawn = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
+    again = np.array([_correlations(row, length) for row in drawn])
+    one, two, three = (percentiles(each.value, again[:, at], alpha) for at, each in enumerate(found))
+    return NormLink(attack, frame, *found, (one, two, three))
+
+
+def _normalised(values: FloatArray) -> FloatArray:
+    """To 0 for the least and 1 for the greatest."""
+    width = np.ptp(values)
+    return (values - values.min()) / width if width else np.full(len(values), np.nan)
+
+
+def _correlations(accuracy: FloatArray, length: FloatArray) -> tuple[float, float, float]:
+    """Pearson, Spearman and tau-b, NaN without variation."""
+    if not (np.ptp(accuracy) and np.ptp(length)):
+        return (np.nan, np.nan, np.nan)
+    linear = float(np.corrcoef(accuracy, length)[0, 1])
+    ranked = float(spearman_matrix(np.stack([accuracy, length]))[0, 1])
+    return linear, ranked, _tau(accuracy, length)
+
+
+def _tau(first: FloatArray, second: FloatArray) -> float:
+    upper = np.triu_indices(len(first), k=1)
+    a, b = (np.sign(side[:, None] - side[None])[upper] for side in (first, second))
+    return float((a * b).sum() / np.sqrt((a != 0).sum() * (b != 0).sum()))

@@ -1,0 +1,81 @@
+"""CVC: how peaked a model's confidences are, class by class. Smooth confidences have a low variance.
+
+kdd21 Definition 5.1 and Figure 3a; iclr21 Figures 5a and 5e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from classwise.analysis.base import Finding, last_iterates
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import ratio
+from classwise.stats.intervals import checked_level
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothness(Finding):
+    """CVC of each class of one or several models.
+
+    Attributes:
+        attack: on whose images; ``clean`` for the images themselves. The paper does not say which it means.
+        rows: a row for each model and class: ``model``, ``class``, ``n``, ``cvc`` (in 0 .. (C-1)/C^2), ``low`` and
+            ``high`` (t interval of the mean; for new images).
+    """
+
+    attack: str
+    rows: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows
+
+
+def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.05) -> Smoothness:
+    """The mean variance of the confidences over the classes, for each class of images (kdd21 Definition 5.1).
+
+    Args:
+        audits: outcomes by the name of the model, of audits with ``stop="never"`` unless the attack is ``clean``.
+        attack: which attack, or ``clean``.
+        alpha: 1 minus the coverage of the intervals.
+
+    Raises:
+        UserError: if rows are not the attack's last iterates, or hold no variance of the confidences.
+    """
+    frames = [_of(model, outcomes, attack, alpha) for model, outcomes in audits.items()]
+    if not frames:
+        raise UserError("no outcomes to look at; give those of one model or more")
+    return Smoothness(attack, pd.concat(frames, ignore_index=True))
+
+
+def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFrame:
+    rows = last_iterates(outcomes, attack)
+    rows = rows[rows["confidence_variance"].notna()]
+    if rows.empty:
+        raise UserError(f"{model!r}: no confidences are known under {attack!r}; audit the model, or give confidences=")
+    label, value = rows["label"].to_numpy(), rows["confidence_variance"].to_numpy(dtype=np.float64)
+    size = outcomes.num_classes
+    count = np.bincount(label, minlength=size)
+    mean = ratio(np.bincount(label, weights=value, minlength=size), count)
+    squares = np.bincount(label, weights=(value - mean[label]) ** 2, minlength=size)
+    error = np.sqrt(ratio(squares, (count - 1).clip(0)) / np.maximum(count, 1))
+    reach = special.stdtrit((count - 1).clip(1), 1 - checked_level(alpha) / 2) * error
+    most = (size - 1) / size**2
+    frame = pd.DataFrame(
+        {
+            "model": model,
+            "class": outcomes.class_names,
+            "n": count,
+            "cvc": mean,
+            "low": (mean - reach).clip(0),
+            "high": (mean + reach).clip(None, most),
+        }
+    )
+    return frame[frame["n"] > 0]

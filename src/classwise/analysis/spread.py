@@ -1,0 +1,100 @@
+"""How many classes are how robust: the histogram of class accuracies in intervals.
+
+iclr21 Appendix A, Figure 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray
+from classwise.stats.resampling import RESAMPLES, resampled_counts
+
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Finding):
+    """Classes by their accuracy.
+
+    Attributes:
+        attack: under which attack.
+        edges: (B + 1,) fractions; the first bin holds both its ends, every other one only its upper end.
+        count: (B,) classes in each bin.
+        low: (B,) lower ends of the bootstrap intervals, for new images of the same classes.
+        high: (B,) upper ends. Noise spreads the classes: the intervals favour the outer bins a little.
+        accuracies: (C,) the class accuracies, NaN for absent classes.
+    """
+
+    attack: str
+    edges: FloatArray
+    count: IntArray
+    low: FloatArray
+    high: FloatArray
+    accuracies: FloatArray
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each bin: ``above``, ``up_to``, ``classes``, ``low``, ``high``."""
+        columns = {"above": self.edges[:-1], "up_to": self.edges[1:], "classes": self.count}
+        return pd.DataFrame({**columns, "low": self.low, "high": self.high})
+
+
+def spread(
+    outcomes: Outcomes,
+    attack: str,
+    *,
+    bins: int = 10,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Spread:
+    """Count the classes by their accuracy in intervals of equal width: [0, 10 %], (10, 20 %], ... (iclr21 Figure 6).
+
+    Args:
+        outcomes: of any audit.
+        attack: an attack, ``clean`` or ``all``.
+        bins: how many intervals.
+        alpha: 1 minus the coverage of the intervals of the counts.
+        resamples: of the images.
+        seed: of the resampling.
+    """
+    return spread_of(outcomes.counts(attack), attack, bins=bins, alpha=alpha, resamples=resamples, seed=seed)
+
+
+def spread_of(
+    counts: ClassCounts,
+    attack: str = "",
+    *,
+    bins: int = 10,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Spread:
+    """The same of counts.
+
+    Raises:
+        UserError: if there is not one bin.
+    """
+    if bins < 1:
+        raise UserError(f"bins = {bins}: give the number of intervals, 1 or more")
+    drawn = _histogram(resampled_counts(counts, resamples=resamples, seed=seed), bins)
+    low, high = np.quantile(drawn, [alpha / 2, 1 - alpha / 2], axis=0)
+    count = _histogram(counts.accuracy[None], bins)[0]
+    return Spread(attack, np.linspace(0, 1, bins + 1), count, low, high, counts.accuracy)
+
+
+def _histogram(accuracies: FloatArray, bins: int) -> IntArray:
+    """(R, C) fractions to (R, bins) counts; absent classes are nowhere."""
+    known = np.isfinite(accuracies)
+    # 0.3 * 10 is a little above 3 in binary: it belongs to (20, 30] all the same.
+    place = np.ceil(np.nan_to_num(accuracies) * bins - _TINY).astype(np.int64).clip(1, bins) - 1
+    flat = np.arange(len(accuracies))[:, None] * bins + place
+    count = np.bincount(flat[known], minlength=len(accuracies) * bins)
+    return count.astype(np.int64).reshape(len(accuracies), bins)

@@ -1,0 +1,88 @@
+"""How the confidences of one image move while it is attacked.
+
+kdd21 Figures 3b-d; iclr21 Figures 5b-d and 5f-h: image 127 at the steps 1, 10 and 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding
+from classwise.auditing.result import Audit
+from classwise.errors import UserError, unknown
+from classwise.stats.counts import FloatArray
+
+STEPS = (1, 10, 20)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps(Finding):
+    """Confidences of one image at chosen steps of some attacks.
+
+    Attributes:
+        image: the image's number.
+        label: its class.
+        class_names: one for each class.
+        attacks: the attacks.
+        steps: the steps; 0 is the start.
+        confidences: (attacks, steps, C) softmax outputs.
+    """
+
+    image: int
+    label: int
+    class_names: tuple[str, ...]
+    attacks: tuple[str, ...]
+    steps: tuple[int, ...]
+    confidences: FloatArray
+
+    @property
+    def fooled(self) -> pd.DataFrame:
+        """Attacks (rows) by steps (columns): whether another class leads."""
+        leads = self.confidences.argmax(axis=2) != self.label
+        return pd.DataFrame(leads, index=list(self.attacks), columns=list(self.steps))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each attack, step and class: ``attack``, ``step``, ``class``, ``confidence``."""
+        axes = [self.attacks, self.steps, self.class_names]
+        index = pd.MultiIndex.from_product(axes, names=["attack", "step", "class"])
+        return pd.DataFrame({"confidence": self.confidences.reshape(-1)}, index=index).reset_index()
+
+
+def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Sequence[int] = STEPS) -> Steps:
+    """The confidences of a traced image at chosen steps (kdd21 Figures 3b-d).
+
+    Args:
+        audit: with ``trace=[image]``.
+        image: the image's number.
+        attacks: which attacks; none: all that were traced.
+        steps: which steps; 0 is the start.
+
+    Raises:
+        UserError: if the image, an attack or a step was not traced.
+    """
+    trace = audit.trace
+    if trace is None or trace.empty:
+        raise UserError(f"image {image} was not traced; audit with trace=[{image}]")
+    rows = trace[trace["index"] == image]
+    if rows.empty:
+        known = ", ".join(map(str, sorted(set(trace["index"]))[:8]))
+        raise UserError(f"image {image} was not traced; there is {known}")
+    names = tuple(attacks) or tuple(dict.fromkeys(rows["attack"]))
+    found = []
+    for name in names:
+        mine = rows[rows["attack"] == name]
+        if mine.empty:
+            raise unknown("traced attack", name, list(dict.fromkeys(rows["attack"])))
+        table = mine.pivot_table(index="iteration", columns="class", values="confidence")
+        absent = [step for step in steps if step not in table.index]
+        if absent:
+            raise UserError(f"{name!r} has no step {absent[0]}; its last is {int(table.index.max())}")
+        found.append(table.loc[list(steps)].to_numpy(dtype=np.float64))
+    outcomes = audit.outcomes
+    label = int(outcomes.labels[np.searchsorted(outcomes.index, image)])
+    return Steps(image, label, outcomes.class_names, names, tuple(steps), np.stack(found))

@@ -1,0 +1,143 @@
+"""Sweeps: what a training setting (radius, beta, lambda) does to each class.
+
+cfa23 sections 3.1, 3.2, 5.3.1: Figures 2, 3, 5 and 7; kdd21 Figure 4c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from classwise.analysis.base import Finding
+from classwise.analysis.trends import images_of, inside, measured
+from classwise.errors import UserError
+from classwise.stats.counts import ratio
+from classwise.stats.intervals import score_interval, two_sided_z
+from classwise.stats.paired import holm
+from classwise.training.folder import Run
+
+Kind = Literal["window", "best", "last"]
+OVERALL = "overall"
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep(Finding):
+    """Class accuracies at each value of a setting.
+
+    Attributes:
+        setting: what was varied.
+        measure: ``robust`` or ``clean``.
+        rows: a row for each value, kind of epochs and class (``overall`` last): ``value``, ``kind`` (``window``, the
+            mean over the chosen epochs; ``best``; ``last``), ``class``, ``n``, ``accuracy``, ``low``, ``high`` (Wilson
+            on the split's images, which all epochs share: averaging epochs does not narrow it).
+        alpha: 1 minus the coverage of the intervals.
+    """
+
+    setting: str
+    measure: str
+    rows: pd.DataFrame
+    alpha: float = 0.05
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows
+
+    def values(self, kind: Kind) -> pd.DataFrame:
+        """Values of the setting (rows) by classes (columns), fractions; ``overall`` is the last column."""
+        chosen = self.rows[self.rows["kind"] == kind]
+        table = chosen.pivot_table(index="value", columns="class", values="accuracy", sort=False)
+        return table[list(dict.fromkeys(chosen["class"]))].sort_index()
+
+    def change(self, first: float, second: float, kind: Kind = "window") -> pd.DataFrame:
+        """What each class gains from one value to another.
+
+        Columns: ``change``, ``low``, ``high`` (normal, the two runs taken as independent, which is safe where they
+        share their images), ``p`` and ``adjusted`` (Holm over the classes and the overall accuracy).
+
+        Raises:
+            UserError: for a value that is not in the sweep.
+        """
+        chosen = self.rows[self.rows["kind"] == kind]
+        sides = [chosen[chosen["value"] == value].set_index("class") for value in (first, second)]
+        for value, side in zip((first, second), sides, strict=True):
+            if side.empty:
+                known = ", ".join(f"{each:g}" for each in sorted(set(chosen["value"])))
+                raise UserError(f"{self.setting} = {value:g} is not in the sweep; there is {known}")
+        one, two = sides
+        change = two["accuracy"] - one["accuracy"]
+        error = np.sqrt(sum(side["accuracy"] * (1 - side["accuracy"]) / side["n"] for side in sides))
+        reach = two_sided_z(self.alpha) * error
+        score = ratio(change.abs(), error)
+        # At 0 and 1 no error can be seen; a class that did not move is no evidence, and one that did cannot be tested.
+        p = np.where(change == 0, 1.0, np.where(np.isnan(score), np.nan, 2 * special.ndtr(-score)))
+        columns = {"change": change, "low": change - reach, "high": change + reach, "p": p, "adjusted": holm(p)}
+        return pd.DataFrame(columns)
+
+    def overfitting(self) -> pd.DataFrame:
+        """Best minus last epoch of each class at each value: values (rows) by classes (cfa23 section 3.1)."""
+        return self.values("best") - self.values("last")
+
+
+def sweep(
+    runs: Mapping[float, Run],
+    setting: str,
+    measure: str = "robust",
+    *,
+    split: str = "valid",
+    window: tuple[float, float] = (0.5, 0.6),
+    alpha: float = 0.05,
+) -> Sweep:
+    """Compare runs that differ in one setting, class by class (cfa23 Figures 2 and 3).
+
+    Args:
+        runs: by the value of the setting.
+        setting: what it is called.
+        measure: ``"robust"`` or ``"clean"``. The robust accuracy is under the validation attack of each run, at the
+            radius of its recipe unless ``split`` says another: where the radius is varied, audit the kept models.
+        split: a split of the runs' epochs.
+        window: the chosen epochs, as shares of the training: (0.5, 0.6) of 200 is 101 to 120.
+        alpha: 1 minus the coverage of the intervals.
+
+    Raises:
+        UserError: if a run did not measure this, or has no epoch in the window.
+    """
+    frames = [_of(value, run, measure, split, window, alpha) for value, run in sorted(runs.items())]
+    if not frames:
+        raise UserError("no runs to compare; give one for each value of the setting")
+    return Sweep(setting, measure, pd.concat(frames, ignore_index=True), alpha)
+
+
+def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, float], alpha: float) -> pd.DataFrame:
+    table = measured(run, split, measure)
+    counts = images_of(run, split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
+    chosen = [inside(int(epoch), run.recipe.epochs, window) for epoch in table.index]
+    if not any(chosen):
+        raise UserError(f"{run.path} has no epoch between shares {window[0]:g} and {window[1]:g} of its training")
+    kinds: dict[Kind, Any] = {"window": table[chosen].mean(), "last": table.iloc[-1]}
+    best = run.best_epoch()
+    if best is not None and best + 1 in table.index:
+        kinds["best"] = table.loc[best + 1]
+    names = run.epochs.drop_duplicates("label").set_index("label")["class"]
+    frames = []
+    for kind, row in kinds.items():
+        accuracy = row.to_numpy(dtype=np.float64)
+        overall = float(np.nansum(accuracy * counts) / counts.sum())
+        shares, sizes = np.append(accuracy, overall), np.append(counts, counts.sum())
+        low, high = score_interval(shares, sizes, two_sided_z(alpha))
+        columns = {
+            "value": value,
+            "kind": kind,
+            "class": [*(str(names[label]) for label in table.columns), OVERALL],
+            "n": sizes,
+            "accuracy": shares,
+            "low": low,
+            "high": high,
+        }
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)

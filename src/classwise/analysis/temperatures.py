@@ -1,0 +1,105 @@
+"""The temperature ablation: what Temperature-PGD takes from each class, at every 1/T, beyond plain PGD.
+
+kdd21 section 5 and Table 3; iclr21 Appendix F, Table 4, and Table 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError, unknown
+from classwise.stats.counts import PairedCounts
+from classwise.stats.paired import class_differences, holm, overall_difference
+
+OVERALL = "overall"
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation(Finding):
+    """Changes of accuracy against a plain attack.
+
+    Attributes:
+        baseline: the plain attack.
+        rows: a row for each model, 1/T and class (``overall`` last): ``model``, ``inverse_temperature``, ``class``,
+            ``n``, ``baseline`` and ``accuracy`` (fractions), ``change`` with ``low`` and ``high`` (Tango; negative
+            where the temperature makes the attack stronger), ``p`` (exact McNemar) and ``adjusted`` (Holm over all rows
+            of the model).
+    """
+
+    baseline: str
+    rows: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The rows."""
+        return self.rows
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """The 1/T of lowest overall accuracy of each model: kdd21 Table 3 shows its row.
+
+        It was chosen for being low on these images; with few of them, and many 1/T, the change is a little too large.
+        """
+        overall = self.rows[self.rows["class"] == OVERALL]
+        return overall.loc[overall.groupby("model", sort=False)["accuracy"].idxmin()].set_index("model")
+
+
+def ablation(
+    audits: Mapping[str, Outcomes], baseline: str = "pgd", family: str = "tpgd", *, alpha: float = 0.05
+) -> Ablation:
+    """Compare every temperature with the plain attack, image by image (kdd21 section 5).
+
+    Args:
+        audits: outcomes by the name of the model, with the plain attack and the family.
+        baseline: the plain attack.
+        family: of attacks that differ in ``inverse_temperature``.
+        alpha: 1 minus the coverage of the intervals, for new images.
+
+    Raises:
+        UserError: if there is no such attack or family, or they judged other images.
+    """
+    frames = [_of(model, outcomes, baseline, family, alpha) for model, outcomes in audits.items()]
+    if not frames:
+        raise UserError("no outcomes to look at; give those of one model or more")
+    return Ablation(baseline, pd.concat(frames, ignore_index=True))
+
+
+def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float) -> pd.DataFrame:
+    members = outcomes.families.get(family, (family,) if family in outcomes.attacks else ())
+    if not members:
+        raise unknown(f"{model!r}: family of attacks", family, outcomes.families)
+    plain = outcomes.judged(baseline)
+    frames = []
+    for member in members:
+        judged = outcomes.judged(member)
+        if not np.array_equal(judged.image, plain.image):
+            raise UserError(f"{model!r}: {member!r} and {baseline!r} judged other images; audit without a cascade")
+        pairs = PairedCounts.from_labels(plain.label, judged.correct, plain.correct, outcomes.num_classes)
+        parts = [class_differences(pairs, alpha), overall_difference(pairs, alpha)]
+        found = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
+        spec = outcomes.meta.attacks[member] or {}
+        if "inverse_temperature" not in spec:
+            raise UserError(f"{model!r}: the outcomes do not say which 1/T {member!r} has; give it in attacks' specs")
+        frame = pd.DataFrame(
+            {
+                "model": model,
+                "inverse_temperature": float(spec["inverse_temperature"]),
+                "class": [*outcomes.class_names, OVERALL],
+                "n": np.append(pairs.count, pairs.count.sum()),
+                "baseline": np.append(pairs.second.accuracy, plain.correct.mean()),
+                "accuracy": np.append(pairs.first.accuracy, judged.correct.mean()),
+                "change": found["difference"],
+                "low": found["low"],
+                "high": found["high"],
+                "p": found["p_value"],
+            }
+        )
+        frames.append(frame[frame["n"] > 0])
+    whole = pd.concat(frames, ignore_index=True)
+    return whole.assign(adjusted=holm(whole["p"].to_numpy()))

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.analysis import homing as module
+from classwise.analysis.homing import Homing, homing
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine
+from classwise.compute import Compute
+from classwise.data.images import Images
+from classwise.data.loading import load_data
+from classwise.errors import UserError
+from classwise.report.analyses import figure, misclassified
+from classwise.settings import make
+from classwise.threat import Threat
+from classwise.training.folder import Run
+from classwise.training.loop import train
+
+ATTACK = "pgd:steps=3,step_size=0.5eps"
+THREAT = "Linf:0.08"
+TRAIN, TEST = 200, 60
+CHANGES = {
+    "model": {"name": "lenet", "width": 0.5},
+    "data.validation": 0.1,
+    "batch_size": 20,
+    "attack": "pgd:steps=1,step_size=1eps",
+    "validation_attack": "pgd:steps=1,step_size=1eps",
+    "threat": THREAT,
+    "epochs": 4,
+    "optimizer": {"name": "adam", "lr": 0.005},
+    "rate": "constant",
+}
+
+
+def four(split: str, count: int) -> Images:
+    """The first images of the digits 0, 1, 8 and 9, renamed 0 to 3."""
+    digits = load_data("digits", split=split)
+    wanted = torch.tensor([0, 1, 8, 9])
+    part = digits.take(torch.isin(digits.y, wanted)).take(slice(count))
+    return Images(part.x, torch.searchsorted(wanted, part.y), ("zero", "one", "eight", "nine"), "four", split)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("homing")
+
+
+@pytest.fixture(scope="module")
+def base(folder: Path) -> Run:
+    return train("standard", out=folder / "run", data=four("train", TRAIN), changes=CHANGES)
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, base: Run) -> Homing:
+    return found_in(base, folder / "out")
+
+
+def found_in(run: Run, out: Path) -> Homing:
+    return homing(run, out=out, data=four("train", TRAIN), test=four("test", TEST), attack=ATTACK, compute=Compute())
+
+
+def attacked(run: Run, images: Images) -> list[int]:
+    """The predictions on the attacked images, without the audit and its queue."""
+    attack: Attack = make(ATTACKS, ATTACK)
+    model, batch = run.model(), images.batch(slice(None))
+    x = attack.perturb(model, batch.x, batch.y, Threat.parse(THREAT), index=batch.index, stop="never")
+    with torch.no_grad():
+        return [int(logits.argmax()) for logits in model(x)]
+
+
+def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: Path) -> None:
+    """Definition 6.1 word by word: re-train without y', attack x anew, look whether it is still y."""
+    data, test = four("train", TRAIN), four("test", TEST)
+    matrix, home = np.zeros((4, 4), int), np.zeros((4, 4), int)
+    predictions, again = attacked(base, test), dict[int, list[int]]()
+    for row in range(len(test)):
+        label, taken = int(test.y[row]), predictions[row]
+        matrix[label, taken] += 1
+        if label != taken:
+            if taken not in again:
+                kept = torch.tensor([int(y) != taken for y in data.y])
+                without = train(base.recipe, out=folder / f"loop-{taken}", data=data.take(kept))
+                again[taken] = attacked(without, test)
+            home[label, taken] += again[taken][row] == label
+    errors = matrix - np.diag(np.diag(matrix))
+    assert 5 < errors.sum() < TEST - 5  # neither all right nor all wrong
+    assert 0 < home.sum() < errors.sum()
+    assert found.matrix.tolist() == matrix.tolist()
+    assert found.misclassified.tolist() == errors.tolist()
+    assert found.homing.tolist() == home.tolist()
+
+
+def test_the_table_and_the_figures(found: Homing) -> None:
+    table = found.table
+    assert table["misclassified"].is_monotonic_decreasing
+    assert table["misclassified"].sum() == found.misclassified.sum()
+    assert table["homing"].sum() == found.homing.sum()
+    assert ((table["low"] <= table["share"]) & (table["share"] <= table["high"])).all()
+    assert "misclassified images" in misclassified(found).svg()
+    assert figure(found).svg().count("taken for") == (found.homing > 0).sum()
+
+
+def test_it_costs_c_trainings_and_two_audits_and_goes_on_where_it_was(
+    base: Run, found: Homing, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had been killed before the last class: what is there is neither trained nor attacked again."""
+    last = max(label for label, run in enumerate(found.runs) if run is not None)
+    place = folder / "killed"
+    shutil.copytree(folder / "out", place)
+    shutil.rmtree(place / f"without-{last}")
+    asked, attacked, before = list[Path](), list[int](), (place / "without-0" / "epochs.parquet").stat().st_mtime_ns
+    real_attack = Engine.perturb
+
+    def counting_train(*args: Any, **kwargs: Any) -> Run:
+        asked.append(kwargs["out"])
+        return train(*args, **kwargs)
+
+    def counting_attack(self: Engine, attack: Attack, x: Tensor, y: Tensor, threat: Threat, *, index: Tensor) -> Tensor:
+        attacked.append(len(x))
+        return real_attack(self, attack, x, y, threat, index=index)
+
+    monkeypatch.setattr(module, "train", counting_train)
+    monkeypatch.setattr(Engine, "perturb", counting_attack)
+    assert found_in(base, place).homing.tolist() == found.homing.tolist()
+    assert asked == [place / f"without-{label}" for label, run in enumerate(found.runs) if run is not None]
+    assert len(asked) <= 4
+    assert sum(attacked) == found.misclassified[:, last].sum()  # all columns together: the misclassified images, once
+    assert (place / "without-0" / "epochs.parquet").stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path, base: Run) -> Run:
+    (tmp_path / "recipe.yaml").write_text(base.recipe_file.read_text())
+    return Run(tmp_path)
+
+
+def test_an_unfinished_run_is_refused(unfinished: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="0 of 4 epochs"):
+        homing(unfinished, out=tmp_path / "out")
+
+
+def test_two_attacks_are_refused(base: Run, folder: Path) -> None:
+    with pytest.raises(UserError, match="of one attack, not of 2"):
+        homing(base, out=folder / "two", data=four("train", 40), test=four("test", 40), attack=[ATTACK, "fgsm"])

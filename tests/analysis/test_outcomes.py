@@ -1,0 +1,186 @@
+"""The analyses of outcomes, each against a loop over the rows or the printed numbers of its paper."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from classwise.analysis.consistency import consistency, ranked_alike
+from classwise.analysis.extremes import extremes
+from classwise.analysis.gap import gap, gap_of
+from classwise.analysis.norms import norm_link_of, row_norms
+from classwise.analysis.smoothness import smoothness
+from classwise.analysis.spread import spread_of
+from classwise.analysis.strength import drop
+from classwise.analysis.temperatures import ablation
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts
+from classwise.stats.metrics import overall_micro
+from tests.analysis.printed import TABLE_1, TEMPERATURE_MART, TEMPERATURE_MART_CHANGES, counts, table_1
+from tests.analysis.tables import CLASSES, NAMES, confidences, outcomes
+from tests.auditing import toys
+
+
+def test_the_printed_rankings_agree() -> None:
+    """kdd21 section 4.3: Spearman of all pairs 0.77 to 1; class 1 is the best and class 3 the worst in all 20 rows."""
+    found = consistency(table_1())
+    pairs = found.correlations[np.triu_indices(20, k=1)]
+    assert round(pairs.min(), 2) == 0.77
+    assert found.lowest.value == pairs.min()
+    assert pairs.max() <= 1
+    assert found.agreement.value > 0.9
+    assert found.agreement.p_value == 1e-4
+    assert (found.extremes["worst"] == 3).all()
+    assert (found.extremes["best"] == 1).all()
+
+
+def test_rankings_of_outcomes_have_intervals() -> None:
+    found = ranked_alike({"one": outcomes(seed=0), "two": outcomes(seed=9)}, resamples=60, permutations=99)
+    assert list(found.accuracies.index) == ["one, weak", "one, strong", "two, weak", "two, strong"]
+    assert found.accuracies.loc["two, weak", "c"] == outcomes(seed=9).counts("weak").accuracy[2]
+    assert found.lowest.low <= found.mean.low <= found.mean.high <= 1
+    with pytest.raises(UserError, match="give outcomes"):
+        ranked_alike({})
+
+
+def test_drops_of_the_printed_tables() -> None:
+    """iclr21 C8 and C9: Madry's class 3 drops by 16.2, class 1 by 9.6; from transfer to N attack by 36.9 and 10.0."""
+    images = np.repeat(np.arange(10), 1000)
+    right = {
+        attack: np.concatenate([np.arange(1000) < round(10 * share) for share in TABLE_1["Madry", attack]])
+        for attack in ("FGSM", "PGD", "transfer", "N")
+    }
+    predictions = {attack: np.where(stands, images, (images + 1) % 10) for attack, stands in right.items()}
+    table = Outcomes.from_predictions(images, attacks=predictions)
+    found = drop(table, "FGSM", "PGD")
+    assert 100 * found.classes["drop"].to_numpy()[[3, 1]] == pytest.approx([16.2, 9.6])
+    assert 100 * drop(table, "transfer", "N").classes["drop"].to_numpy()[[3, 1]] == pytest.approx([36.9, 10.0])
+    assert [int(label) for label in found.classes.index[found.classes["vulnerable"]]] == [2, 3, 4, 5]
+    wanted = found.classes["drop"].groupby(found.classes["vulnerable"]).mean()
+    assert found.difference.value == pytest.approx(wanted[True] - wanted[False], abs=0.02)  # by halves at random
+    assert found.difference.low > 0
+    assert found.p_value < 0.05
+
+
+def test_a_drop_that_no_kind_of_class_has_more_of_is_rarely_found() -> None:
+    """Every class loses a tenth of its images, whatever its accuracy: the interval covers 0 in about 95 of 100."""
+    misses = 0
+    labels = np.repeat(np.arange(8), 60)
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        weak = generator.random(480) < np.linspace(0.5, 0.9, 8)[labels]
+        strong = weak & (generator.random(480) > 0.1 / np.linspace(0.5, 0.9, 8)[labels])
+        attacks = {
+            name: np.where(stands, labels, (labels + 1) % 8) for name, stands in {"w": weak, "s": strong}.items()
+        }
+        found = drop(Outcomes.from_predictions(labels, attacks=attacks), "w", "s", seed=seed)
+        misses += not found.difference.low <= 0 <= found.difference.high
+    assert misses <= 8  # of 60; 3 are expected
+
+
+def test_the_histogram_by_a_loop() -> None:
+    sums = ClassCounts(np.array([10, 10, 10, 10, 0, 10]), np.array([0, 1, 2, 3, 0, 10]))
+    found = spread_of(sums, resamples=200)
+    wanted = np.zeros(10, int)
+    for share in (0, 10, 20, 30, 100):  # [0, 10], (10, 20], ...: 10 and 20 and 30 lie at upper ends
+        wanted[0 if share == 0 else -(-share // 10) - 1] += 1
+    assert found.count.tolist() == wanted.tolist() == [2, 1, 1, 0, 0, 0, 0, 0, 0, 1]
+    assert ((found.low <= found.count) & (found.count <= found.high)).all()
+    assert found.table["classes"].sum() == 5
+    with pytest.raises(UserError, match="bins = 0"):
+        spread_of(sums, bins=0)
+
+
+def test_the_gap_of_printed_rows() -> None:
+    """Madry's transfer row beside its PGD row: MCD 19.4 and 46.3, CV 56.1 and 224.3 (kdd21 Table 1)."""
+    sides = counts(TABLE_1["Madry", "transfer"]), counts(TABLE_1["Madry", "PGD"])
+    found = gap_of(*sides, [str(label) for label in range(10)], resamples=300)
+    assert [round(100 * each.value, 1) for each in found.discrepancy] == [19.4, 46.3]
+    assert [1e4 * each.value for each in found.variance] == pytest.approx([56.1, 224.3], abs=0.15)
+    assert found.discrepancy_ratio.low > 1
+    assert found.variance_ratio.value == pytest.approx(224.3 / 56.1, rel=0.01)
+    ranked = table_1().T[["Madry, transfer", "Madry, PGD"]].corr("spearman")
+    assert found.order.value == pytest.approx(ranked.iloc[0, 1])
+    other = dataclasses.replace(outcomes().meta, class_names=tuple("uvwxyz"))
+    with pytest.raises(UserError, match="other classes"):
+        gap(outcomes(), Outcomes(outcomes().frame, other), "weak")
+
+
+def test_the_norm_link() -> None:
+    model = toys.model(4)
+    with np.errstate(all="raise"):
+        norms = row_norms(model)
+    assert norms == pytest.approx([float((row**2).sum() ** 0.5) for row in model.head.weight.detach().double()])
+    share, length = np.array([0.2, 0.5, 0.4, 0.9, 0.7]), np.array([1.0, 1.4, 1.5, 2.0, 1.1])
+    sums = ClassCounts(np.full(5, 100), np.rint(100 * share).astype(np.int64))
+    found = norm_link_of(sums, tuple("abcde"), length, resamples=200)
+    frame = pd.DataFrame({"a": share, "b": length})
+    for method in ("pearson", "spearman", "kendall"):
+        assert getattr(found, method).value == pytest.approx(frame.corr(method).iloc[0, 1])
+    assert found.classes["accuracy_normalised"].to_list() == pytest.approx([0, 3 / 7, 2 / 7, 1, 5 / 7])
+    assert found.classes["norm_normalised"].to_list() == pytest.approx([0, 0.4, 0.5, 1, 0.1])
+    assert all(each.low - 1e-9 <= each.value <= each.high + 1e-9 for each in found.intervals)
+    with pytest.raises(UserError, match="one for each of the 5 classes"):
+        norm_link_of(sums, tuple("abcde"), [1, 2])
+
+
+def test_cvc_by_a_loop() -> None:
+    """Definition 5.1 with 1/C inside: the mean over a class's images of the variance of their confidences."""
+    table = outcomes()
+    labels = table.labels
+    shares = confidences(len(labels), labels, 0.8, 1)  # those of "strong"
+    found = smoothness({"m": table}, "strong").rows.set_index("class")
+    for label, name in enumerate(NAMES):
+        each = [sum((p - 1 / CLASSES) ** 2 for p in row) / CLASSES for row in shares[labels == label]]
+        assert found["cvc"][name] == pytest.approx(np.mean(each))
+        assert found["n"][name] == len(each)
+        assert found["low"][name] < found["cvc"][name] < found["high"][name] <= (CLASSES - 1) / CLASSES**2
+    bare = Outcomes.from_predictions([0, 1], [0, 1])
+    with pytest.raises(UserError, match="no confidences are known"):
+        smoothness({"m": bare}, "clean")
+
+
+def test_the_ablation_of_printed_rows() -> None:
+    """MART of kdd21 Table 3: the changes against PGD, and -3.9 in all."""
+    labels = np.repeat(np.arange(10), 1000)
+    rows = {"pgd": TABLE_1["MART", "PGD"], "tpgd[5]": TEMPERATURE_MART, "tpgd[2]": TABLE_1["MART", "PGD"]}
+    predictions = {
+        name: np.where(np.arange(10000) % 1000 < np.rint(10 * np.array(row))[labels], labels, (labels + 1) % 10)
+        for name, row in rows.items()
+    }
+    table = Outcomes.from_predictions(labels, attacks=predictions, families={"tpgd": ("tpgd[5]", "tpgd[2]")})
+    specs = {"pgd": None, "tpgd[5]": {"inverse_temperature": 5.0}, "tpgd[2]": {"inverse_temperature": 2.0}}
+    found = ablation({"MART": Outcomes(table.frame, dataclasses.replace(table.meta, attacks=specs))})
+    five = found.rows[found.rows["inverse_temperature"] == 5].set_index("class")
+    assert 100 * five["change"].to_numpy()[:10] == pytest.approx(TEMPERATURE_MART_CHANGES)
+    assert found.best.loc["MART", "inverse_temperature"] == 5
+    assert round(100 * float(found.best["change"].iloc[0]), 1) == -3.9
+    assert five["change"]["overall"] == pytest.approx(
+        overall_micro(counts(TEMPERATURE_MART)) - overall_micro(counts(TABLE_1["MART", "PGD"]))
+    )
+    two = found.rows[found.rows["inverse_temperature"] == 2]
+    assert (two["change"] == 0).all()
+    assert (two["adjusted"] == 1).all()
+    with pytest.raises(UserError, match="family of attacks"):
+        ablation({"MART": outcomes()})
+    with pytest.raises(UserError, match="which 1/T"):
+        ablation({"MART": table})
+
+
+def test_the_ends_of_a_class_by_sorting() -> None:
+    table = outcomes()
+    found = extremes(table, "strong", 3, count=4)
+    mine = [row for _, row in table.rows("strong").iterrows() if row["label"] == 3]
+    order = [row["index"] for row in sorted(mine, key=lambda row: (-row["p_label"], row["index"]))]
+    assert found.most.tolist() == order[:4]
+    assert found.least.tolist() == order[::-1][:4]
+    assert len(found.images) == len(mine)
+    assert found.table["index"].to_list() == order[:4] + order[-4:]
+    with pytest.raises(UserError, match="class 6 is not one"):
+        extremes(table, "strong", 6)
+    with pytest.raises(UserError, match="no margin is known"):
+        extremes(table, "strong", 3, by="margin")

@@ -1,0 +1,195 @@
+"""The analyses of run folders and of kept tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from classwise.analysis.embedding import embedding, embedding_of
+from classwise.analysis.similarity import similarity, similarity_of
+from classwise.analysis.steps import steps_of
+from classwise.analysis.sweeps import sweep
+from classwise.analysis.trends import fluctuation, inside, trend
+from classwise.auditing.audit import Audit, audit
+from classwise.errors import UserError
+from classwise.report.analyses import figure
+from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
+from tests.auditing import toys
+
+ROBUST = np.array([[0.1, 0.5, 0.9], [0.2, 0.6, 0.5], [0.4, 0.3, 0.8], [0.6, 0.2, 0.7]])
+COUNT = np.array([10, 20, 30])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A folder of four epochs, written by hand."""
+    return written(tmp_path / "run", ROBUST)
+
+
+def written(folder: Path, robust: np.ndarray[tuple[int, int], np.dtype[np.float64]], best: int = 2) -> Run:
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text(Recipe(name="by hand", epochs=len(robust)).yaml())
+    rows = [
+        {"epoch": e, "split": "valid", "class": "abc"[c], "label": c, "count": COUNT[c], "clean": None, "robust": value}
+        for e, values in enumerate(robust)
+        for c, value in enumerate(values)
+    ]
+    pd.DataFrame(rows).to_parquet(folder / "epochs.parquet")
+    (folder / "events.jsonl").write_text(json.dumps({"event": "selected", "which": "best", "epoch": best, "score": 1}))
+    return Run.open(folder)
+
+
+def test_a_trend_by_hand(run: Run) -> None:
+    found = trend({"a": run})
+    overall = [sum(n * a for n, a in zip(COUNT, row, strict=True)) / 60 for row in ROBUST]
+    assert found.epochs["overall"].to_list() == pytest.approx(overall)
+    assert found.epochs["worst"].to_list() == [0.1, 0.2, 0.3, 0.2]
+    assert found.epochs["worst_class"].to_list() == ["a", "a", "b", "b"]
+    assert found.epochs["gap"].to_list() == pytest.approx([0.8, 0.4, 0.5, 0.5])
+    summary = found.summary.loc["a"]
+    assert summary["change"] == pytest.approx(0.1)  # 0.1, 0.1, -0.1
+    assert summary["variance"] == pytest.approx(np.var([0.1, 0.1, -0.1]))
+    assert summary["turns"] == 1
+    steps = np.abs(np.diff(overall))
+    reach = 4.302653 * steps.std(ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
+    assert summary["change_overall_high"] == pytest.approx(steps.mean() + reach, rel=1e-5)
+    assert trend({"a": run}, window=(0.5, 1.0)).summary.loc["a", "change"] == pytest.approx(0.1)
+    assert "worst 20.0" in figure(found).svg()
+    assert "a worst" in figure(trend({"a": run, "b": (run, "valid")})).svg()
+
+
+def test_windows_are_those_of_the_paper() -> None:
+    """cfa23: epochs 101-120, 181-200 and 151-170 of 200."""
+    for window, first, last in (((0.5, 0.6), 101, 120), ((0.9, 1.0), 181, 200), ((0.75, 0.85), 151, 170)):
+        assert [epoch for epoch in range(1, 201) if inside(epoch, 200, window)] == [*range(first, last + 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"measure": "clean"}, "never measured"),
+        ({"measure": "robusst"}, "did you mean 'robust'"),
+        ({"split": "train"}, "split"),
+        ({"window": (0.9, 1.0)}, "at least 2"),
+    ],
+)
+def test_a_trend_of_what_is_not_there(run: Run, change: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        trend({"a": run}, **change)  # type: ignore[arg-type]
+
+
+def test_fluctuation_by_a_loop() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(300) % 3
+    wild, calm = generator.random((5, 300)) < 0.5, np.tile(generator.random(300) < 0.5, (4, 1))
+    found = fluctuation({"wild": wild, "calm": calm}, labels, 3, resamples=200)
+    worst = [min(row[labels == label].mean() for label in range(3)) for row in wild]
+    assert found.runs["change"]["wild"] == pytest.approx(np.mean([abs(b - a) for a, b in zip(worst, worst[1:])]))  # noqa: B905, RUF007
+    assert found.runs["change"]["calm"] == found.runs["change_high"]["calm"] == 0  # shared images cancel
+    assert found.differences["calm"].high < 0
+    assert "calm" in figure(found).svg()
+    with pytest.raises(UserError, match="two epochs or more"):
+        fluctuation({"one": wild[:1]}, labels, 3)
+
+
+def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
+    better = written(tmp_path / "better", np.minimum(ROBUST + 0.05, 1))
+    found = sweep({2.0: better, 1.0: run}, "beta", window=(0.25, 0.75))
+    middle = ROBUST[1:3].mean(axis=0)
+    assert found.values("window").to_numpy()[0, :3] == pytest.approx(middle)
+    assert found.values("window")["overall"].iloc[0] == pytest.approx((middle * COUNT).sum() / 60)
+    assert found.values("last")["a"].iloc[0] == 0.6
+    assert found.values("best")["a"].iloc[1] == pytest.approx(0.45)
+    assert found.overfitting()["c"].iloc[0] == pytest.approx(0.1)
+    change = found.change(1.0, 2.0)
+    assert change["change"].to_list() == pytest.approx([0.05] * 4)
+    assert (change["low"] < 0).all()
+    assert (change["adjusted"] >= change["p"]).all()
+    assert "beta" in figure(found).svg()
+    with pytest.raises(UserError, match="beta = 3 is not in the sweep"):
+        found.change(1.0, 3.0)
+    with pytest.raises(UserError, match="no epoch between"):
+        sweep({1.0: run}, "beta", window=(0.1, 0.12))
+
+
+@pytest.fixture(scope="module")
+def kept() -> Audit:
+    """Ten or more images of three classes, attacked to the last step, everything kept."""
+    images = toys.images(60)
+    return audit(
+        toys.model(),
+        images,
+        "Linf:0.05",
+        {"pgd": "pgd:steps=3", "tpgd": "tpgd:steps=3,inverse_temperature=5"},
+        stop="never",
+        keep=["logits", "features"],
+        trace=[4],
+    )
+
+
+def test_steps_are_rows_of_the_trace(kept: Audit) -> None:
+    found = steps_of(kept, 4, steps=(0, 3))
+    assert found.attacks == ("pgd", "tpgd")
+    assert found.confidences.shape == (2, 2, 3)
+    assert found.confidences.sum(axis=2) == pytest.approx(1)
+    assert kept.trace is not None
+    row = kept.trace.query("attack == 'tpgd' and iteration == 3 and `class` == 1")
+    assert found.confidences[1, 1, 1] == row["confidence"].item()
+    last = kept.outcomes.rows("tpgd").set_index("index").loc[4]
+    assert found.confidences[1, 1, found.label] == pytest.approx(last["p_label"], abs=1e-6)
+    assert bool(found.fooled.loc["tpgd", 3]) is not bool(last["correct"])
+    assert "pgd, step 3" in figure(found).svg()
+    for image, attacks, steps, message in ((5, (), (0,), "was not traced"), (4, ("fgsm",), (0,), "traced attack")):
+        with pytest.raises(UserError, match=message):
+            steps_of(kept, image, attacks, steps)
+    with pytest.raises(UserError, match="no step 10; its last is 3"):
+        steps_of(kept, 4)
+    with pytest.raises(UserError, match=r"trace=\[4\]"):
+        steps_of(dataclasses.replace(kept, trace=None), 4)
+
+
+def test_similarity_by_a_loop(kept: Audit) -> None:
+    found = similarity(kept, "pgd")
+    index, logits = kept.kept.get("logits", "clean")
+    labels = kept.outcomes.labels[index]
+    means = [logits[labels == label].astype(np.float64).mean(axis=0) for label in range(3)]
+    for i in range(3):
+        for j in range(3):
+            cosine = means[i] @ means[j] / np.sqrt((means[i] ** 2).sum() * (means[j] ** 2).sum())
+            assert found.cosines[i, j] == pytest.approx(cosine)
+    assert found.nearest[0] == max(found.cosines[0, 1], found.cosines[0, 2])
+    assert found.link is not None
+    assert found.interval is not None
+    assert "cosine" in figure(found).svg()
+    assert similarity_of(logits, labels, "abc").link is None
+    with pytest.raises(UserError, match="expected shape"):
+        similarity_of(logits[:, :2], labels, "abc")
+
+
+def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
+    index, clean = kept.kept.get("features", "clean")
+    attacked = kept.kept.get("features", "pgd")[1]
+    labels = kept.outcomes.labels[index]
+    found = embedding_of(clean, attacked, labels, "abc", superclasses=(0, 0, 1), per_class=15, neighbours=4)
+    rows = [row for label in range(3) for row in np.flatnonzero(labels == label)[:15]]
+    group = {"class": labels, "superclass": np.array([0, 0, 1])[labels]}
+    for kind, features in (("clean", clean), ("attack", attacked)):
+        for level, ids in group.items():
+            shares = []
+            for row in rows:
+                others = [other for other in rows if other != row]
+                others.sort(key=lambda other: ((features[row].astype(float) - features[other]) ** 2).sum())
+                shares.append(np.mean([ids[other] == ids[row] for other in others[:4]]))
+            assert found.purity.loc[(kind, level), "purity"] == pytest.approx(np.mean(shares))
+    assert found.purity.loc[("clean", "class"), "chance"] == pytest.approx(14 / 44)
+    assert len(found.points) == 90
+    pd.testing.assert_frame_equal(embedding(kept, "pgd").points, embedding(kept, "pgd").points)
+    assert figure(found).svg().count("<circle") == 90
+    with pytest.raises(UserError, match="give more images"):
+        embedding_of(clean[:3], attacked[:3], labels[:3], "abc")

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classwise.errors import UserError
+from classwise.stats.counts import ClassCounts
+from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts, resampled_rows
+
+
+def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
+    """Mean a_c, variance a(1-a)/n, and the covariance of two judgements that share their images."""
+    generator = np.random.default_rng(0)
+    labels = np.array([0] * 40 + [1] * 60 + [3] * 5)
+    first = generator.random(105) < 0.6
+    second = first & (generator.random(105) < 0.7)
+    drawn = resampled_accuracies([first, second], labels, 4, resamples=20000)
+    assert drawn.shape == (20000, 2, 4)
+    assert np.isnan(drawn[:, :, 2]).all()
+    for label in (0, 1, 3):
+        a, b = first[labels == label], second[labels == label]
+        wanted = np.cov(a, b, bias=True) / len(a)
+        assert np.cov(drawn[:, :, label].T, bias=True) == pytest.approx(wanted, abs=0.05 * wanted.max() + 1e-9)
+        assert drawn[:, :, label].mean(axis=0) == pytest.approx([a.mean(), b.mean()], abs=0.01)
+    assert (drawn[:, 1] <= drawn[:, 0] + 1e-12)[:, [0, 1, 3]].all()  # the second is right only where the first is
+
+
+def test_counts_and_rows_alone() -> None:
+    drawn = resampled_counts(ClassCounts(np.array([100, 0, 10]), np.array([30, 0, 10])), resamples=5000)
+    assert drawn[:, 0].mean() == pytest.approx(0.3, abs=0.01)
+    assert drawn[:, 0].std() == pytest.approx(np.sqrt(0.21 / 100), rel=0.05)
+    assert np.isnan(drawn[:, 1]).all()
+    assert (drawn[:, 2] == 1).all()
+    rows = resampled_rows([[8, 2], [0, 0]], resamples=5000)
+    assert (rows.sum(axis=2) == [10, 0]).all()
+    assert rows[:, 0, 0].mean() == pytest.approx(8, abs=0.1)
+
+
+def test_percentiles_leave_out_what_is_not_known() -> None:
+    found = percentiles(0.5, [np.nan, *np.linspace(0, 1, 101)], 0.1)
+    assert found == pytest.approx((0.5, 0.05, 0.95))
+    assert np.isnan(percentiles(0.5, [np.nan]).low)
+
+
+def test_a_row_for_each_judgement_is_asked_for() -> None:
+    with pytest.raises(UserError, match=r"\(judgements, images\)"):
+        resampled_accuracies([True, False], [0, 0], 1)

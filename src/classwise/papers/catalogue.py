@@ -242,7 +242,8 @@ def _printed(item: str) -> Mapping[str, Any]:
     entries = {one["id"]: one for key in ("tables", "figures") for one in facts(item.partition("/")[0])[key]}
     while (item not in entries and item[-1:].isalpha()) or item[-1:] == "-":
         item = item[:-1]
-    return entries.get(item, {})
+    found: Mapping[str, Any] = entries.get(item, {})
+    return found
 
 
 def _read(name: str) -> Mapping[str, Any]:

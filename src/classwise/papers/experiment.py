@@ -98,10 +98,7 @@ class Result:
                 for table in plain.pop("tables")
             ]
             figures = [Figure(**figure) for figure in plain.pop("figures")]
-            verdicts = [
-                Verdict(**{key: math.nan if value is None else value for key, value in verdict.items()})
-                for verdict in plain.pop("verdicts")
-            ]
+            verdicts = [Verdict(**_known(verdict)) for verdict in plain.pop("verdicts")]
             return Result(tables=tables, figures=figures, verdicts=verdicts, **plain)
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged; run the experiment again") from error
@@ -261,6 +258,11 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     )
     result.save(store.result_file(name, scale))
     return result
+
+
+def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON's null is a number that is not there."""
+    return {key: math.nan if value is None else value for key, value in plain.items()}
 
 
 def _finite(value: Any) -> Any:

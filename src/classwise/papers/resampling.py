@@ -65,10 +65,18 @@ class Resampled:
         value = float(statistic(self.accuracy))
         values = statistic(self.resampled)
         low, high = np.quantile(values, (_USUAL / 2, 1 - _USUAL / 2))
-        reach = max(value - float(low), float(high) - value, 0.0) * two_sided_z(level) / two_sided_z(_USUAL)
-        if reach == 0:  # nothing varied, as where every answer is right: at least one image could have been another
-            reach = two_sided_z(level) / (two_sided_z(_USUAL) * float(self.count.min()))
+        reach = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
+        reach *= two_sided_z(level) / two_sided_z(_USUAL)
         return Estimate(value, value - reach, value + reach)
+
+    def _of_one_image(self, statistic: Statistic, value: float) -> float:
+        """How far one image that is judged otherwise moves the statistic: for where no resample differs."""
+        rows, classes = self.accuracy.shape
+        changed = np.repeat(self.accuracy[None], rows * classes, axis=0)
+        row, label = np.divmod(np.arange(rows * classes), classes)
+        inwards = np.where(self.accuracy[row, label] > 0.5, -1, 1)
+        changed[np.arange(rows * classes), row, label] += inwards / self.count[label]
+        return float(np.abs(statistic(changed) - value).max())
 
     def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""

@@ -1,8 +1,8 @@
 """The store: every model that the papers' experiments need is trained once, and every attack on it run once.
 
 A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
-under a hash of its attacks, its images, and which of the run's weights. So experiments share what they have in common, and a
-run that was interrupted goes on where it was.
+under a hash of its attacks, its images, and which of the run's weights. So experiments share what they have in common,
+and a run that was interrupted goes on where it was.
 """
 
 from __future__ import annotations

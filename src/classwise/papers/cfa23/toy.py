@@ -16,7 +16,10 @@ from classwise.theory import theorems
 from classwise.theory.toy import EASY, HARD, ToyModel
 
 THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}
-_SAME = {"data": "toy model", "threat": "Linf:0.8"}
+
+
+def _scale(name: Name, about: str) -> Scale:
+    return Scale(name=name, about=about, data="toy model", threat="Linf:0.8", test=100)
 
 
 class Toy(Experiment):
@@ -24,9 +27,9 @@ class Toy(Experiment):
 
     item = "cfa23/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": Scale(name="smoke", about="every ninth model of the grid, 100 points a class", test=100, **_SAME),
-        "laptop": Scale(name="laptop", about="the grid of 360 models, 100 points a class", test=100, **_SAME),
-        "full": Scale(name="full", about="the grid of 360 models, 100 points a class", test=100, **_SAME),
+        "smoke": _scale("smoke", "every ninth model of the grid, 100 points a class"),
+        "laptop": _scale("laptop", "the grid of 360 models, 100 points a class"),
+        "full": _scale("full", "the grid of 360 models, 100 points a class"),
     }
 
     def run(self, bench: Bench) -> Findings:
@@ -52,12 +55,10 @@ class Toy(Experiment):
             for claim, name in THEOREMS.items()
         ]
         points = (
-            f"d = {model.features}, variance {model.variance}, {bench.scale.test} points a class. The paper's p and eta "
-            f"are lost: {model.easy}, {model.hard} and {model.eta} are ours."
+            f"d = {model.features}, variance {model.variance}, {bench.scale.test} points a class. The paper's p and "
+            f"eta are lost: {model.easy}, {model.hard} and {model.eta} are ours."
         )
-        curves = (
-            "Dashed: clean accuracy; solid: robust accuracy at 2 eta. Class −1 loses clean accuracy sooner as w grows."
-        )
+        curves = "Dashed: clean; solid: robust at 2 eta. As w grows, class −1 loses clean accuracy sooner."
         optima = [
             Row("class +1, clean", [Cell(f"{model.best_class_weight(EASY):.3f}")]),
             Row("class −1, clean", [Cell(f"{model.best_class_weight(HARD):.3f}")]),

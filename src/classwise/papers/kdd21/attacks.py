@@ -226,7 +226,7 @@ def pairwise_spearman(rows: Sequence[FloatArray]) -> FloatArray:
     """Spearman's correlation of every two rows (C,), in the order of `itertools.combinations`."""
     ranks = np.stack([stats.rankdata(row) for row in rows])
     upper = np.triu_indices(len(rows), k=1)
-    return np.asarray(np.corrcoef(ranks)[upper])
+    return np.asarray(np.asarray(np.corrcoef(ranks))[upper])
 
 
 def _between_defences(found: Mapping[str, Attacked], first: str, second: str) -> Any:

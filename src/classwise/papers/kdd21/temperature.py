@@ -37,15 +37,15 @@ class Temperature(Experiment):
         changes = []
         paired: dict[str, Resampled] = {}
         for defence, audit in found.items():
-            best = min((f"{t:g}" for t in TEMPERATURES), key=lambda label, a=audit: int(a.counts(label).correct.sum()))  # type: ignore[misc]
+            standing = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
+            best = min(standing, key=standing.__getitem__)
             ours[defence, f"1/T = {best}"] = audit.counts(best)
             rows = np.stack([audit.outcomes.correct(label) for label in (best, "PGD")])
             paired[defence] = Resampled(rows, audit.outcomes.labels, len(names))
             changes.append(_change_row(defence, best, paired[defence]))
-        printed = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in catalogue.printed_rows("kdd21/T3")}
-        theirs = [
-            f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in catalogue.printed_rows("kdd21/T3")
-        ]
+        rows_there = catalogue.printed_rows("kdd21/T3")
+        printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in rows_there}
+        theirs = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in rows_there]
         table = Table(
             "Change from PGD to the best temperature, in points",
             ("defence", "1/T", "total", "MCD", "CV, %²"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -47,20 +46,16 @@ def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> No
         else:
             assert np.isnan(verdict.value) or verdict.low <= 0
             assert verdict.note or verdict.low <= 0 <= verdict.high or verdict.level < 0.05
-    assert not any("class " in verdict.estimand and verdict.answer == "holds" for verdict in result.verdicts)
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
-def test_results_come_back_as_they_were(smoke: Smoke, name: str) -> None:
+def test_results_come_back_as_they_were(smoke: Smoke, name: str, tmp_path: Path) -> None:
     loaded = Result.load(smoke.store.result_file(name, "smoke"))
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == smoke.store.result_file(name, "smoke").read_bytes()
     again = smoke.results[name]
-    assert str(dataclasses.asdict(loaded)) == str(
-        dataclasses.asdict(Result.load(smoke.store.result_file(name, "smoke")))
-    )
     assert (loaded.item, loaded.scale, dict(loaded.runs)) == (again.item, again.scale, dict(again.runs))
-    assert [row.name for table in loaded.tables for row in table.rows] == [
-        row.name for table in again.tables for row in table.rows
-    ]
+    assert str([*loaded.verdicts]) == str([*again.verdicts])  # as text, since NaN differs from itself
 
 
 def test_again_nothing_is_trained_and_nothing_changes(smoke: Smoke) -> None:
@@ -68,7 +63,7 @@ def test_again_nothing_is_trained_and_nothing_changes(smoke: Smoke) -> None:
     before = {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")}
     again = run("kdd21/E3", "smoke", Store(smoke.store.path))
     assert {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")} == before
-    assert str(again.verdicts) == str(smoke.results["kdd21/E3"].verdicts)
+    assert str([*again.verdicts]) == str([*smoke.results["kdd21/E3"].verdicts])
 
 
 def test_the_big_table_is_what_the_outcomes_say(smoke: Smoke) -> None:

@@ -62,7 +62,7 @@ def test_never_twice_and_by_content(tmp_path: Path) -> None:
 def test_other_data_is_another_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     quick = Recipe.read(QUICK, {"epochs": 1})
-    assert store.trained(quick, IMAGES).key != store.trained(quick, IMAGES.take(list(range(100)))).key
+    assert store.trained(quick, IMAGES).key != store.trained(quick, IMAGES.take(slice(0, 100))).key
 
 
 def test_goes_on_where_it_was(tmp_path: Path) -> None:

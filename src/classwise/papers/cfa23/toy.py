@@ -36,7 +36,7 @@ class Toy(Experiment):
         """Both panels at our p and eta, and claims C1 to C4."""
         model = ToyModel()
         assert bench.scale.test is not None
-        weights = np.linspace(0.05, 6, 120)
+        weights = np.linspace(0.05, 4, 120)
         grid = theorems.grid()[:: 9 if bench.scale.name == "smoke" else 1]
         statements = {name: theorems.STATEMENTS[name](grid) for name in THEOREMS.values()}
         simulated = theorems.closed_forms(grid[::9])

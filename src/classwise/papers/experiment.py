@@ -144,6 +144,11 @@ class Bench:
         chosen = short if self.scale.short and short in recipe_names() else name
         return Recipe.read(chosen, {"threat": self.scale.threat, **self.scale.changes, **(changes or {})})
 
+    def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A PGD of the paper, with this scale's steps; together they are two radii long."""
+        steps = self.scale.attack_steps
+        return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
+
     def trained(self, name: str, changes: Mapping[str, Any] | None = None, *, start: Trained | None = None) -> Trained:
         """The run of a recipe at this scale, from the store if it is there."""
         found = self.store.trained(
@@ -170,6 +175,7 @@ class Bench:
             self.scale.threat,
             which=which,
             stop=stop,
+            compute=self.scale.compute,
             surrogates=surrogates,
             device=self.device,
             progress=self.progress,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from classwise.compute import EXACT, FAST, Compute
+
 Name = Literal["smoke", "laptop", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "laptop", "full")
 
@@ -22,9 +24,10 @@ class Scale:
         train: images to train on; None for all.
         test: images to test on; None for all.
         few: images for attacks that cost thousands of passes; None for all.
+        attack_steps: steps of the PGD of the tests; None for the paper's.
+        compute: how the gradients of the tests are computed.
         short: take the recipe ``NAME-short`` where there is one.
         changes: dotted recipe fields to new values, for every training.
-        device: where to train and attack.
     """
 
     name: Name
@@ -34,6 +37,8 @@ class Scale:
     train: int | None = None
     test: int | None = None
     few: int | None = None
+    attack_steps: int | None = None
+    compute: Compute = FAST
     short: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,6 +56,8 @@ SMOKE = Scale(
     train=300,
     test=100,
     few=40,
+    attack_steps=5,
+    compute=EXACT,
     changes={
         "data.augment": "none",
         "data.validation": 0.2,

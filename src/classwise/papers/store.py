@@ -1,7 +1,7 @@
 """The store: every model that the papers' experiments need is trained once, and every attack on it run once.
 
 A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
-under a hash of its attacks, its images, and which of the run's weights. So experiments share what they have in common,
+under a hash of its attacks, its images, and the weights. So experiments share what they have in common,
 and a run that was interrupted goes on where it was.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 from classwise import __version__
 from classwise.auditing.audit import Audit, audit
 from classwise.auditing.result import ABOUT, read_about
+from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
@@ -118,6 +119,7 @@ class Store:
         which: Which | None = None,
         stop: str = "never",
         seed: int = 0,
+        compute: Compute = FAST,
         surrogates: Sequence[Trained] = (),
         device: str = "cpu",
         progress: Progress | None = None,
@@ -132,6 +134,7 @@ class Store:
             which: of the run's weights; None for those that speak for it.
             stop: ``"never"`` as the papers count, or ``"broken"``.
             seed: of the attacks.
+            compute: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
             device: where to run.
             progress: who is told.
@@ -143,8 +146,9 @@ class Store:
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
         for place, surrogate in enumerate(surrogates):
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
-        about = {"which": kept, "data": images.fingerprint(), "attacks": text, "threat": threat}
-        key = _hash({**about, "stop": stop, "seed": seed})
+        weights = hashlib.sha256(trained.run.weights_file(kept).read_bytes()).hexdigest()
+        about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
+        key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute)})
         folder = trained.run.audits / key
         if (folder / ABOUT).is_file():
             facts = read_about(folder)
@@ -158,6 +162,7 @@ class Store:
             cascade=False,
             stop="never" if stop == "never" else "broken",
             seed=seed,
+            compute=compute,
             out=trained.run.path / "audits" / key,
             resume=True,
             device=device,

@@ -48,7 +48,7 @@ METHODS: Mapping[str, Method] = {
     "FRL + EMA": Method("frl", {"averaging": EMA}, averaged=True, start="TRADES"),
 }
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
-    "smoke": {"robust": "pgd:steps=5,step_size=0.25eps"},
+    "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
     "laptop": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }

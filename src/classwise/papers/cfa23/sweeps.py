@@ -65,7 +65,7 @@ def swept(bench: Bench, recipe: str, changes: Sequence[Mapping[str, Any]], place
     """Train at each place of a sweep, and attack the best and the last epoch of each."""
     trained = [bench.trained(recipe, change) for change in changes]
     best, last = (
-        [bench.audited(one, {"PGD": dict(PGD)}, which=which) for one in trained] for which in ("best", "last")
+        [bench.audited(one, {"PGD": bench.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
     )
     return Sweep(places, trained, best, last, bench.test_images.class_names)
 

@@ -86,8 +86,8 @@ def defended(bench: Bench) -> dict[str, Trained]:
 def attacked(bench: Bench) -> dict[str, Attacked]:
     """The four defences under the five attacks."""
     substitute = bench.trained("standard", {"seed": 1})
-    transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": dict(PGD)}
-    main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": dict(PGD), "transfer": transfer}
+    transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": bench.pgd(PGD)}
+    main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": bench.pgd(PGD), "transfer": transfer}
     few = {name: dict(spec) for name, spec in COSTLY[bench.scale.name].items()}
     return {
         defence: Attacked(

@@ -31,7 +31,7 @@ class Temperature(Experiment):
     def run(self, bench: Bench) -> Findings:
         """PGD and the grid on each defence, in the paper's arithmetic; claims C12, C13, C14."""
         names = bench.test_images.class_names
-        attacks = {"PGD": dict(PGD), **{f"{t:g}": _tpgd(t) for t in TEMPERATURES}}
+        attacks = {"PGD": bench.pgd(PGD), **{f"{t:g}": bench.pgd(_tpgd(t)) for t in TEMPERATURES}}
         found = {defence: bench.audited(one, attacks) for defence, one in defended(bench).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []

@@ -50,7 +50,7 @@ class Scale:
 
 SMOKE = Scale(
     name="smoke",
-    about="digits of 8x8 pixels, a tiny network that is still near chance: it shows that everything runs, not what is true",
+    about="digits of 8x8 pixels, a tiny network that is still near chance: it shows that all runs, not what is true",
     data="digits",
     threat="Linf:0.1",
     train=300,

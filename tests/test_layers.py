@@ -15,6 +15,7 @@ PACKAGE = SOURCE / "classwise"
 LAYERS = (
     "foundation",
     "stats",
+    "theory",
     "data",
     "models",
     "attacks",

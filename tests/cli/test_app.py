@@ -29,6 +29,7 @@ COMMANDS = (
     "models",
     "recipes",
     "cite",
+    "papers",
 )
 HEAVY = ("torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyarrow", "jinja2", "yaml")
 

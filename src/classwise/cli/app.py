@@ -10,7 +10,17 @@ from collections.abc import Sequence
 import typer
 
 from classwise import __version__
-from classwise.cli import auditing, comparing, demonstrating, interpolating, listing, offsetting, reporting, training
+from classwise.cli import (
+    auditing,
+    comparing,
+    demonstrating,
+    interpolating,
+    listing,
+    offsetting,
+    papers,
+    reporting,
+    training,
+)
 from classwise.errors import UserError
 
 BAD_INPUT = 2
@@ -37,6 +47,7 @@ for command in (
     listing.models,
     listing.recipes,
     listing.cite,
+    papers.papers,
 ):
     app.command()(command)
 

@@ -67,6 +67,8 @@ STYLES: Mapping[str, Style] = {
     "gap-line": Style(stroke="paper"),
     "divider": Style(stroke="soft", width=1.0),
     "guide": Style(stroke="soft", dash=(3, 3)),
+    "guide-main": Style(stroke="main", width=1.4, dash=(3, 3)),
+    "guide-weak": Style(stroke="weak", width=1.4, dash=(3, 3)),
     "line": Style(stroke="faint", width=1.0),
     "line-weak": Style(stroke="weak", width=2.0),
     "line-good": Style(stroke="good", width=2.0),

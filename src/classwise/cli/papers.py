@@ -1,0 +1,211 @@
+"""``classwise papers``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from classwise.papers.catalogue import Item
+    from classwise.papers.claims import Verdict
+    from classwise.papers.experiment import Result
+    from classwise.report.tables import Table
+
+DOES = ("list", "show", "run", "page")
+STORE = Path("runs/papers")
+
+
+def papers(
+    what: Annotated[str, typer.Argument(metavar="list|show|run|page", help="What to do.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; of list and page, papers. [all papers]"),
+    ] = None,
+    scale: Annotated[
+        str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to an hour) or full (a GPU).")
+    ] = "smoke",
+    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where models and results are kept.")] = STORE,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """List, explain and rerun what the four papers print and claim.
+
+    What was trained for one item is not trained again for another, and a run that was stopped goes on.
+
+    \b
+    Examples:
+        classwise papers list
+        classwise papers show kdd21/T3
+        classwise papers run cfa23/F1 kdd21/T3 --scale laptop
+        classwise papers page kdd21
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    given = names or []
+    if what not in DOES:
+        raise unknown("action of papers", what, DOES)
+    if what == "list":
+        _list(given, json)
+    elif what == "show":
+        _show(_named(given, what), json)
+    elif what == "run":
+        _run(_named(given, what), scale, store, check_device(device), json)
+    else:
+        _page(given, store, out)
+
+
+def _named(names: list[str], what: str) -> list[str]:
+    if not names:
+        raise UserError(f"papers {what}: name an item, as in classwise papers {what} cfa23/F1; list has them all")
+    return names
+
+
+def _list(papers: list[str], json: bool) -> None:
+    from classwise.papers import catalogue
+
+    chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
+    items = [item for item in catalogue.items().values() if item.paper in chosen]
+    if json:
+        console.show_json([_facts(item) for item in items])
+        return
+    rows = [(item.id, item.kind, _short(item.title), item.status, item.command or item.missing) for item in items]
+    console.show(["id", "kind", "what", "status", "command, or what is missing"], rows)
+
+
+def _short(text: str, letters: int = 60) -> str:
+    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
+
+
+def _facts(item: Item) -> dict[str, Any]:
+    """An item for programs."""
+    from classwise.papers import EXPERIMENTS
+
+    facts = dataclasses.asdict(item)
+    del facts["absent"]
+    scales = list(EXPERIMENTS.load(item.id).scales) if item.id in EXPERIMENTS else []
+    return {**facts, "status": item.status, "command": item.command, "missing": item.missing, "scales": scales}
+
+
+def _show(names: list[str], json: bool) -> None:
+    from classwise.papers import catalogue
+    from classwise.papers.printed import printed_table
+
+    items = [catalogue.find(name) for name in names]
+    if json:
+        shown = [
+            _facts(item)
+            | {"printed": catalogue.printed(item.id)}
+            | {"notes": [dataclasses.asdict(note) for note in item.notes]}
+            for item in items
+        ]
+        console.show_json(shown if len(shown) > 1 else shown[0])
+        return
+    for place, item in enumerate(items):
+        if place:
+            typer.echo("")
+        _explain(item)
+        table = printed_table(item.id)
+        if table is not None:
+            typer.echo("")
+            _show_table(table)
+        for note in item.notes:
+            typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+
+
+def _explain(item: Item) -> None:
+    from classwise.papers import EXPERIMENTS, catalogue
+
+    typer.echo(f"{item.id}: {item.title}")
+    source = catalogue.facts(item.paper)["bibliography"]
+    lines = {
+        "kind": item.kind,
+        "paper": f"{source['title']}, {source['venue']}, section {item.section}",
+        "parameters": item.parameters,
+        "expected": item.finding,
+        "status": item.status,
+        "covered by": ", ".join(item.covered_by),
+        "same as": ", ".join(item.same_as),
+        "missing": item.missing,
+        "command": item.command,
+    }
+    if item.id in EXPERIMENTS:
+        for scale in EXPERIMENTS.load(item.id).scales.values():
+            lines[f"scale {scale.name}"] = scale.about
+    for name, text in lines.items():
+        if text:
+            typer.echo(f"  {name}: {text}")
+
+
+def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> None:
+    from classwise.papers.experiment import run, scale_of
+    from classwise.papers.store import Store
+
+    for name in names:  # all of them before any work
+        scale_of(name, scale)
+    kept = Store(store)
+    results = []
+    for name in names:
+        with console.progress() as listener:
+            results.append(run(name, scale, kept, device=device, progress=listener))
+        if not json:
+            _report(results[-1])
+    if json:
+        console.show_json([dataclasses.asdict(result) for result in results])
+
+
+def _report(result: Result) -> None:
+    from classwise.papers.catalogue import find
+
+    typer.echo(f"{result.item} at scale {result.scale}: {result.setting}")
+    for table in result.tables:
+        typer.echo("")
+        _show_table(table)
+    typer.echo("")
+    for verdict in result.verdicts:
+        for line in _verdict_lines(verdict):
+            typer.echo(line)
+    for note in find(result.item).notes:
+        typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+    typer.echo("")
+
+
+def _verdict_lines(verdict: Verdict) -> list[str]:
+    from classwise.papers.catalogue import claim
+    from classwise.papers.page import ANSWERS, estimate_text
+
+    value, span = estimate_text(verdict)
+    lines = [f"{verdict.claim} {ANSWERS[verdict.answer]}: {claim(verdict.claim)['claim']}"]
+    if verdict.estimand:
+        lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
+    return [*lines, *([f"  {verdict.note}"] if verdict.note else [])]
+
+
+def _show_table(table: Table) -> None:
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, table.caption)
+    if table.note:
+        typer.echo(table.note)
+
+
+def _page(papers: list[str], store: Path, out: Path | None) -> None:
+    from classwise.papers import catalogue
+    from classwise.papers.page import paper_page
+    from classwise.papers.store import Store
+
+    chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
+    kept = Store(store)
+    for name in chosen:
+        target = new_file((out or store / "pages") / f"{name}.html", "--out")
+        assert target is not None
+        typer.echo(f"page: {paper_page(name, kept, target)}")

@@ -1,0 +1,255 @@
+"""Every item of the papers, the printed numbers, and the notes on what does not add up."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from classwise.errors import UserError, unknown
+from classwise.papers import EXPERIMENTS
+
+PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
+
+Status = Literal["runnable", "covered", "missing"]
+Kind = Literal[
+    "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A row of the papers' inventory.
+
+    Attributes:
+        id: such as ``kdd21/T1``.
+        paper: its first part.
+        kind: what sort of thing it is.
+        section: of the paper.
+        title: what exactly.
+        parameters: its settings in the paper, in words.
+        finding: what is to be expected.
+        covered_by: references to what the library has for it, such as ``recipe trades``; empty for what is run.
+        same_as: items of another paper that need no separate work.
+        absent: of an item that nothing covers yet, what it waits for.
+    """
+
+    id: str
+    paper: str
+    kind: Kind
+    section: str
+    title: str
+    parameters: str = ""
+    finding: str = ""
+    covered_by: tuple[str, ...] = ()
+    same_as: tuple[str, ...] = ()
+    absent: str = ""
+
+    @property
+    def status(self) -> Status:
+        """Whether it runs, is covered by a part of the library, or waits for something."""
+        if self.id in EXPERIMENTS:
+            return "runnable"
+        return "missing" if self.missing else "covered"
+
+    @property
+    def missing(self) -> str:
+        """What it waits for, in words; empty if nothing."""
+        if self.id in EXPERIMENTS:
+            return ""
+        lacking = [reference for reference in self.covered_by if not present(reference)]
+        if lacking:
+            return f"not in this version: {', '.join(lacking)}"
+        waiting = [other for other in self.same_as if find(other).status == "missing"]
+        if waiting:
+            return f"waits for {', '.join(waiting)}"
+        return f"not in this version: {self.absent}" if self.absent else ""
+
+    @property
+    def command(self) -> str:
+        """What to type: to run it, or to see what covers it."""
+        if self.status == "runnable":
+            return f"classwise papers run {self.id}"
+        if self.same_as:
+            return f"classwise papers run {' '.join(self.same_as)}" if not self.missing else ""
+        for reference in () if self.missing else self.covered_by:
+            kind, _, name = reference.partition(" ")
+            if kind in COMMANDS:
+                return COMMANDS[kind].format(name)
+        return "" if self.missing else f"classwise papers show {self.id}"
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What does not add up about it."""
+        return tuple(note for note in notes() if self.id in note.items)
+
+
+COMMANDS: Mapping[str, str] = {
+    "attack": "classwise attacks {}",
+    "data": "classwise data {}",
+    "model": "classwise models",
+    "recipe": "classwise recipes show {}",
+    "suite": "classwise attacks {}",
+}
+"""How a part of each kind is looked at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something that does not add up, or a reading of what is ambiguous.
+
+    Attributes:
+        id: its number.
+        kind: misprint, doubtful, scan, versions, slip, paper and code, lost, derived or measured.
+        items: the ids that it touches.
+        text: the note.
+    """
+
+    id: str
+    kind: str
+    items: tuple[str, ...]
+    text: str
+
+
+@cache
+def items() -> Mapping[str, Item]:
+    """Every item by its id, paper by paper in the order of `PAPERS`."""
+    rows = _read("items.yaml")["items"]
+    found = [
+        Item(
+            **{key: row[key] for key in ("id", "paper", "kind", "section", "title", "parameters", "finding")},
+            covered_by=tuple(row.get("covered_by", ())),
+            same_as=tuple(row.get("same_as", ())),
+            absent=row.get("missing", ""),
+        )
+        for row in rows
+    ]
+    return {item.id: item for paper in PAPERS for item in found if item.paper == paper}
+
+
+@cache
+def notes() -> tuple[Note, ...]:
+    """Every note, in order."""
+    return tuple(
+        Note(id=row["id"], kind=row["kind"], items=tuple(row["items"]), text=row["text"])
+        for row in _read("notes.yaml")["notes"]
+    )
+
+
+def find(name: str) -> Item:
+    """The item of an id.
+
+    Raises:
+        UserError: for an unknown id, with the nearest one.
+    """
+    if name not in items():
+        raise unknown("item", name, items())
+    return items()[name]
+
+
+def paper(name: str) -> str:
+    """The name itself.
+
+    Raises:
+        UserError: if there is no such paper.
+    """
+    if name not in PAPERS:
+        raise unknown("paper", name, PAPERS)
+    return name
+
+
+@cache
+def facts(name: str) -> Mapping[str, Any]:
+    """What a paper prints: bibliography, tables, figures in words, claims.
+
+    Raises:
+        UserError: if there is no such paper.
+    """
+    return _read(f"facts/{paper(name)}.yaml")
+
+
+def printed_rows(item: str) -> Sequence[Mapping[str, Any]]:
+    """The rows of a printed table, as printed; none for what prints no rows."""
+    return tuple(_printed(item).get("rows", ()))
+
+
+def printed(item: str) -> Mapping[str, Any]:
+    """All that the facts say of a table or a figure; of a panel (``F2bc``), of its whole figure. Empty for others."""
+    return {key: value for key, value in _printed(item).items() if key != "id"}
+
+
+def claim(name: str) -> Mapping[str, str]:
+    """A claim of a paper: its words, the quantity behind it, what the paper found.
+
+    Raises:
+        UserError: for an unknown claim.
+    """
+    known = {one["id"]: one for one in facts(name.partition("/")[0])["claims"]}
+    if name not in known:
+        raise unknown("claim", name, known)
+    found: Mapping[str, str] = known[name]
+    return found
+
+
+def present(reference: str) -> bool:
+    """Whether this version has what a reference names: ``recipe trades``, ``data svhn``, ``python module:name``."""
+    kind, _, name = reference.partition(" ")
+    if kind == "python":
+        return _importable(name)
+    if kind == "facts":
+        source, _, key = name.partition(":")
+        return key in facts(source)
+    if kind == "recipe":
+        return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
+    if kind == "theorem":
+        return name in importlib.import_module("classwise.theory.theorems").STATEMENTS
+    if kind not in REGISTRIES:
+        raise UserError(f"reference {reference!r} is of no known kind")
+    module, _, attribute = REGISTRIES[kind].partition(":")
+    return name in getattr(importlib.import_module(module), attribute)
+
+
+REGISTRIES: Mapping[str, str] = {
+    "attack": "classwise.attacks:ATTACKS",
+    "averaging": "classwise.training:AVERAGERS",
+    "data": "classwise.data:DATA",
+    "model": "classwise.models:MODELS",
+    "schedule": "classwise.training:SCHEDULES",
+    "selection": "classwise.training:SELECTIONS",
+    "suite": "classwise.attacks.suites:SUITES",
+}
+"""Where the names of each kind are registered."""
+
+
+def _importable(path: str) -> bool:
+    """Whether ``"module:name"`` exists; the module is imported only if it does."""
+    module, _, attribute = path.partition(":")
+    try:
+        if importlib.util.find_spec(module) is None:
+            return False
+    except ModuleNotFoundError:
+        return False
+    return hasattr(importlib.import_module(module), attribute)
+
+
+def _printed(item: str) -> Mapping[str, Any]:
+    entries = {one["id"]: one for key in ("tables", "figures") for one in facts(item.partition("/")[0])[key]}
+    while (item not in entries and item[-1:].isalpha()) or item[-1:] == "-":
+        item = item[:-1]
+    found: Mapping[str, Any] = entries.get(item, {})
+    return found
+
+
+def _read(name: str) -> Mapping[str, Any]:
+    text = (resources.files("classwise.papers") / name).read_text(encoding="utf-8")
+    found: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, the fast one if there is
+    return found
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

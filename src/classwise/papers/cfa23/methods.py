@@ -1,0 +1,167 @@
+"""cfa23/T1: eleven methods, average and worst class, clean and attacked, best and last epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from classwise.auditing.result import Audit
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.resampling import Resampled
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.store import Trained
+from classwise.report import ranges, wording
+from classwise.report.tables import Cell, Row, Table
+from classwise.settings import Spec
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.training.folder import Which
+
+EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "begin": 0.25}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table: our recipe, what is changed in it, and the method it starts from."""
+
+    recipe: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    averaged: bool = False
+    start: str | None = None
+
+
+METHODS: Mapping[str, Method] = {
+    "AT": Method("at"),
+    "AT + EMA": Method("at", {"averaging": EMA}, averaged=True),
+    "AT + CFA": Method("cfa-at", averaged=True),
+    "TRADES": Method("trades"),
+    "TRADES + EMA": Method("trades", {"averaging": EMA}, averaged=True),
+    "TRADES + CFA": Method("cfa-trades", averaged=True),
+    "FAT": Method("fat"),
+    "FAT + EMA": Method("fat", {"averaging": EMA}, averaged=True),
+    "FAT + CFA": Method("cfa-fat", averaged=True),
+    "FRL": Method("frl", start="TRADES"),
+    "FRL + EMA": Method("frl", {"averaging": EMA}, averaged=True, start="TRADES"),
+}
+ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
+    "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
+    "laptop": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
+    "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
+}
+"""AutoAttack where the scale can pay for it, else the named substitute."""
+CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
+
+
+class MainTable(Experiment):
+    """cfa23 Table 1: average and worst class of eleven methods."""
+
+    item = "cfa23/T1"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """Four audits' worth of numbers for each method, and claims C11 to C15."""
+        trained: dict[str, Trained] = {}
+        audits: dict[tuple[str, str], Audit] = {}
+        for name, method in METHODS.items():
+            start = None if method.start is None else trained[method.start]
+            trained[name] = bench.trained(method.recipe, method.changes, start=start)
+            for kind, weights in CHOSEN.items():
+                which = weights[method.averaged]
+                if which not in trained[name].run.kept():  # no epoch has passed a gate yet: the online model stands
+                    which = weights[False]
+                audits[name, kind] = bench.audited(trained[name], ATTACKS[bench.scale.name], which=which, stop="broken")
+        printed = {row["method"]: row for row in catalogue.printed_rows("cfa23/T1")}
+        rows = [Row(name, _cells(audits, printed[name], name)) for name in METHODS]
+        heads = ["method"]
+        for kind in CHOSEN:
+            heads += [f"clean, {kind}", "printed", f"attacked, {kind}", "printed"]
+        attack = ", ".join(str(spec) for spec in ATTACKS[bench.scale.name].values())
+        table = Table(
+            "Average / worst class of eleven methods, in percent",
+            heads,
+            rows,
+            f"Attacked: an image stands if it is right as it is and under {attack}; printed: AutoAttack, mean of five "
+            "runs. Small: 95 % intervals for new images, the one model of each method fixed.",
+        )
+        return Findings(tables=(table,), tests=_tests(audits))
+
+
+def _cells(audits: Mapping[tuple[str, str], Audit], printed: Mapping[str, Any], name: str) -> list[Cell]:
+    cells = []
+    for kind in CHOSEN:
+        audit = audits[name, kind]
+        for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
+            cells += [_pair(audit.counts(attack)), Cell(" / ".join(f"{value:g}" for value in printed[key]))]
+    return cells
+
+
+def _pair(counts: ClassCounts) -> Cell:
+    average, worst = ranges.macro(counts), ranges.worst(counts)
+    text = f"{wording.bare_percent(average.value)} / {wording.bare_percent(worst.value)}"
+    return Cell(text, f"{wording.span(average.low, average.high)} / {wording.span(worst.low, worst.high)}")
+
+
+def _tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
+    note = "one training of each method: intervals speak of new images, not of training again"
+
+    def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
+        first, second = audits[one, kind].outcomes, audits[other, kind].outcomes
+        return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
+
+    bases = ("AT", "TRADES", "FAT")
+    beats = [
+        paired(f"{base} + CFA", other, kind).part(metric, 100)
+        for base in bases
+        for other in (base, f"{base} + EMA")
+        for kind in CHOSEN
+        for metric in (_average, _worst)
+    ]
+    frl = [paired("TRADES + CFA", "FRL + EMA", "best").part(metric, 100) for metric in (_average, _worst)]
+    frl.append(paired("FRL + EMA", "TRADES + CFA", "last").part(_worst, 100))
+    return [
+        Test(
+            claim="cfa23/C11",
+            estimand="CFA minus plain and minus EMA: average and worst class, best and last, three methods",
+            parts=beats,
+            note=note,
+        ),
+        Test(
+            claim="cfa23/C12",
+            estimand="clean average of the plain method minus that of CFA, best epoch, three methods",
+            parts=[paired(base, f"{base} + CFA", "best", "clean").part(_average, 100) for base in bases],
+            note=note,
+        ),
+        Test(
+            claim="cfa23/C13",
+            estimand="worst class of AT and of TRADES minus that of FAT, best epoch",
+            parts=[paired(other, "FAT", "best").part(_worst, 100) for other in ("AT", "TRADES")],
+            note=note,
+        ),
+        Test(
+            claim="cfa23/C14",
+            estimand="FRL over TRADES + EMA, best epoch: worst class gained, average lost",
+            parts=[
+                paired("FRL", "TRADES + EMA", "best").part(_worst, 100),
+                paired("TRADES + EMA", "FRL", "best").part(_average, 100),
+            ],
+            note=note,
+        ),
+        Test(
+            claim="cfa23/C15",
+            estimand="TRADES + CFA over FRL + EMA: average and worst, best epoch; the other way: worst, last epoch",
+            parts=frl,
+            note=note,
+        ),
+    ]
+
+
+def _average(accuracy: FloatArray) -> FloatArray:
+    return np.asarray(accuracy[..., 0, :].mean(axis=-1) - accuracy[..., 1, :].mean(axis=-1))
+
+
+def _worst(accuracy: FloatArray) -> FloatArray:
+    return np.asarray(accuracy[..., 0, :].min(axis=-1) - accuracy[..., 1, :].min(axis=-1))

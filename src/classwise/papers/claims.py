@@ -1,0 +1,151 @@
+"""Verdicts on claims: held only where an interval says so, corrected for all the claims that are tested together.
+
+A test is asked at a level: does its interval with that error level lie wholly on one side of zero? Holm's procedure
+(1979) goes through the tests from the clearest to the least clear: the i-th of m is asked at alpha / (m - i + 1), and
+after the first that cannot tell none is told. A claim that is a fact of printed numbers, or a computation without
+sampling, is exact and not among the m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from classwise.stats.intervals import Estimate
+
+Answer = Literal["holds", "does not", "cannot tell"]
+ALPHA = 0.05
+_HALVINGS = 30
+_LEAST_LEVEL = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """One claim and what this run says about it.
+
+    Args:
+        claim: the claim's id.
+        estimand: what was estimated; the claim is that it is above zero.
+        unit: of the estimate: ``points``, ``%²`` or empty.
+        parts: each a function from an error level to an estimate with its interval; the claim is that all are above
+            zero. With several, each is asked at the whole level for "holds" (all must hold), and at its share of the
+            level for "does not" (one is enough).
+        exact: there is no sampling: the ends of the interval are the value.
+        note: what a reader should know.
+    """
+
+    __test__ = False  # not one of pytest's
+
+    claim: str
+    estimand: str
+    parts: Sequence[Callable[[float], Estimate]]
+    unit: str = "points"
+    exact: bool = False
+    note: str = ""
+
+    def at(self, level: float) -> tuple[Answer, Estimate]:
+        """The answer at an error level, and the estimate that decides: the lowest one."""
+        whole = [part(level) for part in self.parts]
+        lowest = min(whole, key=lambda estimate: estimate.low)
+        if lowest.low > 0:
+            return "holds", lowest
+        shared = [part(level / len(self.parts)) for part in self.parts]
+        refuting = min(shared, key=lambda estimate: estimate.high)
+        never = self.exact and lowest.low <= 0  # what is known without error and is not above zero does not hold
+        return ("does not", refuting) if refuting.high < 0 or never else ("cannot tell", lowest)
+
+    def level(self) -> float:
+        """The smallest error level at which it can tell: its p-value; 1 if it cannot at any."""
+        if self.at(1 - 1e-6)[0] == "cannot tell":
+            return 1.0
+        low, high = np.log(_LEAST_LEVEL), 0.0
+        if self.at(_LEAST_LEVEL)[0] != "cannot tell":
+            return _LEAST_LEVEL
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.at(float(np.exp(middle)))[0] != "cannot tell" else (middle, high)
+        return float(np.exp(high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of a claim.
+
+    Attributes:
+        claim: its id.
+        answer: ``holds``, ``does not`` or ``cannot tell`` (at this scale).
+        estimand: what was estimated.
+        value: the estimate; with ``low`` and ``high``, its interval at `level`. NaN where nothing could be estimated.
+        unit: of the estimate.
+        level: the error level that Holm's procedure left for it.
+        p_value: before the correction.
+        exact: there is no sampling.
+        note: what a reader should know.
+    """
+
+    claim: str
+    answer: Answer
+    estimand: str
+    value: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    unit: str = ""
+    level: float = ALPHA
+    p_value: float = float("nan")
+    exact: bool = False
+    note: str = ""
+
+
+def untestable(claim: str, reason: str) -> Verdict:
+    """A claim that a scale cannot speak about, and why."""
+    return Verdict(claim=claim, answer="cannot tell", estimand="", note=reason)
+
+
+def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
+    """A verdict for each claim, in the order given; together they err with probability at most about ``alpha``.
+
+    Args:
+        tests: of the claims that are tested together.
+        alpha: the probability that any verdict other than "cannot tell" is wrong, as far as the intervals are right.
+    """
+    p_values = [_LEAST_LEVEL if test.exact else test.level() for test in tests]
+    sampled = sorted((index for index, test in enumerate(tests) if not test.exact), key=lambda index: p_values[index])
+    verdicts = {index: _verdict(test, alpha, 0.0) for index, test in enumerate(tests) if test.exact}
+    stopped = False
+    level = alpha
+    for rank, index in enumerate(sampled):
+        level = alpha / (len(sampled) - rank) if not stopped else level
+        found = _verdict(tests[index], level, p_values[index])
+        verdicts[index] = replace(found, answer="cannot tell") if stopped else found
+        stopped = stopped or found.answer == "cannot tell"
+    return tuple(verdicts[index] for index in range(len(tests)))
+
+
+def _verdict(test: Test, level: float, p_value: float) -> Verdict:
+    answer, estimate = test.at(level)
+    return Verdict(
+        claim=test.claim,
+        answer=answer,
+        estimand=test.estimand,
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        unit=test.unit,
+        level=level,
+        p_value=p_value,
+        exact=test.exact,
+        note=test.note,
+    )
+
+
+def exactly(value: float) -> Callable[[float], Estimate]:
+    """A number that is known without error, at any level."""
+
+    def at(level: float) -> Estimate:
+        del level
+        return Estimate(value, value, value)
+
+    return at

@@ -1,0 +1,119 @@
+"""The page of a paper: its items in order, our tables and figures, the printed numbers, verdicts and notes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from classwise.papers import catalogue
+from classwise.papers.catalogue import Item
+from classwise.papers.claims import Verdict
+from classwise.papers.experiment import Result
+from classwise.papers.printed import printed_table
+from classwise.papers.scales import NAMES
+from classwise.papers.store import Store
+from classwise.report.rendering import render
+from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import NONE, level, probability
+from classwise.storage import write_text
+
+ANSWERS = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
+
+
+def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
+    """Write one self-contained page for a paper, with every result that the store holds.
+
+    Raises:
+        UserError: for an unknown paper, a damaged result, or if the file cannot be written.
+    """
+    write_text(path, render("paper.html", _context(catalogue.paper(name), store)))
+    return Path(path)
+
+
+def results_of(item: Item, store: Store) -> list[Result]:
+    """The results of an item in the store, the largest scale first."""
+    files = [store.result_file(item.id, scale) for scale in reversed(NAMES)]
+    return [Result.load(file) for file in files if file.is_file()]
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    """A row for each verdict: the claim in words, the answer, the estimate with its adjusted interval."""
+    rows = []
+    for one in verdicts:
+        said = catalogue.claim(one.claim)["claim"]
+        rows.append(
+            Row(
+                one.claim.partition("/")[2],
+                [
+                    Cell(said, one.estimand),
+                    Cell(ANSWERS[one.answer], one.note),
+                    Cell(*estimate_text(one)),
+                    Cell("exact" if one.exact else probability(one.p_value)),
+                ],
+                weak=one.answer == "does not",
+                good=one.answer == "holds",
+            )
+        )
+    note = "Holm over the claims of the item; an interval has the level that the correction left for it."
+    return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "p"), rows, note)
+
+
+def estimate_text(one: Verdict) -> tuple[str, str]:
+    """The estimate and its interval, each as text."""
+    if one.value != one.value:  # NaN: nothing was estimated
+        return NONE, ""
+    value = f"{one.value:+.2f} {one.unit}".strip()
+    return (value, "") if one.exact else (value, f"{one.low:+.2f} to {one.high:+.2f} ({level(one.level)})")
+
+
+def _context(name: str, store: Store | None) -> dict[str, Any]:
+    facts = catalogue.facts(name)
+    about = facts["bibliography"]
+    items = [item for item in catalogue.items().values() if item.paper == name]
+    found = {item.id: results_of(item, store) if store is not None else [] for item in items}
+    counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
+    done = sum(bool(results) for results in found.values())
+    return {
+        "title": f"{name}: {about['title']}",
+        "over": [f"classwise papers page {name}", about["venue"]],
+        "heading": about["title"],
+        "lead": (
+            f"{len(items)} items: {counts['runnable']} that run, {counts['covered']} covered by parts of the library, "
+            f"{counts['missing']} that wait for something. {done} have been run."
+        ),
+        "population": "Intervals speak of new images of the same classes, with the trained models fixed.",
+        "items": [_item(item, found[item.id]) for item in items],
+    }
+
+
+def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
+    table = printed_table(item.id)
+    return {
+        "id": item.id,
+        "kind": item.kind,
+        "title": item.title,
+        "section": item.section,
+        "parameters": item.parameters,
+        "finding": item.finding,
+        "status": item.status,
+        "command": item.command,
+        "missing": item.missing,
+        "covered_by": ", ".join(item.covered_by or item.same_as),
+        "notes": item.notes,
+        "printed": table,
+        "results": [
+            {
+                "scale": result.scale,
+                "setting": result.setting,
+                "tables": result.tables,
+                "figures": [(Markup(figure.svg), figure.caption) for figure in result.figures],  # noqa: S704  # ours
+                "verdicts": verdict_table(result.verdicts) if result.verdicts else None,
+                "facts": f"{len(result.runs)} trainings, {result.seconds:g} s, classwise {result.version}",
+            }
+            for result in results
+        ],
+    }

@@ -1,0 +1,87 @@
+"""Intervals for anything computed from class accuracies of several models or attacks on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from classwise.errors import UserError
+from classwise.stats.counts import FloatArray, class_labels, outcomes
+from classwise.stats.intervals import Estimate, two_sided_z
+
+Statistic = Callable[[FloatArray], FloatArray]
+"""From class accuracies (..., K, C) of K rows to a number each (...)."""
+
+_USUAL = 0.05
+"""The level at which percentiles are read; beyond, too few resamples lie outside."""
+
+
+class Resampled:
+    """K rows of right and wrong on the same images, and resamples of the images within each class.
+
+    The images of a resample are the same for all rows, so that differences between rows are paired. Population P: new
+    images of the same classes, the models fixed.
+
+    Args:
+        correct: (K, N) true where a row is right on an image.
+        labels: (N,) whole numbers in 0 .. C-1.
+        num_classes: C.
+        resamples: how many.
+        seed: of the resampling.
+
+    Raises:
+        UserError: if a label is out of range, the lengths differ, or a class has no image.
+    """
+
+    def __init__(
+        self, correct: ArrayLike, labels: ArrayLike, num_classes: int, *, resamples: int = 1000, seed: int = 0
+    ) -> None:
+        index = class_labels(labels, num_classes)
+        right = outcomes(correct, len(index))
+        if right.ndim != 2:
+            raise UserError(f"correct: expected shape (rows, images), got {right.shape}")
+        count = np.bincount(index, minlength=num_classes)
+        for label in np.flatnonzero(count == 0)[:1]:
+            raise UserError(f"class {label} has no image; resampling needs one of each class")
+        random = np.random.default_rng(seed)
+        self.count = count
+        self.accuracy = np.empty((len(right), num_classes))
+        self.resampled = np.empty((resamples, len(right), num_classes))
+        for label in range(num_classes):
+            # Images that all rows judge alike are interchangeable.
+            patterns, times = np.unique(right[:, index == label], axis=1, return_counts=True)
+            drawn = random.multinomial(count[label], times / count[label], size=resamples)
+            self.accuracy[:, label] = patterns @ times / count[label]
+            self.resampled[:, :, label] = drawn @ patterns.T / count[label]
+
+    def estimate(self, statistic: Statistic, level: float = 0.05) -> Estimate:
+        """A statistic of the class accuracies, with an interval of error level ``level``.
+
+        Value +- r: r is the larger distance from the value to the two 95 % percentiles, scaled to the level by the
+        normal quantiles. The larger of the two, since minima and variances of resamples are biased to one side.
+        """
+        value = float(statistic(self.accuracy))
+        values = statistic(self.resampled)
+        low, high = np.quantile(values, (_USUAL / 2, 1 - _USUAL / 2))
+        reach = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
+        reach *= two_sided_z(level) / two_sided_z(_USUAL)
+        return Estimate(value, value - reach, value + reach)
+
+    def _of_one_image(self, statistic: Statistic, value: float) -> float:
+        """How far one image that is judged otherwise moves the statistic: for where no resample differs."""
+        rows, classes = self.accuracy.shape
+        changed = np.repeat(self.accuracy[None], rows * classes, axis=0)
+        row, label = np.divmod(np.arange(rows * classes), classes)
+        inwards = np.where(self.accuracy[row, label] > 0.5, -1, 1)
+        changed[np.arange(rows * classes), row, label] += inwards / self.count[label]
+        return float(np.abs(statistic(changed) - value).max())
+
+    def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
+        """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
+
+        def at(level: float) -> Estimate:
+            return Estimate(*(scale * end for end in self.estimate(statistic, level)))
+
+        return at

@@ -1,0 +1,93 @@
+"""Scales: how much of a paper's setting a run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from classwise.compute import EXACT, FAST, Compute
+
+Name = Literal["smoke", "laptop", "full"]
+NAMES: tuple[Name, ...] = ("smoke", "laptop", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """A scale of an experiment.
+
+    Args:
+        name: of the scale.
+        about: what it is, in a sentence.
+        data: the data set.
+        threat: the ball, of training and test; the recipe's own radius is changed to it.
+        train: images to train on; None for all.
+        test: images to test on; None for all.
+        few: images for attacks that cost thousands of passes; None for all.
+        attack_steps: steps of the PGD of the tests; None for the paper's.
+        compute: how the gradients of the tests are computed.
+        short: take the recipe ``NAME-short`` where there is one.
+        changes: dotted recipe fields to new values, for every training.
+    """
+
+    name: Name
+    about: str
+    data: str
+    threat: str
+    train: int | None = None
+    test: int | None = None
+    few: int | None = None
+    attack_steps: int | None = None
+    compute: Compute = FAST
+    short: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_changes(self, **more: Any) -> Scale:
+        """The same with more recipe fields changed; a double underscore stands for a dot."""
+        fresh = {key.replace("__", "."): value for key, value in more.items()}
+        return replace(self, changes={**self.changes, **fresh})
+
+
+SMOKE = Scale(
+    name="smoke",
+    about="digits of 8x8 pixels, a tiny network that is still near chance: it shows that all runs, not what is true",
+    data="digits",
+    threat="Linf:0.1",
+    train=300,
+    test=100,
+    few=40,
+    attack_steps=5,
+    compute=EXACT,
+    changes={
+        "data.augment": "none",
+        "data.validation": 0.2,
+        "model.name": "small-cnn",
+        "model.width": 0.1,
+        "epochs": 4,
+        "batch_size": 32,
+        "optimizer.lr": 0.1,
+        "attack.steps": 2,
+        "attack.step_size": "0.5eps",
+        "validation_attack.steps": 2,
+        "validation_attack.step_size": "0.5eps",
+    },
+)
+"""About a second an experiment once its models are trained; for the tests."""
+
+LAPTOP = Scale(
+    name="laptop",
+    about="5,000 images of CIFAR-10, a quarter-width ResNet-18 and 15 epochs: tendencies, with wide intervals",
+    data="cifar10",
+    threat="Linf:8/255",
+    train=5000,
+    test=1000,
+    few=200,
+    short=True,
+    changes={"model.width": 0.25, "epochs": 15, "data.validation": 0.06},
+)
+"""Minutes to an hour on two cores."""
+
+FULL = Scale(name="full", about="the paper's own setting", data="cifar10", threat="Linf:8/255")
+"""Hours to days on a GPU."""
+
+USUAL: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}

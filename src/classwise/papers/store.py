@@ -1,0 +1,202 @@
+"""The store: every model that the papers' experiments need is trained once, and every attack on it run once.
+
+A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
+under a hash of its attacks, its images, and the weights. So experiments share what they have in common,
+and a run that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from classwise import __version__
+from classwise.auditing.audit import Audit, audit
+from classwise.auditing.result import ABOUT, read_about
+from classwise.compute import FAST, Compute
+from classwise.data.images import Images
+from classwise.errors import UserError
+from classwise.progress import Progress, Silent
+from classwise.settings import Spec
+from classwise.storage import write_text
+from classwise.threat import Threat
+from classwise.training.folder import Run, Which
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+
+SCHEMA_VERSION = 1
+_ABOUT = "store.json"
+_LETTERS = 20
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training of the store.
+
+    Attributes:
+        run: its folder.
+        key: the hash under which it lies.
+        fresh: whether it was trained just now.
+    """
+
+    run: Run
+    key: str
+    fresh: bool = False
+
+
+class Store:
+    """A folder of trainings, audits and results.
+
+    Args:
+        path: the folder; it is made if it is not there.
+
+    Raises:
+        UserError: if it holds something else, or the store of a version with another format.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        about = self.path / _ABOUT
+        if about.is_file():
+            _check_version(about)
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; give a folder for the store")
+        if self.path.is_dir() and any(self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
+        facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
+        write_text(about, json.dumps(facts, indent=2) + "\n")
+
+    def trained(
+        self,
+        recipe: Recipe,
+        images: Images,
+        *,
+        start: Trained | None = None,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> Trained:
+        """The run of a recipe on some images: the one that is there, gone on with if it is not finished, or a new one.
+
+        Args:
+            recipe: complete but for the start.
+            images: what it trains on; the recipe's ``data.name`` becomes their name.
+            start: the run whose weights it starts from.
+            device: where to train.
+            progress: who is told.
+
+        Raises:
+            UserError: as `classwise.train`.
+        """
+        threat = recipe.threat
+        assert threat is not None, "the scale has set it"
+        changes: dict[str, Any] = {"data.name": images.name, "data.subset": None}
+        if start is not None:
+            changes["model.start"] = str(start.run.path)
+        plan = Recipe.read(recipe, changes).completed(Threat.parse(threat))
+        nameless = plan if start is None else _started(plan, f"store:{start.key}")
+        key = _hash({"recipe": nameless.digest(), "data": images.fingerprint(), "seed": plan.seed})
+        run = Run(self.path / "runs" / key)
+        if run.recipe_file.is_file() and Run.open(run.path).complete:
+            return Trained(run, key)
+        if progress is not None:
+            progress.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
+        done = train(plan, out=run.path, data=images, resume=True, device=device, progress=progress, alone=True)
+        return Trained(done, key, fresh=True)
+
+    def audited(
+        self,
+        trained: Trained,
+        images: Images,
+        attacks: Mapping[str, Spec],
+        threat: str,
+        *,
+        which: Which | None = None,
+        stop: str = "never",
+        seed: int = 0,
+        compute: Compute = FAST,
+        surrogates: Sequence[Trained] = (),
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> Audit:
+        """The audit of a training's model by some attacks: the one that is there, or a new one.
+
+        Args:
+            trained: whose model.
+            images: the test images.
+            attacks: labels to specs.
+            threat: the ball.
+            which: of the run's weights; None for those that speak for it.
+            stop: ``"never"`` as the papers count, or ``"broken"``.
+            seed: of the attacks.
+            compute: how gradients are computed.
+            surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
+            device: where to run.
+            progress: who is told.
+
+        Raises:
+            UserError: as `classwise.audit`.
+        """
+        kept = which or trained.run.default_weights()
+        text = json.dumps(dict(attacks), sort_keys=True, default=str)
+        for place, surrogate in enumerate(surrogates):
+            text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
+        weights = hashlib.sha256(trained.run.weights_file(kept).read_bytes()).hexdigest()
+        about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
+        key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute)})
+        folder = trained.run.audits / key
+        if (folder / ABOUT).is_file():
+            facts = read_about(folder)
+            if facts["complete"] and facts["environment"]:
+                return Audit.load(folder)
+        return audit(
+            trained.run.weights_file(kept),
+            images,
+            threat,
+            dict(attacks),
+            cascade=False,
+            stop="never" if stop == "never" else "broken",
+            seed=seed,
+            compute=compute,
+            out=trained.run.path / "audits" / key,
+            resume=True,
+            device=device,
+            progress=progress or Silent(),
+            name=key,
+            alone=True,
+        )
+
+    def result_file(self, item: str, scale: str) -> Path:
+        """Where the result of an experiment at a scale lies."""
+        return self.path / "results" / item / f"{scale}.json"
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        """The folders of all trainings."""
+        return tuple(sorted((self.path / "runs").glob("*/recipe.yaml")))
+
+
+def _check_version(about: Path) -> None:
+    try:
+        facts = json.loads(about.read_text(encoding="utf-8"))
+        version, maker = int(facts["schema_version"]), str(facts["classwise"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{about} is damaged; give another store, or remove {about.parent}") from error
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"{about.parent} is a store of format {version}, made by classwise {maker}; this one reads format "
+            f"{SCHEMA_VERSION}: give another folder, as --store DIR"
+        )
+
+
+def _started(plan: Recipe, name: str) -> Recipe:
+    return dataclasses.replace(plan, model=dataclasses.replace(plan.model, start=name))
+
+
+def _hash(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_LETTERS]

@@ -1,0 +1,76 @@
+"""Tables of a run beside the printed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from classwise.papers.printed import row_name
+from classwise.report import ranges, wording
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals
+from classwise.stats.metrics import worst_class
+
+Key = tuple[str, ...]
+"""What names a row, such as ("Madry", "PGD")."""
+
+
+def summary_table(
+    caption: str, ours: Mapping[Key, ClassCounts], printed: Mapping[Key, Mapping[str, Any]], names: Sequence[str]
+) -> Table:
+    """A row for each of ours: total, CV, MCD, lowest and highest class, with intervals and the printed numbers."""
+    rows = []
+    for key, counts in ours.items():
+        told = printed.get(key, {})
+        classes = np.array(told["per_class"]) if "per_class" in told else None
+        overall, cv, mcd = ranges.overall(counts), ranges.variance(counts), ranges.discrepancy(counts)
+        low = worst_class(counts.accuracy)
+        high = int(np.nanargmax(counts.accuracy))
+        cells = [
+            Cell(wording.bare_percent(overall.value), wording.span(overall.low, overall.high)),
+            Cell(_printed(told.get("tot"))),
+            Cell(wording.squared_percent(cv.value), wording.squared_span(cv.low, cv.high)),
+            Cell(_printed(told.get("cv"))),
+            Cell(wording.bare_percent(mcd.value), wording.span(mcd.low, mcd.high)),
+            Cell(_printed(told.get("mcd"))),
+            Cell(names[low.label], wording.bare_percent(low.accuracy)),
+            Cell(_printed(None if classes is None else int(classes.argmin()))),
+            Cell(names[high], wording.bare_percent(float(counts.accuracy[high]))),
+            Cell(_printed(None if classes is None else int(classes.argmax()))),
+        ]
+        rows.append(Row(", ".join(key), cells))
+    kinds = ("total", "CV", "MCD", "lowest", "highest")
+    heads = [head for kind in kinds for head in (kind, "printed")]
+    note = "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy."
+    return Table(caption, ("row", *heads), rows, note)
+
+
+def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[str]) -> Table:
+    """A row for each of ours, a column for each class, with intervals; the lowest class of a row is not set off."""
+    rows = []
+    for key, counts in ours.items():
+        low, high = class_intervals(counts)
+        accuracy = counts.accuracy
+        cells = [
+            Cell(wording.bare_percent(float(accuracy[c])), wording.span(float(low[c]), float(high[c])))
+            for c in range(len(names))
+        ]
+        rows.append(Row(", ".join(key), cells))
+    return Table(caption, ("row", *names), rows, "Small: 95 % intervals for new images of the class, the model fixed.")
+
+
+def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:
+    """Printed rows by some of their keys."""
+    return {tuple(str(row[key]) for key in keys): row for row in rows}
+
+
+def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What printed rows are called."""
+    return [row_name(row) for row in rows]
+
+
+def _printed(value: float | None) -> str:
+    return wording.NONE if value is None else f"{value:g}"

@@ -1,0 +1,175 @@
+"""The toy model: one robust feature, d weak ones, and a classifier with a single weight (cfa23 section 2).
+
+The label y is -1 or +1. The robust feature is y with probability p_y and -y otherwise; the d others are normal with
+mean eta y and a variance. The classifier is sign(x_1 + (x_2 + ... + x_{d+1}) / w) with w > 0: a large w trusts the
+robust feature. An attack of radius epsilon moves each weak feature against its label; epsilon < 1 never flips the
+robust one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from classwise.errors import UserError
+from classwise.stats.counts import FloatArray
+
+EASY, HARD = 1, -1
+"""The labels: the robust feature tells more of the class +1."""
+
+
+class Sample(NamedTuple):
+    """Points of the toy model: ``x`` (N, d + 1), the robust feature first, and ``y`` (N,) of -1 and +1."""
+
+    x: FloatArray
+    y: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyModel:
+    """The law of the data, with everything about it that has a closed form.
+
+    The defaults are ours: of its Figure 1 the paper gives d and the variance, and p and eta are lost.
+
+    Args:
+        features: d, how many weak features there are.
+        eta: their mean is eta y, with 0 < eta < 1/2.
+        variance: of each weak feature.
+        easy: p_{+1}, the probability that the robust feature tells the truth of class +1.
+        hard: p_{-1}, the same of class -1, with 1/2 < hard < easy < 1.
+
+    Raises:
+        UserError: if a value is out of its range.
+    """
+
+    features: int = 1
+    eta: float = 0.4
+    variance: float = 0.6
+    easy: float = 0.85
+    hard: float = 0.70
+
+    def __post_init__(self) -> None:
+        if self.features < 1:
+            raise UserError(f"toy model: features = {self.features}; there is at least 1")
+        if not 0 < self.eta < 0.5:
+            raise UserError(f"toy model: eta = {self.eta} should lie between 0 and 1/2")
+        if not self.variance > 0:
+            raise UserError(f"toy model: variance = {self.variance} should be above 0")
+        if not 0.5 < self.hard < self.easy < 1:
+            raise UserError(f"toy model: 1/2 < hard < easy < 1; got hard = {self.hard}, easy = {self.easy}")
+
+    @property
+    def spread(self) -> float:
+        """q, the standard deviation of the sum of the weak features: sigma sqrt(d)."""
+        return math.sqrt(self.variance * self.features)
+
+    @property
+    def evaluation_radius(self) -> float:
+        """2 eta, at which the paper measures robustness: every weak feature then points to the other class."""
+        return 2 * self.eta
+
+    def reliability(self, label: int) -> float:
+        """p_y of a class, -1 or +1."""
+        return self.easy if label == EASY else self.hard
+
+    def shift(self, epsilon: float) -> float:
+        """m, the mean of y times the sum of the weak features under attack: d (eta - epsilon)."""
+        return self.features * (self.eta - epsilon)
+
+    def accuracy(self, label: int, weight: ArrayLike, epsilon: float = 0.0) -> FloatArray:
+        """A class's accuracy under an attack of radius ``epsilon``; with 0 the clean one.
+
+        p_y Phi((m + w)/q) + (1 - p_y) Phi((m - w)/q), with `shift` m and `spread` q (cfa23 Appendix A, re-derived).
+
+        Args:
+            label: -1 or +1.
+            weight: w > 0, any shape.
+            epsilon: the radius.
+
+        Returns:
+            Fractions in the shape of ``weight``.
+        """
+        w = np.asarray(weight, dtype=np.float64)
+        p, m, q = self.reliability(label), self.shift(epsilon), self.spread
+        return np.asarray(p * special.ndtr((m + w) / q) + (1 - p) * special.ndtr((m - w) / q))
+
+    def average(self, weight: ArrayLike, epsilon: float = 0.0) -> FloatArray:
+        """The accuracy over both classes, which are equally frequent."""
+        return np.asarray((self.accuracy(EASY, weight, epsilon) + self.accuracy(HARD, weight, epsilon)) / 2)
+
+    def gap(self, weight: ArrayLike, epsilon: float = 0.0) -> FloatArray:
+        """The easy class's accuracy minus the hard one's, without cancellation.
+
+        (p_{+1} - p_{-1}) (Phi((m + w)/q) - Phi((m - w)/q)). It is the same at epsilon = 0 and at 2 eta.
+        """
+        w = np.asarray(weight, dtype=np.float64)
+        low, high = (self.shift(epsilon) - w) / self.spread, (self.shift(epsilon) + w) / self.spread
+        # Two values of Phi near 1 are told apart by their complements.
+        mirrored = low > 0
+        low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+        return np.asarray((self.easy - self.hard) * (special.ndtr(high) - special.ndtr(low)))
+
+    def slopes(self, label: int, weight: ArrayLike, epsilon: float = 0.0) -> tuple[FloatArray, FloatArray]:
+        """The two densities whose difference is the derivative of `accuracy` in w, as logarithms.
+
+        A derivative far out is below the smallest float; which of the two is larger is still told.
+
+        Returns:
+            log p_y phi((m + w)/q)/q and log (1 - p_y) phi((m - w)/q)/q, each in the shape of ``weight``.
+        """
+        w = np.asarray(weight, dtype=np.float64)
+        p, m, q = self.reliability(label), self.shift(epsilon), self.spread
+        constant = -math.log(q * math.sqrt(2 * math.pi))
+        gain, loss = (-(((m + side * w) / q) ** 2) / 2 + constant for side in (1, -1))
+        return np.asarray(math.log(p) + gain), np.asarray(math.log1p(-p) + loss)
+
+    def best_weight(self, epsilon: float) -> float:
+        """w*, which adversarial training at radius ``epsilon`` finds: it maximises `average` there.
+
+        sigma^2 ln(p/(1-p)) / (2 (eta - epsilon)) with p the mean of the two p_y; infinite at epsilon = eta.
+
+        Raises:
+            UserError: if the radius is not in [0, eta].
+        """
+        if not 0 <= epsilon <= self.eta:
+            raise UserError(f"toy model: training at epsilon = {epsilon} has an optimum only in [0, eta = {self.eta}]")
+        return self._optimum((self.easy + self.hard) / 2, self.eta - epsilon)
+
+    def best_class_weight(self, label: int) -> float:
+        """w*_y, which maximises the class's clean accuracy: sigma^2 ln(p_y/(1-p_y)) / (2 eta)."""
+        return self._optimum(self.reliability(label), self.eta)
+
+    def _optimum(self, p: float, distance: float) -> float:
+        return self.variance * math.log(p / (1 - p)) / (2 * distance) if distance > 0 else math.inf
+
+    def sample(self, per_class: int, seed: int = 0) -> Sample:
+        """So many random points of each class, the class -1 first.
+
+        Raises:
+            UserError: if ``per_class`` is below 1.
+        """
+        if per_class < 1:
+            raise UserError(f"toy model: {per_class} points a class; draw at least 1")
+        random = np.random.default_rng(seed)
+        y = np.repeat([float(HARD), float(EASY)], per_class)
+        told = random.random(len(y)) < np.where(y == EASY, self.easy, self.hard)
+        weak = random.normal(self.eta * y[:, None], math.sqrt(self.variance), size=(len(y), self.features))
+        return Sample(np.column_stack([np.where(told, y, -y), weak]), y)
+
+
+def classify(x: ArrayLike, weight: float) -> FloatArray:
+    """The classifier itself: sign(x_1 + (x_2 + ... + x_{d+1}) / w), (N,) of -1 and +1."""
+    points = np.asarray(x, dtype=np.float64)
+    return np.where(points[:, 0] + points[:, 1:].sum(axis=1) / weight > 0, 1.0, -1.0)
+
+
+def attacked(sample: Sample, epsilon: float) -> Sample:
+    """The worst that an attacker does to each point: every weak feature moved against the label."""
+    moved = sample.x.copy()
+    moved[:, 1:] -= epsilon * sample.y[:, None]
+    return Sample(moved, sample.y)

@@ -1,0 +1,94 @@
+"""The 150 items, the printed numbers, the notes."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from classwise.errors import UserError
+from classwise.papers import EXPERIMENTS, catalogue
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
+ITEMS = catalogue.items()
+
+
+def test_every_row_is_there() -> None:
+    assert len(ITEMS) == 150
+    papers = collections.Counter(item.paper for item in ITEMS.values())
+    assert list(papers) == list(catalogue.PAPERS)
+    assert papers == {"kdd21": 54, "iclr21": 30, "benz20": 30, "cfa23": 36}
+    assert {item.paper for item in ITEMS.values() if not item.id.startswith(f"{item.paper}/")} == set()
+
+
+@pytest.mark.parametrize("item", ITEMS.values(), ids=lambda item: item.id)
+def test_each_has_a_status_and_what_to_do(item: catalogue.Item) -> None:
+    if item.status == "missing":
+        assert len(item.missing) > 15
+        assert not item.command
+    else:
+        assert not item.missing
+        assert item.command.startswith("classwise ")
+    if item.status == "runnable":
+        assert item.kind in {"table", "figure", "experiment", "plan"}
+        assert not item.covered_by
+        assert not item.absent
+
+
+def test_every_experiment_is_an_item() -> None:
+    assert set(EXPERIMENTS) <= set(ITEMS)
+    for name in EXPERIMENTS:
+        assert EXPERIMENTS.load(name).item == name
+
+
+def test_what_this_version_has_is_covered() -> None:
+    for name in ("kdd21/D1", "kdd21/M5", "kdd21/A5", "kdd21/Q3", "cfa23/M9", "cfa23/A2", "cfa23/Th4", "iclr21/M5"):
+        assert catalogue.find(name).status == "covered", name
+
+
+def test_references() -> None:
+    assert catalogue.present("recipe trades")
+    assert not catalogue.present("recipe tradse")
+    assert not catalogue.present("python classwise.nowhere.at_all:thing")
+    assert not catalogue.present("python classwise.stats.metrics:no_such_metric")
+    assert catalogue.present("facts iclr21:sampled_classes")
+    with pytest.raises(UserError, match="no known kind"):
+        catalogue.present("colour red")
+
+
+def test_every_note_touches_items_and_says_something() -> None:
+    assert len(catalogue.notes()) == 75
+    for note in catalogue.notes():
+        assert note.items
+        assert set(note.items) <= set(ITEMS)
+        assert len(note.text) > 20
+    assert [note.id for note in catalogue.find("kdd21/T3").notes][:2] == ["1.1", "1.2"]
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UserError, match="unknown item 'kdd21/T11'; did you mean 'kdd21/T1'"):
+        catalogue.find("kdd21/T11")
+    with pytest.raises(UserError, match="unknown paper 'kdd22'; did you mean 'kdd21'"):
+        catalogue.facts("kdd22")
+    with pytest.raises(UserError, match="unknown claim 'cfa23/C99'"):
+        catalogue.claim("cfa23/C99")
+
+
+def test_panels_find_their_figure() -> None:
+    assert "Confidence analysis" in catalogue.printed("kdd21/F3b-d")["caption"]
+    assert catalogue.printed("cfa23/F2bc") == catalogue.printed("cfa23/F2a") != {}
+    assert catalogue.printed("kdd21/E3") == {}
+
+
+@pytest.mark.parametrize("paper", catalogue.PAPERS)
+def test_facts_are_the_checked_ones(paper: str) -> None:
+    path = SHARED / f"{paper}.yaml"
+    if not path.exists():
+        pytest.skip(f"the checked numbers are not here: {path.resolve()}")
+    checked: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    facts = catalogue.facts(paper)
+    for key in ("tables", "figures", "claims"):
+        assert facts[key] == (checked[key] or []), key

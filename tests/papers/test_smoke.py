@@ -1,0 +1,133 @@
+"""Every experiment at scale smoke, on one store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from classwise.errors import UserError
+from classwise.papers import EXPERIMENTS, catalogue
+from classwise.papers.experiment import Result, run, scale_of
+from classwise.papers.page import paper_page
+from classwise.papers.scales import NAMES
+from classwise.papers.store import Store
+
+from .conftest import Smoke
+
+MOST_MODELS = 40
+
+
+def test_they_share_their_models(smoke: Smoke) -> None:
+    assert set(smoke.results) == set(EXPERIMENTS)
+    assert 0 < len(smoke.store.runs) <= MOST_MODELS
+    asked = sum(len(result.runs) for result in smoke.results.values())
+    assert asked > len(smoke.store.runs)
+    known = {path.parent.name for path in smoke.store.runs}
+    assert all(set(result.runs) <= known for result in smoke.results.values())
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> None:
+    result = smoke.results[name]
+    assert result.tables or result.figures
+    for table in result.tables:
+        assert table.rows
+        assert {len(row.cells) for row in table.rows} == {len(table.heads) - 1}
+    assert result.verdicts
+    for verdict in result.verdicts:
+        assert catalogue.claim(verdict.claim)["claim"]
+        if verdict.answer == "holds":
+            assert verdict.low > 0
+        elif verdict.answer == "does not":
+            assert verdict.high < 0 or verdict.exact
+        else:
+            assert np.isnan(verdict.value) or verdict.low <= 0
+            assert verdict.note or verdict.low <= 0 <= verdict.high or verdict.level < 0.05
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_results_come_back_as_they_were(smoke: Smoke, name: str, tmp_path: Path) -> None:
+    loaded = Result.load(smoke.store.result_file(name, "smoke"))
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == smoke.store.result_file(name, "smoke").read_bytes()
+    again = smoke.results[name]
+    assert (loaded.item, loaded.scale, dict(loaded.runs)) == (again.item, again.scale, dict(again.runs))
+    assert str([*loaded.verdicts]) == str([*again.verdicts])  # as text, since NaN differs from itself
+
+
+def test_again_nothing_is_trained_and_nothing_changes(smoke: Smoke) -> None:
+    """The numbers of a second run are those of the first, from the same files."""
+    before = {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")}
+    again = run("kdd21/E3", "smoke", Store(smoke.store.path))
+    assert {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")} == before
+    assert str([*again.verdicts]) == str([*smoke.results["kdd21/E3"].verdicts])
+
+
+def test_the_big_table_is_what_the_outcomes_say(smoke: Smoke) -> None:
+    """Recounted by pandas from the files of the audits."""
+    result = smoke.results["kdd21/T1"]
+    key = next(key for key, recipe in result.runs.items() if recipe == "at")
+    audits = (smoke.store.path / "runs" / key / "audits").glob("*/outcomes")
+    frames = [pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))]) for folder in audits]
+    fgsm = next(frame for frame in frames if "FGSM" in set(frame["attack"]))
+    mean = fgsm[fgsm["attack"] == "FGSM"]["correct"].mean()
+    row = next(row for row in result.tables[0].rows if row.name == "Madry, FGSM")
+    assert row.cells[0].text == f"{100 * mean:.1f}"
+    assert row.cells[1].text == "65.5"
+
+
+def test_claims_about_cifar_classes_are_not_judged_on_digits(smoke: Smoke) -> None:
+    verdict = next(one for one in smoke.results["kdd21/T1"].verdicts if one.claim == "kdd21/C8")
+    assert verdict.answer == "cannot tell"
+    assert "CIFAR-10" in verdict.note
+
+
+def test_the_theorems_hold(smoke: Smoke) -> None:
+    assert [one.answer for one in smoke.results["cfa23/F1"].verdicts] == ["holds"] * 4
+    assert len(smoke.results["cfa23/F1"].figures) == 2
+
+
+@pytest.mark.parametrize("paper", catalogue.PAPERS)
+def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
+    text = paper_page(paper, smoke.store, tmp_path / "page.html").read_text(encoding="utf-8")
+    items = [item for item in catalogue.items().values() if item.paper == paper]
+    places = [text.index(f'id="{item.id}"') for item in items]
+    assert places == sorted(places)
+    assert len(text.encode()) < 500_000
+    assert "http" not in text.replace("http://www.w3.org", "")
+    for item in items:
+        for note in item.notes:
+            assert f"{note.id} ({note.kind})" in text
+    if paper == "cfa23":
+        assert "<svg" in text
+        assert "beta of TRADES" in text
+    paper_page(paper, None, tmp_path / "bare.html")
+
+
+def test_bad_scales() -> None:
+    assert NAMES == ("smoke", "laptop", "full")
+    with pytest.raises(UserError, match="unknown scale 'labtop'; did you mean 'laptop'"):
+        scale_of("kdd21/T1", "labtop")
+    with pytest.raises(UserError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"):
+        scale_of("kdd21/M3", "smoke")
+    with pytest.raises(UserError, match="kdd21/T4 cannot run yet; not in this version: white-background"):
+        scale_of("kdd21/T4", "smoke")
+
+
+def test_a_scale_that_a_row_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = EXPERIMENTS.load("kdd21/T3")
+    monkeypatch.setattr(kind, "scales", {"smoke": kind.scales["smoke"]})
+    with pytest.raises(UserError, match="kdd21/T3 has no scale 'full'; it has smoke"):
+        scale_of("kdd21/T3", "full")
+
+
+def test_damaged_results(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(UserError, match=r"a.json is damaged; run the experiment again"):
+        Result.load(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text('{"schema_version": 7}')
+    with pytest.raises(UserError, match="format 7, this classwise reads 1"):
+        Result.load(tmp_path / "b.json")

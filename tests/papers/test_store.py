@@ -1,0 +1,108 @@
+"""The store: never trained twice, goes on, refuses what it does not know."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from classwise.data import load_data
+from classwise.errors import UserError
+from classwise.papers import store as module
+from classwise.papers.scales import SMOKE
+from classwise.papers.store import Store
+from classwise.training.recipe import Recipe
+
+IMAGES = load_data("digits", split="train", subset=120)
+QUICK = Recipe.read("at", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 2})
+
+
+class StoppedError(Exception):
+    """The machine went down."""
+
+
+class Stopping:
+    """A listener that stops the work after so many lines of progress."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def begin(self, task: str, total: int) -> None:
+        pass
+
+    def advance(self, amount: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise StoppedError
+
+    def say(self, line: str) -> None:
+        pass
+
+
+def test_never_twice_and_by_content(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    first = store.trained(QUICK, IMAGES)
+    assert first.fresh
+    same = Store(tmp_path / "store").trained(Recipe.read(QUICK, {"name": "other", "description": "the same"}), IMAGES)
+    assert (same.key, same.fresh) == (first.key, False)
+    other_seed = module._hash({"seed": 1}) != module._hash({"seed": 0})
+    assert other_seed
+    fine = store.trained(Recipe.read("frl", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first)
+    assert fine.key != first.key
+    assert len(store.runs) == 2
+    moved = (tmp_path / "store").rename(tmp_path / "moved")
+    again = Store(moved)
+    first = again.trained(QUICK, IMAGES)
+    assert not first.fresh
+    begun = Recipe.read("frl", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 1})
+    assert not again.trained(begun, IMAGES, start=first).fresh
+
+
+def test_other_data_is_another_run(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    quick = Recipe.read(QUICK, {"epochs": 1})
+    assert store.trained(quick, IMAGES).key != store.trained(quick, IMAGES.take(slice(0, 100))).key
+
+
+def test_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a")
+    with pytest.raises(StoppedError):
+        store.trained(QUICK, IMAGES, progress=Stopping(5))
+    (begun,) = store.runs
+    assert begun.is_file()
+    done = store.trained(QUICK, IMAGES)
+    assert done.fresh
+    whole = Store(tmp_path / "b").trained(QUICK, IMAGES)
+    assert (done.key, done.run.path.name) == (whole.key, begun.parent.name)
+    assert done.run.weights_file("last").read_bytes() == whole.run.weights_file("last").read_bytes()
+
+
+def test_audits_are_kept_too(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    trained = store.trained(Recipe.read(QUICK, {"epochs": 1}), IMAGES)
+    test = load_data("digits", split="test", subset=40)
+    first = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    again = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    assert again.path == first.path
+    assert again.outcomes.frame.equals(first.outcomes.frame)
+    other = store.audited(trained, test, {"PGD": "pgd:steps=3"}, "Linf:0.1", which="last")
+    assert other.path != first.path
+
+
+def test_a_store_of_another_version_is_one_line(tmp_path: Path) -> None:
+    Store(tmp_path)
+    (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
+    with pytest.raises(UserError, match=r"store of format 9, made by classwise 3.1; this one reads format 1"):
+        Store(tmp_path)
+    (tmp_path / "store.json").write_text("[]")
+    with pytest.raises(UserError, match="damaged"):
+        Store(tmp_path)
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(UserError, match="is not empty and holds no store"):
+        Store(tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        Store(tmp_path / "letter.txt")

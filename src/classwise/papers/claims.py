@@ -151,6 +151,12 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
     return tuple(found)
 
 
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """One minus the other, their errors taken as independent: safe for what shares its images."""
+    reach = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
+    return Estimate(one.value - other.value, one.value - other.value - reach, one.value - other.value + reach)
+
+
 def _stretched(one: Verdict, level: float) -> Verdict:
     factor = two_sided_z(level) / two_sided_z(one.level)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)

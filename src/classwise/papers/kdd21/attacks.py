@@ -13,7 +13,6 @@ from classwise.analysis.consistency import Consistency, consistency, ranked_alik
 from classwise.analysis.strength import drop
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test, exactly, interval
@@ -79,11 +78,9 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def under_pgd(
-    bench: Bench, recipe: str, changes: Mapping[str, Any] | None = None, images: Images | None = None
-) -> Audit:
-    """A recipe's run on the test images, or on others, attacked by the paper's PGD to its last iterate."""
-    return bench.audited(bench.trained(recipe, changes), {"PGD": bench.pgd(PGD)}, images=images)
+def under_pgd(bench: Bench, trained: Trained) -> Audit:
+    """A run on the test images, attacked by the paper's PGD to its last iterate."""
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)})
 
 
 def defended(bench: Bench) -> dict[str, Trained]:

@@ -25,6 +25,10 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "kdd21/E5": "classwise.papers.kdd21.attacks:BlackBoxDrop",
         "kdd21/E1": "classwise.papers.iclr21.gap:LargerGaps",
         "kdd21/E2": "classwise.papers.kdd21.confusion:Symmetry",
+        "kdd21/E6": "classwise.papers.iclr21.temperatures:TemperatureGrid",
+        "iclr21/T4": "classwise.papers.iclr21.temperatures:TemperatureAblation",
+        "iclr21/T5": "classwise.papers.iclr21.hypersphere:Hypersphere",
+        "iclr21/T6": "classwise.papers.iclr21.hypersphere:LargeTemperatures",
         "iclr21/F4": "classwise.papers.iclr21.norms:NormsAndRobustness",
         "iclr21/F5a": "classwise.papers.kdd21.smoothness:ConfidencesOfVariants",
         "iclr21/F5e": "classwise.papers.kdd21.smoothness:ConfidencesOnTheSphere",
@@ -43,7 +47,12 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "cfa23/F2a": "classwise.papers.cfa23.sweeps:RadiusSweep",
         "cfa23/F2bc": "classwise.papers.cfa23.sweeps:RadiusSweepByClass",
         "cfa23/F3": "classwise.papers.cfa23.sweeps:BetaSweep",
+        "cfa23/F4": "classwise.papers.cfa23.fluctuation:Fluctuation",
+        "cfa23/F5": "classwise.papers.cfa23.lambdas:MarginBase",
+        "cfa23/F7": "classwise.papers.cfa23.lambdas:RegularisationBase",
         "cfa23/T1": "classwise.papers.cfa23.methods:MainTable",
+        "cfa23/T2": "classwise.papers.cfa23.parts:CalibrationAlone",
+        "cfa23/T3": "classwise.papers.cfa23.parts:AveragingAlone",
     },
 )
 """The tables, figures, experiments and plans that run, by the id of their item."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.errors import UserError
+from classwise.papers.claims import interval
 from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.resampling import resampled_accuracies
@@ -74,8 +75,4 @@ class Resampled:
 
     def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
-
-        def at(level: float) -> Estimate:
-            return Estimate(*(scale * end for end in self.estimate(statistic, level)))
-
-        return at
+        return interval(self.estimate(statistic), scale)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.claims import Answer, Test, exactly, judge, untestable
+from classwise.papers.claims import Answer, Test, exactly, interval, judge, together, untestable
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -76,3 +76,32 @@ def test_what_cannot_be_tested_says_why() -> None:
     verdict = untestable("kdd21/C8", "no cats here")
     assert (verdict.answer, verdict.note) == ("cannot tell", "no cats here")
     assert np.isnan(verdict.value)
+
+
+def test_items_corrected_together_are_as_one_item() -> None:
+    """Verdicts of single items, put together, are those of judging all of their claims at once."""
+    random = np.random.default_rng(2)
+    for _ in range(40):
+        tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
+        alone = [verdict for test in tests for verdict in judge([test])]
+        whole = judge(tests)
+        found = together([*alone, untestable("kdd21/C8", "no cats here")])
+        assert [one.answer for one in found[:7]] == [one.answer for one in whole]
+        for ours, theirs in zip(found, whole, strict=False):
+            assert (ours.low, ours.high, ours.level) == pytest.approx((theirs.low, theirs.high, theirs.level), rel=1e-6)
+        assert found[7].note == "no cats here"
+
+
+def test_an_interval_of_an_analysis_at_every_level() -> None:
+    part = interval(Estimate(0.30, 0.30 - 0.10, 0.30 + 0.05), 100)
+    assert part(0.05) == pytest.approx((30, 20, 40))
+    assert part(0.01).low == pytest.approx(30 - 10 * 2.5758 / 1.9600, abs=1e-3)
+    minus = interval(Estimate(0.3, 0.2, 0.4), -1)(0.05)
+    assert minus == pytest.approx((-0.3, -0.4, -0.2))
+
+
+def test_what_did_not_vary_is_not_certain() -> None:
+    for estimate in (Estimate(1.0, 1.0, 1.0), Estimate(0.4, float("nan"), float("nan"))):
+        (verdict,) = judge([Test(claim="kdd21/C1", estimand="a", parts=[normal(5), interval(estimate)])])
+        assert verdict.answer == "cannot tell"
+        assert verdict.p_value == 1

@@ -22,7 +22,8 @@ MOST_MODELS = 40
 
 def test_they_share_their_models(smoke: Smoke) -> None:
     assert set(smoke.results) == set(EXPERIMENTS)
-    assert 0 < len(smoke.store.runs) <= MOST_MODELS
+    everything = list(smoke.store.path.rglob("recipe.yaml"))  # those without a class lie below their base run
+    assert 0 < len(smoke.store.runs) <= len(everything) <= MOST_MODELS
     asked = sum(len(result.runs) for result in smoke.results.values())
     assert asked > len(smoke.store.runs)
     known = {path.parent.name for path in smoke.store.runs}
@@ -44,8 +45,8 @@ def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> No
         elif verdict.answer == "does not":
             assert verdict.high < 0 or verdict.exact
         else:
-            assert np.isnan(verdict.value) or verdict.low <= 0
-            assert verdict.note or verdict.low <= 0 <= verdict.high or verdict.level < 0.05
+            assert np.isnan(verdict.low) or verdict.low <= 0
+            assert verdict.note or np.isnan(verdict.low) or verdict.low <= 0 <= verdict.high or verdict.level < 0.05
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))

@@ -5,7 +5,7 @@ kdd21 Definition 5.1 and Figure 3a; iclr21 Figures 5a and 5e.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from classwise.analysis.base import Finding, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
 from classwise.stats.counts import ratio
-from classwise.stats.intervals import checked_level
+from classwise.stats.intervals import Estimate, checked_level, two_sided_z
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Smoothness(Finding):
     Attributes:
         attack: on whose images; ``clean`` for the images themselves. The paper does not say which it means.
         rows: a row for each model and class: ``model``, ``class``, ``n``, ``cvc`` (in 0 .. (C-1)/C^2), ``low`` and
-            ``high`` (t interval of the mean; for new images).
+            ``high`` (t interval of the mean; for new images), ``label`` (its number), ``error`` (standard error).
     """
 
     attack: str
@@ -36,6 +36,19 @@ class Smoothness(Finding):
     def table(self) -> pd.DataFrame:
         """The rows."""
         return self.rows
+
+    def mean(self, model: str, classes: Sequence[int] | None = None) -> Estimate:
+        """The mean CVC over classes, which count alike, with a 95 % interval for new images.
+
+        Args:
+            model: its name.
+            classes: numbers of the classes; None: all that have images.
+        """
+        rows = self.rows[self.rows["model"] == model]
+        rows = rows if classes is None else rows[rows["label"].isin(classes)]
+        value = float(rows["cvc"].mean())
+        reach = two_sided_z(0.05) * float(np.sqrt((rows["error"] ** 2).sum())) / len(rows)
+        return Estimate(value, value - reach, value + reach)
 
 
 def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.05) -> Smoothness:
@@ -76,6 +89,8 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
             "cvc": mean,
             "low": (mean - reach).clip(0),
             "high": (mean + reach).clip(None, most),
+            "label": np.arange(size),
+            "error": error,
         }
     )
     return frame[frame["n"] > 0]

@@ -159,6 +159,25 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
             _report(results[-1])
     if json:
         console.show_json([dataclasses.asdict(result) for result in results])
+    elif len(results) > 1:
+        _report_together(results)
+
+
+def _report_together(results: list[Result]) -> None:
+    """What a correction over all claims of this call changes: above, each item was corrected by itself."""
+    from classwise.papers.page import ANSWERS, corrected
+
+    typer.echo("All claims of a paper in this call corrected together (Holm):")
+    pairs = [
+        (mine, whole)
+        for before, after in zip(results, corrected(results), strict=True)
+        for mine, whole in zip(before.verdicts, after.verdicts, strict=True)
+    ]
+    changed = [(mine, whole) for mine, whole in pairs if mine.answer != whole.answer]
+    for mine, whole in changed:
+        typer.echo(f"{mine.claim} {ANSWERS[whole.answer]} (by itself: {ANSWERS[mine.answer]}): {mine.estimand}")
+    if not changed:
+        typer.echo(f"none of the {len(pairs)} verdicts changes")
 
 
 def _report(result: Result) -> None:

@@ -8,13 +8,15 @@ sampling, is exact and not among the m.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from classwise.stats.intervals import Estimate
+from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.paired import holm
 
 Answer = Literal["holds", "does not", "cannot tell"]
 ALPHA = 0.05
@@ -49,6 +51,9 @@ class Test:
     def at(self, level: float) -> tuple[Answer, Estimate]:
         """The answer at an error level, and the estimate that decides: the lowest one."""
         whole = [part(level) for part in self.parts]
+        for estimate in whole:
+            if math.isnan(estimate.low) or math.isnan(estimate.high):
+                return "cannot tell", estimate
         lowest = min(whole, key=lambda estimate: estimate.low)
         if lowest.low > 0:
             return "holds", lowest
@@ -124,6 +129,40 @@ def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     return tuple(verdicts[index] for index in range(len(tests)))
 
 
+def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
+    """The verdicts of several items, corrected again by Holm over all of their claims.
+
+    More claims leave each a smaller level: "holds" and "does not" can become "cannot tell", never the other way. An
+    interval is stretched to its new level by the normal quantiles.
+
+    Args:
+        verdicts: of `judge`, such as all of a paper at one scale.
+        alpha: the probability that any verdict other than "cannot tell" is wrong.
+    """
+    tested = [place for place, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
+    p_values = np.array([verdicts[place].p_value for place in tested])
+    adjusted = holm(p_values)
+    told = int((adjusted <= alpha).sum())
+    found = list(verdicts)
+    for at, rank in enumerate(p_values.argsort().argsort().tolist()):
+        one = verdicts[tested[at]]
+        fresh = _stretched(one, alpha / (len(tested) - min(rank, told)))
+        found[tested[at]] = replace(fresh, answer=one.answer if adjusted[at] <= alpha else "cannot tell")
+    return tuple(found)
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """One minus the other, their errors taken as independent: safe for what shares its images."""
+    reach = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
+    return Estimate(one.value - other.value, one.value - other.value - reach, one.value - other.value + reach)
+
+
+def _stretched(one: Verdict, level: float) -> Verdict:
+    factor = two_sided_z(level) / two_sided_z(one.level)
+    low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
+    return replace(one, low=low, high=high, level=level)
+
+
 def _verdict(test: Test, level: float, p_value: float) -> Verdict:
     answer, estimate = test.at(level)
     return Verdict(
@@ -147,5 +186,21 @@ def exactly(value: float) -> Callable[[float], Estimate]:
     def at(level: float) -> Estimate:
         del level
         return Estimate(value, value, value)
+
+    return at
+
+
+def interval(estimate: Estimate, scale: float = 1.0) -> Callable[[float], Estimate]:
+    """What an analysis estimated, with its 95 % interval, at any level; times ``scale`` (100 for points).
+
+    Value +- r: r is the larger of the two distances to the interval's ends, scaled to the level by the normal
+    quantiles. An interval of no width says that no resample differed, not that nothing is uncertain: it is NaN.
+    """
+    value = scale * estimate.value
+    reach = abs(scale) * max(estimate.value - estimate.low, estimate.high - estimate.value)
+    reach = reach / two_sided_z(ALPHA) if reach > 0 else math.nan
+
+    def at(level: float) -> Estimate:
+        return Estimate(value, value - two_sided_z(level) * reach, value + two_sided_z(level) * reach)
 
     return at

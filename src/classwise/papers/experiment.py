@@ -149,10 +149,18 @@ class Bench:
         steps = self.scale.attack_steps
         return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
 
-    def trained(self, name: str, changes: Mapping[str, Any] | None = None, *, start: Trained | None = None) -> Trained:
-        """The run of a recipe at this scale, from the store if it is there."""
+    def trained(
+        self,
+        name: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        start: Trained | None = None,
+        images: Images | None = None,
+    ) -> Trained:
+        """The run of a recipe at this scale on its training images, or on others; from the store if it is there."""
+        data = self.train_images if images is None else images
         found = self.store.trained(
-            self.recipe(name, changes), self.train_images, start=start, device=self.device, progress=self.progress
+            self.recipe(name, changes), data, start=start, device=self.device, progress=self.progress
         )
         self.used[found.key] = name
         return found
@@ -166,11 +174,13 @@ class Bench:
         which: Which | None = None,
         stop: str = "never",
         surrogates: Sequence[Trained] = (),
+        images: Images | None = None,
     ) -> Audit:
         """The audit of a run by some attacks at this scale, from the store if it is there."""
+        usual = self.few_images if few else self.test_images
         return self.store.audited(
             trained,
-            self.few_images if few else self.test_images,
+            usual if images is None else images,
             attacks,
             self.scale.threat,
             which=which,

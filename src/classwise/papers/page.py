@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from markupsafe import Markup
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
-from classwise.papers.claims import Verdict
+from classwise.papers.claims import Verdict, together
 from classwise.papers.experiment import Result
 from classwise.papers.printed import printed_table
 from classwise.papers.scales import NAMES
@@ -40,6 +42,19 @@ def results_of(item: Item, store: Store) -> list[Result]:
     return [Result.load(file) for file in files if file.is_file()]
 
 
+def corrected(results: Sequence[Result]) -> list[Result]:
+    """The same results, the verdicts of each paper and scale corrected together."""
+    families = [(result.item.partition("/")[0], result.scale) for result in results]
+    found = list(results)
+    for family in dict.fromkeys(families):
+        places = [place for place, other in enumerate(families) if other == family]
+        verdicts = iter(together([one for place in places for one in results[place].verdicts]))
+        for place in places:
+            count = len(results[place].verdicts)
+            found[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))
+    return found
+
+
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """A row for each verdict: the claim in words, the answer, the estimate with its adjusted interval."""
     rows = []
@@ -58,7 +73,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
                 good=one.answer == "holds",
             )
         )
-    note = "Holm over the claims of the item; an interval has the level that the correction left for it."
+    note = "Holm over the claims of the paper at this scale; an interval has the level that the correction left for it."
     return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "p"), rows, note)
 
 
@@ -67,6 +82,8 @@ def estimate_text(one: Verdict) -> tuple[str, str]:
     if one.value != one.value:  # NaN: nothing was estimated
         return NONE, ""
     value = f"{one.value:+.2f} {one.unit}".strip()
+    if one.low != one.low:
+        return value, "" if one.exact else "no resample differs"
     return (value, "") if one.exact else (value, f"{one.low:+.2f} to {one.high:+.2f} ({level(one.level)})")
 
 
@@ -74,7 +91,9 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     facts = catalogue.facts(name)
     about = facts["bibliography"]
     items = [item for item in catalogue.items().values() if item.paper == name]
-    found = {item.id: results_of(item, store) if store is not None else [] for item in items}
+    found: dict[str, list[Result]] = {item.id: [] for item in items}
+    for result in corrected([one for item in items for one in results_of(item, store)] if store is not None else []):
+        found[result.item].append(result)
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
     done = sum(bool(results) for results in found.values())
     return {

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.errors import UserError
-from classwise.stats.counts import FloatArray, class_labels, outcomes
+from classwise.papers.claims import interval
+from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes
 from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.resampling import resampled_accuracies
 
 Statistic = Callable[[FloatArray], FloatArray]
 """From class accuracies (..., K, C) of K rows to a number each (...)."""
@@ -45,16 +47,9 @@ class Resampled:
         count = np.bincount(index, minlength=num_classes)
         for label in np.flatnonzero(count == 0)[:1]:
             raise UserError(f"class {label} has no image; resampling needs one of each class")
-        random = np.random.default_rng(seed)
         self.count = count
-        self.accuracy = np.empty((len(right), num_classes))
-        self.resampled = np.empty((resamples, len(right), num_classes))
-        for label in range(num_classes):
-            # Images that all rows judge alike are interchangeable.
-            patterns, times = np.unique(right[:, index == label], axis=1, return_counts=True)
-            drawn = random.multinomial(count[label], times / count[label], size=resamples)
-            self.accuracy[:, label] = patterns @ times / count[label]
-            self.resampled[:, :, label] = drawn @ patterns.T / count[label]
+        self.accuracy = np.stack([ClassCounts.from_labels(index, row, num_classes).accuracy for row in right])
+        self.resampled = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)
 
     def estimate(self, statistic: Statistic, level: float = 0.05) -> Estimate:
         """A statistic of the class accuracies, with an interval of error level ``level``.
@@ -80,8 +75,4 @@ class Resampled:
 
     def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
-
-        def at(level: float) -> Estimate:
-            return Estimate(*(scale * end for end in self.estimate(statistic, level)))
-
-        return at
+        return interval(self.estimate(statistic), scale)

@@ -90,4 +90,13 @@ LAPTOP = Scale(
 FULL = Scale(name="full", about="the paper's own setting", data="cifar10", threat="Linf:8/255")
 """Hours to days on a GPU."""
 
+CIFAR = "cifar10"
+"""The data whose classes the papers name."""
+
+
+def other_data(claim: str, scale: Scale) -> dict[str, str]:
+    """What to say of a claim that names classes of CIFAR-10, on other data."""
+    return {claim: f"the claim names classes of CIFAR-10, and this scale has {scale.data}"}
+
+
 USUAL: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}

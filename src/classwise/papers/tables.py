@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from classwise.papers.printed import row_name
 from classwise.report import ranges, wording
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import worst_class
 
 Key = tuple[str, ...]
@@ -60,6 +61,13 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
         ]
         rows.append(Row(", ".join(key), cells))
     return Table(caption, ("row", *names), rows, "Small: 95 % intervals for new images of the class, the model fixed.")
+
+
+def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
+    """An estimate with its interval below, in points unless scaled otherwise."""
+    value, low, high = (f"{scale * end:.{digits}f}" for end in one)
+    known = not (math.isnan(one.low) or math.isnan(one.high))
+    return Cell(value, f"{low} to {high}" if known else "")
 
 
 def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import singledispatch
 
 import numpy as np
-import pandas as pd
 import torch
 
 from classwise.analysis.base import Finding
@@ -33,7 +31,7 @@ from classwise.report.figures.columns import Panel, column_panels
 from classwise.report.figures.dots import Value, dot_rows
 from classwise.report.figures.gallery import Row, gallery
 from classwise.report.figures.heatmap import Confusion, heatmap
-from classwise.report.figures.lines import Series, line_chart
+from classwise.report.figures.lines import Series, class_lines, line_chart
 from classwise.report.figures.matrix import matrix
 from classwise.report.figures.points import Cloud, clouds, scatter
 from classwise.report.inks import SERIES
@@ -174,7 +172,7 @@ def sweep(finding: Sweep, kind: Kind = "window") -> Drawing:
     """cfa23 Figures 2 and 3: each class over the values of the setting."""
     epochs = {"window": "chosen epochs", "best": "best epoch", "last": "last epoch"}[kind]
     title = f"{finding.measure.capitalize()} accuracy ({epochs}), in percent"
-    return line_chart(title, _class_lines(finding.values(kind)), finding.setting)
+    return line_chart(title, class_lines(finding.values(kind)), finding.setting)
 
 
 @figure.register
@@ -184,7 +182,7 @@ def ablation(finding: Ablation) -> Drawing:
     title = f"Change against {finding.baseline}, in points"
     if len(finding.best) == 1:
         table = rows.pivot_table(index="inverse_temperature", columns="class", values="change", sort=False)
-        return line_chart(title, _class_lines(table), "1/T", difference=True)
+        return line_chart(title, class_lines(table), "1/T", difference=True)
     overall = rows[rows["class"] == "overall"]
     lines = [
         Series(
@@ -270,18 +268,3 @@ def embedding(finding: Embedding) -> Drawing:
 
 def _matrix(finding: Confused, counts: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Confusion:
     return Confusion(counts, finding.class_names, finding.superclasses, finding.superclass_names)
-
-
-def _class_lines(table: pd.DataFrame) -> Sequence[Series]:
-    """A line for each column; the lowest and the highest at the end stand out, and ``overall`` is dashed."""
-    x = [float(value) for value in table.index]
-    classes = [str(name) for name in table if name != "overall"]
-    last = table[classes].iloc[-1]
-    special = {str(last.idxmin()): "line-weak", str(last.idxmax()): "line-good", "overall": "line-overall"}
-    order = [*(name for name in classes if name not in special), *special]
-    named = len(classes) <= 12
-    return [
-        Series(str(name), x, table[name].tolist(), special.get(str(name), "line"), named=named or name in special)
-        for name in order
-        if name in table
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -56,6 +56,23 @@ ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
 
 
+def audited(
+    bench: Bench, methods: Mapping[str, Method], kinds: Sequence[str] = tuple(CHOSEN)
+) -> dict[tuple[str, str], Audit]:
+    """Each method's model of the best and of the last epoch, attacked."""
+    trained: dict[str, Trained] = {}
+    audits: dict[tuple[str, str], Audit] = {}
+    for name, method in methods.items():
+        start = None if method.start is None else trained[method.start]
+        trained[name] = bench.trained(method.recipe, method.changes, start=start)
+        for kind in kinds:
+            which = CHOSEN[kind][method.averaged]
+            if which not in trained[name].run.kept():  # no epoch has passed a gate yet: the online model stands
+                which = CHOSEN[kind][False]
+            audits[name, kind] = bench.audited(trained[name], ATTACKS[bench.scale.name], which=which, stop="broken")
+    return audits
+
+
 class MainTable(Experiment):
     """cfa23 Table 1: average and worst class of eleven methods."""
 
@@ -64,16 +81,7 @@ class MainTable(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """Four audits' worth of numbers for each method, and claims C11 to C15."""
-        trained: dict[str, Trained] = {}
-        audits: dict[tuple[str, str], Audit] = {}
-        for name, method in METHODS.items():
-            start = None if method.start is None else trained[method.start]
-            trained[name] = bench.trained(method.recipe, method.changes, start=start)
-            for kind, weights in CHOSEN.items():
-                which = weights[method.averaged]
-                if which not in trained[name].run.kept():  # no epoch has passed a gate yet: the online model stands
-                    which = weights[False]
-                audits[name, kind] = bench.audited(trained[name], ATTACKS[bench.scale.name], which=which, stop="broken")
+        audits = audited(bench, METHODS)
         printed = {row["method"]: row for row in catalogue.printed_rows("cfa23/T1")}
         rows = [Row(name, _cells(audits, printed[name], name)) for name in METHODS]
         heads = ["method"]
@@ -95,22 +103,28 @@ def _cells(audits: Mapping[tuple[str, str], Audit], printed: Mapping[str, Any], 
     for kind in CHOSEN:
         audit = audits[name, kind]
         for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-            cells += [_pair(audit.counts(attack)), Cell(" / ".join(f"{value:g}" for value in printed[key]))]
+            cells += [pair_cell(audit.counts(attack)), Cell(" / ".join(f"{value:g}" for value in printed[key]))]
     return cells
 
 
-def _pair(counts: ClassCounts) -> Cell:
-    average, worst = ranges.macro(counts), ranges.worst(counts)
-    text = f"{wording.bare_percent(average.value)} / {wording.bare_percent(worst.value)}"
-    return Cell(text, f"{wording.span(average.low, average.high)} / {wording.span(worst.low, worst.high)}")
+def pair_cell(counts: ClassCounts) -> Cell:
+    """Average and worst class in percent, with their intervals."""
+    mean, least = ranges.macro(counts), ranges.worst(counts)
+    text = f"{wording.bare_percent(mean.value)} / {wording.bare_percent(least.value)}"
+    return Cell(text, f"{wording.span(mean.low, mean.high)} / {wording.span(least.low, least.high)}")
+
+
+def both(one: Audit, other: Audit, attack: str = "all") -> Resampled:
+    """Two models on the same images, resampled together."""
+    first, second = one.outcomes, other.outcomes
+    return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
 
 
 def _tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     note = "one training of each method: intervals speak of new images, not of training again"
 
     def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
-        first, second = audits[one, kind].outcomes, audits[other, kind].outcomes
-        return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
+        return both(audits[one, kind], audits[other, kind], attack)
 
     bases = ("AT", "TRADES", "FAT")
     beats = [
@@ -118,10 +132,10 @@ def _tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
         for base in bases
         for other in (base, f"{base} + EMA")
         for kind in CHOSEN
-        for metric in (_average, _worst)
+        for metric in (average, worst)
     ]
-    frl = [paired("TRADES + CFA", "FRL + EMA", "best").part(metric, 100) for metric in (_average, _worst)]
-    frl.append(paired("FRL + EMA", "TRADES + CFA", "last").part(_worst, 100))
+    frl = [paired("TRADES + CFA", "FRL + EMA", "best").part(metric, 100) for metric in (average, worst)]
+    frl.append(paired("FRL + EMA", "TRADES + CFA", "last").part(worst, 100))
     return [
         Test(
             claim="cfa23/C11",
@@ -132,21 +146,21 @@ def _tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
         Test(
             claim="cfa23/C12",
             estimand="clean average of the plain method minus that of CFA, best epoch, three methods",
-            parts=[paired(base, f"{base} + CFA", "best", "clean").part(_average, 100) for base in bases],
+            parts=[paired(base, f"{base} + CFA", "best", "clean").part(average, 100) for base in bases],
             note=note,
         ),
         Test(
             claim="cfa23/C13",
             estimand="worst class of AT and of TRADES minus that of FAT, best epoch",
-            parts=[paired(other, "FAT", "best").part(_worst, 100) for other in ("AT", "TRADES")],
+            parts=[paired(other, "FAT", "best").part(worst, 100) for other in ("AT", "TRADES")],
             note=note,
         ),
         Test(
             claim="cfa23/C14",
             estimand="FRL over TRADES + EMA, best epoch: worst class gained, average lost",
             parts=[
-                paired("FRL", "TRADES + EMA", "best").part(_worst, 100),
-                paired("TRADES + EMA", "FRL", "best").part(_average, 100),
+                paired("FRL", "TRADES + EMA", "best").part(worst, 100),
+                paired("TRADES + EMA", "FRL", "best").part(average, 100),
             ],
             note=note,
         ),
@@ -159,9 +173,11 @@ def _tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     ]
 
 
-def _average(accuracy: FloatArray) -> FloatArray:
+def average(accuracy: FloatArray) -> FloatArray:
+    """The average of the first row minus that of the second."""
     return np.asarray(accuracy[..., 0, :].mean(axis=-1) - accuracy[..., 1, :].mean(axis=-1))
 
 
-def _worst(accuracy: FloatArray) -> FloatArray:
+def worst(accuracy: FloatArray) -> FloatArray:
+    """The worst class of the first row minus that of the second."""
     return np.asarray(accuracy[..., 0, :].min(axis=-1) - accuracy[..., 1, :].min(axis=-1))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 
 from classwise.auditing.result import Audit
 from classwise.papers.claims import Test
@@ -15,7 +16,7 @@ from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
-from classwise.report.figures.swept import Series, class_lines, line_chart
+from classwise.report.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.threat import Threat
 
@@ -32,6 +33,7 @@ RADII: Mapping[Name, Sequence[float]] = {
 }
 """Training radii in radii of the test: the paper's 2/255 .. 16/255 at 8/255."""
 BETAS: Mapping[Name, Sequence[float]] = {"smoke": (1, 6, 8), "laptop": (1, 4, 8), "full": tuple(range(1, 9))}
+RADIUS = "training radius, in test radii"
 HARD = (2, 3, 4)
 """The classes of CIFAR-10 that the paper calls hard."""
 
@@ -46,14 +48,12 @@ class Sweep:
     last: Sequence[Audit]
     names: Sequence[str]
 
-    def accuracy(self, audits: Sequence[Audit], attack: str) -> FloatArray:
-        """(P, C) class accuracies."""
-        return np.stack([audit.counts(attack).accuracy for audit in audits])
-
-    def overall(self, audits: Sequence[Audit], attack: str) -> FloatArray:
-        """(P,) over all images."""
+    def table(self, audits: Sequence[Audit], attack: str) -> pd.DataFrame:
+        """Accuracies: a row for each place, a column for each class, and that of all images last."""
         counts = [audit.counts(attack) for audit in audits]
-        return np.array([one.correct.sum() / one.count.sum() for one in counts])
+        table = pd.DataFrame([one.accuracy for one in counts], index=list(self.places), columns=list(self.names))
+        table[OVERALL] = [one.correct.sum() / one.count.sum() for one in counts]
+        return table
 
     def ends(self, audits: Sequence[Audit], attack: str, first: int, last: int) -> Resampled:
         """Two places of the sweep on the same images, resampled together: rows 0 and 1."""
@@ -88,12 +88,11 @@ class RadiusSweep(Experiment):
     def run(self, bench: Bench) -> Findings:
         """Claim C5: a radius above the test's helps the last epoch and not the best."""
         sweep = radius_sweep(bench)
-        places = np.array(sweep.places)
         series = [
-            Series("best epoch", sweep.overall(sweep.best, "PGD"), "stroke-main", "text", True, "dot-main"),
-            Series("last epoch", sweep.overall(sweep.last, "PGD"), "line-weak", "text-weak", True, "dot-weak"),
+            Series(f"{kind} epoch", sweep.places, sweep.table(audits, "PGD")[OVERALL].tolist(), style)
+            for kind, audits, style in (("best", sweep.best, "stroke-main"), ("last", sweep.last, "line-weak"))
         ]
-        drawing = line_chart("Robust accuracy of all images, PGD-10", places, series, "training radius, in test radii")
+        drawing = line_chart("Robust accuracy of all images, PGD-10, in percent", series, RADIUS)
         counts: dict[Key, ClassCounts] = {
             (f"{place:g} of the test radius", kind): audit.counts("PGD")
             for kind, audits in (("best", sweep.best), ("last", sweep.last))
@@ -132,11 +131,10 @@ class RadiusSweepByClass(Experiment):
     def run(self, bench: Bench) -> Findings:
         """Claims C6 and C7: hard classes lose beyond the test radius near the best epoch, all gain in the last."""
         sweep = radius_sweep(bench)
-        places = np.array(sweep.places)
         figures = []
-        for title, audits in (("Best epoch, PGD-10", sweep.best), ("Last epoch, PGD-10", sweep.last)):
-            accuracy, overall = sweep.accuracy(audits, "PGD"), sweep.overall(audits, "PGD")
-            drawing = class_lines(title, places, accuracy, sweep.names, overall, "training radius, in test radii")
+        for kind, audits in (("Best", sweep.best), ("Last", sweep.last)):
+            lines = class_lines(sweep.table(audits, "PGD"))
+            drawing = line_chart(f"{kind} epoch, PGD-10, in percent", lines, RADIUS)
             figures.append((drawing, "A line for each class. The paper averages twenty epochs; here it is one."))
         middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
         last = sweep.ends(sweep.last, "PGD", middle, end)
@@ -176,12 +174,11 @@ class BetaSweep(Experiment):
         """Claim C8: what a large beta gives the easy classes, and what it takes from the hard ones."""
         betas = BETAS[bench.scale.name]
         sweep = swept(bench, "trades", [{"objective.beta": beta} for beta in betas], betas)
-        places = np.array([float(beta) for beta in betas])
         figures = []
         counts: dict[Key, ClassCounts] = {}
         for title, attack in (("Robust accuracy, PGD-10", "PGD"), ("Clean accuracy", "clean")):
-            accuracy, overall = sweep.accuracy(sweep.last, attack), sweep.overall(sweep.last, attack)
-            drawing = class_lines(title, places, accuracy, sweep.names, overall, "beta of TRADES")
+            lines = class_lines(sweep.table(sweep.last, attack))
+            drawing = line_chart(f"{title}, in percent", lines, "beta of TRADES")
             figures.append((drawing, "A line for each class, of the last epoch. The paper averages twenty epochs."))
             counts |= {
                 (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)

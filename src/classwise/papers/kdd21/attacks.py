@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import stats
+import pandas as pd
 
-from classwise.auditing.outcomes import Judgement
+from classwise.analysis.consistency import Consistency, consistency, ranked_alike
+from classwise.analysis.strength import drop
+from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.errors import UserError
 from classwise.papers import catalogue
-from classwise.papers.claims import Test, exactly
+from classwise.papers.claims import Test, exactly, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
-from classwise.papers.tables import Key, by_name, class_table, summary_table
+from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
+from classwise.report import wording
+from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
@@ -59,23 +64,23 @@ class Attacked:
     main: Audit
     few: Audit
 
-    def judged(self, attack: str) -> Judgement:
-        """Which images stand against an attack of either."""
-        return (self.few if attack in self.few.attacks else self.main).outcomes.judged(attack)
+    def outcomes(self, *attacks: str) -> Outcomes:
+        """The table with these attacks: that of all images, or else that of a few."""
+        return (self.main if set(attacks) <= set(self.main.attacks) else self.few).outcomes
 
     def counts(self, attack: str) -> ClassCounts:
-        """The same by class."""
-        return (self.few if attack in self.few.attacks else self.main).outcomes.counts(attack)
+        """Which images stand against an attack, by class."""
+        return self.outcomes(attack).counts(attack)
 
-    def paired(self, attacks: Sequence[str]) -> Resampled:
-        """Attacks on the images that all of them were run on, resampled together."""
-        found = [self.judged(attack) for attack in attacks]
-        common = found[0].image
-        for one in found[1:]:
-            common = np.intersect1d(common, one.image)
-        rows = [one.correct[np.isin(one.image, common)] for one in found]
-        labels = found[0].label[np.isin(found[0].image, common)]
-        return Resampled(np.stack(rows), labels, self.main.outcomes.num_classes)
+    def paired(self, *attacks: str) -> Resampled:
+        """Attacks on the same images, resampled together."""
+        table = self.outcomes(*attacks)
+        return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+
+
+def under_pgd(bench: Bench, trained: Trained) -> Audit:
+    """A run on the test images, attacked by the paper's PGD to its last iterate."""
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)})
 
 
 def defended(bench: Bench) -> dict[str, Trained]:
@@ -88,12 +93,12 @@ def attacked(bench: Bench) -> dict[str, Attacked]:
     substitute = bench.trained("standard", {"seed": 1})
     transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": bench.pgd(PGD)}
     main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": bench.pgd(PGD), "transfer": transfer}
-    few = {name: dict(spec) for name, spec in COSTLY[bench.scale.name].items()}
+    few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[bench.scale.name].items()}}
     return {
         defence: Attacked(
             defence,
             bench.audited(trained, main, surrogates=[substitute]),
-            bench.audited(trained, few, few=True, stop="broken"),
+            bench.audited(trained, few, few=True, stop="broken", surrogates=[substitute]),
         )
         for defence, trained in defended(bench).items()
     }
@@ -148,7 +153,7 @@ def _rises(found: Mapping[str, Attacked], claim: str, estimand: str, metric: Any
     """That a metric of the classes is larger under PGD than under FGSM, for every defence."""
     parts = []
     for one in found.values():
-        images = one.paired(["PGD", "FGSM"])
+        images = one.paired("PGD", "FGSM")
         parts.append(images.part(lambda a: metric(a[..., 0, :]) - metric(a[..., 1, :]), scale))
     return Test(claim=claim, estimand=estimand, parts=parts, unit=unit)
 
@@ -181,39 +186,28 @@ class RankConsistency(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, bench: Bench) -> Findings:
-        """Spearman's correlation of all pairs of rows of T1, ours and printed."""
-        found = attacked(bench)
-        ours = {
-            f"{defence}, {attack}": one.counts(attack).accuracy
-            for defence, one in found.items()
-            for attack in ("FGSM", "PGD", "transfer")
-        }
+        """Spearman's correlation of all pairs of rows of T1 and Kendall's W, ours and printed."""
+        tables = {defence: one.main.outcomes for defence, one in attacked(bench).items()}
+        ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
-        theirs = [np.array(row["per_class"]) for row in rows]
-        of_ours, of_theirs = pairwise_spearman(list(ours.values())), pairwise_spearman(theirs)
-        cells = [
-            Row(
-                name,
-                [Cell(str(len(values))), *(Cell(f"{each(values):.2f}") for each in (np.min, np.median, np.mean))],
-            )
-            for name, values in (("this run", of_ours), ("printed rows of kdd21/T1", of_theirs))
-        ]
-        heads = ("rows of", "pairs", "least", "median", "mean")
-        table = Table("Spearman's correlation of class accuracies, over all pairs of rows", heads, cells)
-        parts = [_between_defences(found, first, second) for first, second in (("Madry", "TRADES"), ("Madry", "MART"))]
+        theirs = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
+        heads = ("rows of", "pairs", "least correlation", "mean", "Kendall's W", "p")
+        cells = [_agreement_row("this run", ours), _agreement_row("printed rows of kdd21/T1", theirs)]
+        note = "Small: 95 % intervals, which lie low. p by permutation of the classes."
         return Findings(
-            tables=(table,),
+            tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
+            figures=((figure(ours), "Every attack on every defence of this run."),),
             tests=(
                 Test(
                     claim="kdd21/C9",
-                    estimand="Spearman's correlation of class accuracies under PGD: Madry with TRADES, Madry with MART",
-                    parts=parts,
+                    estimand="the least of Spearman's correlations of class accuracies, four defences, three attacks",
+                    parts=[interval(ours.lowest)],
                     unit="",
                 ),
                 Test(
                     claim="kdd21/C9",
                     estimand="the least of the 190 correlations of the printed rows, above 0.5",
-                    parts=[exactly(float(of_theirs.min()) - 0.5)],
+                    parts=[exactly(theirs.lowest.value - 0.5)],
                     unit="",
                     exact=True,
                     note="about the printed numbers, not about this run",
@@ -222,33 +216,19 @@ class RankConsistency(Experiment):
         )
 
 
-def pairwise_spearman(rows: Sequence[FloatArray]) -> FloatArray:
-    """Spearman's correlation of every two rows (C,), in the order of `itertools.combinations`."""
-    ranks = np.stack([stats.rankdata(row) for row in rows])
-    upper = np.triu_indices(len(rows), k=1)
-    return np.asarray(np.asarray(np.corrcoef(ranks))[upper])
+def _agreement_row(name: str, found: Consistency) -> Row:
+    size, agreement = len(found.correlations), found.agreement
+    both = [Cell(f"{one.value:.2f}", _span(one)) for one in (found.lowest, found.mean)]
+    ends = [Cell(f"{agreement.value:.2f}"), Cell(wording.probability(agreement.p_value))]
+    return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
 
 
-def _between_defences(found: Mapping[str, Attacked], first: str, second: str) -> Any:
-    """The correlation of two defences' class accuracies, images resampled jointly."""
-    one, two = found[first].judged("PGD"), found[second].judged("PGD")
-    images = Resampled(np.stack([one.correct, two.correct]), one.label, found[first].main.outcomes.num_classes)
-
-    def correlation(accuracy: FloatArray) -> FloatArray:
-        ranks = stats.rankdata(accuracy, axis=-1)
-        ranks = ranks - ranks.mean(axis=-1, keepdims=True)
-        scatter = np.sqrt((ranks**2).sum(axis=-1).prod(axis=-1))
-        return np.asarray((ranks[..., 0, :] * ranks[..., 1, :]).sum(axis=-1) / np.maximum(scatter, 1e-12))
-
-    return images.part(correlation)
+def _span(one: Estimate) -> str:
+    return "" if np.isnan(one.low) else f"{one.low:.2f} to {one.high:.2f}"
 
 
 class _Drop(Experiment):
-    """How much more a stronger attack takes from the vulnerable classes than from the others.
-
-    Which classes are vulnerable is read off one half of the images (below the overall accuracy of the stronger attack),
-    and the drops are measured on the other; then the halves are exchanged.
-    """
+    """How much more a stronger attack takes from the vulnerable classes than from the others."""
 
     claim: ClassVar[str]
     weak: ClassVar[str]
@@ -257,68 +237,34 @@ class _Drop(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """Both attacks on the same images, for every defence."""
-        found = attacked(bench)
-        parts, rows = [], []
+        parts, rows, beyond = [], [], {}
+        figures = []
         printed = {
             (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
         }
-        for defence, one in found.items():
-            part = excess_drop(one, self.weak, self.strong)
-            parts.append(part)
-            ours = part(0.05)
-            drop = printed[defence, self.weak] - printed[defence, self.strong]
-            theirs = drop[list(VULNERABLE)].mean() - drop[list(ROBUST)].mean()
-            rows.append(
-                Row(
-                    defence,
-                    [Cell(f"{ours.value:+.1f}", f"{ours.low:+.1f} to {ours.high:+.1f}"), Cell(f"{theirs:+.1f}")],
-                )
-            )
+        for defence, one in attacked(bench).items():
+            lost = printed[defence, self.weak] - printed[defence, self.strong]
+            theirs = Cell(f"{lost[list(VULNERABLE)].mean() - lost[list(ROBUST)].mean():+.1f}")
+            try:
+                found = drop(one.outcomes(self.weak, self.strong), self.weak, self.strong)
+            except UserError as error:
+                beyond[self.claim] = f"{defence}: {error}"
+                rows.append(Row(defence, [Cell(wording.NONE), theirs]))
+                continue
+            parts.append(interval(found.difference, 100))
+            value, low, high = (100 * end for end in found.difference)
+            rows.append(Row(defence, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), theirs]))
+            figures.append((figure(found), f"{defence}."))
         table = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", "printed (classes 2-5)"),
             rows,
-            "Small: 95 % intervals. Vulnerable classes are chosen on one half of the images and judged on the other.",
+            f"Small: 95 % intervals. Which classes are vulnerable under {self.weak} is read off one half of the images "
+            "and judged on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        return Findings(tables=(table,), tests=(Test(claim=self.claim, estimand=estimand, parts=parts),))
-
-
-def excess_drop(one: Attacked, weak: str, strong: str) -> Any:
-    """Mean drop of the vulnerable classes minus that of the others, in points, as a function of the error level."""
-    first, second = one.judged(weak), one.judged(strong)
-    common = np.intersect1d(first.image, second.image)
-    rows = np.stack([each.correct[np.isin(each.image, common)] for each in (first, second)])
-    labels = first.label[np.isin(first.image, common)]
-    classes = one.main.outcomes.num_classes
-    half = np.zeros(len(labels), dtype=np.bool_)
-    for label in range(classes):
-        half[np.flatnonzero(labels == label)[::2]] = True
-    sides = [(half, ~half), (~half, half)]
-    estimates = []
-    for choose, score in sides:
-        chosen = ClassCounts.from_labels(labels[choose], rows[1][choose], classes).accuracy
-        vulnerable = chosen < rows[1][choose].mean()
-        if vulnerable.all() or not vulnerable.any():
-            continue
-        images = Resampled(rows[:, score], labels[score], classes)
-
-        def excess(accuracy: FloatArray, vulnerable: Any = vulnerable) -> FloatArray:
-            drop = accuracy[..., 0, :] - accuracy[..., 1, :]
-            return np.asarray(drop[..., vulnerable].mean(axis=-1) - drop[..., ~vulnerable].mean(axis=-1))
-
-        estimates.append(images.part(excess, 100))
-
-    def at(level: float) -> Estimate:
-        if not estimates:
-            return Estimate(0.0, -100.0, 100.0)
-        found = [part(level) for part in estimates]
-        value = float(np.mean([each.value for each in found]))
-        # Given the choices the halves are other images; the mean of two has their reaches in quadrature over two.
-        reach = float(np.sqrt(sum((each.high - each.value) ** 2 for each in found))) / len(found)
-        return Estimate(value, value - reach, value + reach)
-
-    return at
+        tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts),)
+        return Findings(tables=(table,), figures=figures, tests=tests, beyond=beyond)
 
 
 class WhiteBoxDrop(_Drop):

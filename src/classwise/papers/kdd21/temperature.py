@@ -31,7 +31,7 @@ class Temperature(Experiment):
     def run(self, bench: Bench) -> Findings:
         """PGD and the grid on each defence, in the paper's arithmetic; claims C12, C13, C14."""
         names = bench.test_images.class_names
-        attacks = {"PGD": bench.pgd(PGD), **{f"{t:g}": bench.pgd(_tpgd(t)) for t in TEMPERATURES}}
+        attacks = {"PGD": bench.pgd(PGD), **{f"{t:g}": bench.pgd(tpgd(t)) for t in TEMPERATURES}}
         found = {defence: bench.audited(one, attacks) for defence, one in defended(bench).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []
@@ -88,7 +88,8 @@ class Temperature(Experiment):
         )
 
 
-def _tpgd(inverse: float) -> dict[str, Any]:
+def tpgd(inverse: float) -> dict[str, Any]:
+    """Temperature-PGD at one 1/T, in the paper's arithmetic."""
     return {**PGD, "name": "tpgd", "inverse_temperature": inverse, "arithmetic": "paper"}
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from classwise.report import wording
-from classwise.report.drawing import Drawing, Group, Label, Line, Mark, shorten
+from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten
 from classwise.report.figures.curves import ticks
 
 WIDTH, HEIGHT = 540.0, 290.0
@@ -23,7 +24,7 @@ class Series(NamedTuple):
         name: what it is called.
         x: (n,) places, ascending.
         y: (n,) values; NaN is a gap that is bridged.
-        style: of the line.
+        style: of the line; lines that stand out have dots where places are few.
         low: (n,) the lower edge of a shaded band, or None.
         high: (n,) its upper edge.
         named: whether the name stands at the right end; else only in the hover text.
@@ -38,7 +39,14 @@ class Series(NamedTuple):
     named: bool = True
 
 
-_INKS = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text"}
+OVERALL = "overall"
+"""The column of all classes in a table of `class_lines`."""
+NAMED = 12
+"""Up to so many classes all have their names at the right."""
+_INKS = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
+_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", "stroke-main": "dot-main"}
+_FEW = 9
+"""Up to so many places all have a number below, and dots show that there is nothing between them."""
 
 
 def line_chart(
@@ -89,10 +97,33 @@ def line_chart(
     for line in lines:
         points = path(line.x, line.y)
         if points:
-            value = _text(_last(line.y), share=share, difference=difference)
-            drawing.marks.append(Group([Line(points, line.style)], f"{line.name}: {value} at {line.x[-1]:.4g}"))
+            marks: list[Mark] = [Line(points, line.style)]
+            if line.style in _DOTS and len(points) <= _FEW:
+                marks += [Dot(*point, 2.6, _DOTS[line.style]) for point in points]
+            both = (_last(line.y[::-1]), _last(line.y))
+            first_text, last_text = (_text(end, share=share, difference=difference) for end in both)
+            drawing.marks.append(Group(marks, f"{line.name}: from {first_text} to {last_text}"))
     drawing.marks.extend(_endings(lines, y_of, share=share, difference=difference))
     return drawing
+
+
+def class_lines(table: pd.DataFrame) -> list[Series]:
+    """A line for each class; the lowest and the highest at the last place stand out.
+
+    Args:
+        table: a row for each place (its index, ascending), a column for each class, and ``overall`` if there is one.
+    """
+    x = [float(value) for value in table.index]
+    classes = [str(name) for name in table if name != OVERALL]
+    last = table[classes].iloc[-1]
+    special = {str(last.idxmax()): "line-good", str(last.idxmin()): "line-weak", OVERALL: "line-overall"}
+    order = [*(name for name in classes if name not in special), *special]
+    named = len(classes) <= NAMED
+    return [
+        Series(name, x, table[name].tolist(), special.get(name, "line"), named=named or name in special)
+        for name in order
+        if name in table
+    ]
 
 
 def _text(value: float, *, share: bool, difference: bool) -> str:
@@ -105,7 +136,7 @@ def _last(values: Sequence[float]) -> float:
     return next((float(value) for value in reversed(values) if math.isfinite(value)), math.nan)
 
 
-def _places(values: Sequence[float], most: int = 9) -> list[float]:
+def _places(values: Sequence[float], most: int = _FEW) -> list[float]:
     """The places themselves if they are few, else some of them."""
     if len(values) <= most:
         return list(values)

@@ -7,7 +7,7 @@ import numpy as np
 from classwise.draws import Draws
 from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark
 from classwise.report.figures.curves import ticks
-from classwise.report.figures.swept import Series, line_chart
+from classwise.report.figures.lines import Series, line_chart
 from classwise.stats.counts import FloatArray
 from classwise.theory.toy import EASY, HARD, Sample, ToyModel
 
@@ -53,12 +53,10 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
 def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy over the weight w") -> Drawing:
     """Clean (dashed) and robust accuracy at 2 eta of both classes."""
     series = []
-    for label, name, style, text in (
-        (EASY, "+1", "stroke-main", "text"),
-        (HARD, "−1", "line-weak", "text-weak"),
-    ):
+    for label, name, ink in ((EASY, "+1", "main"), (HARD, "−1", "weak")):
         clean = model.accuracy(label, weights)
-        series.append(Series(f"{name} clean", clean, "guide-main" if label == EASY else "guide-weak", text, named=True))
         robust = model.accuracy(label, weights, model.evaluation_radius)
-        series.append(Series(f"{name} robust", robust, style, text, named=True))
-    return line_chart(title, weights, series, "w: how much the robust feature is trusted")
+        series.append(Series(f"{name} clean", weights.tolist(), clean.tolist(), f"guide-{ink}"))
+        style = "stroke-main" if label == EASY else "line-weak"
+        series.append(Series(f"{name} robust", weights.tolist(), robust.tolist(), style))
+    return line_chart(title, series, "w: how much the robust feature is trusted")

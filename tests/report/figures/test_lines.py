@@ -3,39 +3,49 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 
-from classwise.report.figures.swept import HEIGHT, TOP, Series, class_lines, line_chart
+from classwise.report.figures.lines import BOTTOM, HEIGHT, NAMED, TOP, Series, class_lines, line_chart
 from classwise.report.figures.toy import accuracy_curves, scatter
 from classwise.theory.toy import ToyModel
 
-PLACES = np.array([1.0, 2.0, 4.0])
+PLACES = [1.0, 2.0, 4.0]
 ACCURACY = np.array([[0.2, 0.5, 0.9], [0.3, 0.6, 0.8], [0.1, 0.7, 0.95]])
 
 
-def test_each_class_has_a_line_and_the_extremes_are_named() -> None:
-    svg = class_lines("Title", PLACES, ACCURACY, ["cat", "dog", "car"], ACCURACY.mean(axis=1), "radius").svg()
-    assert re.findall(r"<title>(\w+): from ([\d.]+) to ([\d.]+) %", svg) == [
+def test_each_class_has_a_line_and_the_extremes_stand_out() -> None:
+    table = pd.DataFrame(ACCURACY, index=PLACES, columns=["cat", "dog", "car"]).assign(overall=ACCURACY.mean(axis=1))
+    svg = line_chart("Title", class_lines(table), "radius").svg()
+    assert re.findall(r"<title>(\w+): from ([\d.]+) to ([\d.]+)<", svg) == [
         ("dog", "50.0", "70.0"),
         ("car", "90.0", "95.0"),
         ("cat", "20.0", "10.0"),
         ("overall", "53.3", "58.3"),
     ]
     assert ">cat 10.0<" in svg
-    assert ">dog 70.0<" not in svg
     assert ">radius<" in svg
+    assert svg.count("<circle") == 6  # of the lowest and the highest
+
+
+def test_of_many_classes_only_the_extremes_are_named() -> None:
+    for classes in (NAMED, NAMED + 1):
+        table = pd.DataFrame([np.linspace(0, 1, classes)] * 2, index=[1, 2], columns=[f"c{n}" for n in range(classes)])
+        named = [line.name for line in class_lines(table) if line.named]
+        assert len(named) == (classes if classes == NAMED else 2)
+        assert named[-2:] == [f"c{classes - 1}", "c0"]
 
 
 def test_places_and_values_lie_where_they_should() -> None:
-    drawing = line_chart("Title", PLACES, [Series("one", np.array([0.0, 0.5, 1.0]), "line")], "x")
+    drawing = line_chart("Title", [Series("one", PLACES, [0.0, 0.5, 1.0], "line")], "x")
     path = re.findall(r'<g><title>one[^<]*</title><path d="M([^"]*)"', drawing.svg())[0]
     points = [tuple(map(float, point.split())) for point in path.split("L")]
-    assert [y for _, y in points] == [HEIGHT - 42, TOP + (HEIGHT - TOP - 42) / 2, TOP]
+    assert [y for _, y in points] == [HEIGHT - BOTTOM, TOP + (HEIGHT - TOP - BOTTOM) / 2, TOP]
     (first, _), (second, _), (third, _) = points
     assert abs((second - first) * 2 - (third - second)) < 0.21  # 1 to 2 is half of 2 to 4
 
 
 def test_missing_values_are_left_out() -> None:
-    assert "one" not in line_chart("T", PLACES, [Series("one", np.full(3, np.nan), "line")], "x").svg()
+    assert "one" not in line_chart("T", [Series("one", PLACES, [float("nan")] * 3, "line")], "x").svg()
 
 
 def test_both_panels_of_the_toy_figure() -> None:

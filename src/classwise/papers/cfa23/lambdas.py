@@ -1,0 +1,145 @@
+"""cfa23/F5 and F7: CFA's own numbers lambda_1 and lambda_2, and the radii and betas that they lead to."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from classwise.papers.cfa23.methods import METHODS, Method, audited, average, both, pair_cell, worst
+from classwise.papers.cfa23.parts import NOTE, ccm, ccr
+from classwise.papers.claims import Test, exactly
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.report.drawing import Drawing
+from classwise.report.figures.lines import Series, class_lines, line_chart
+from classwise.report.tables import Row, Table
+from classwise.threat import Threat
+from classwise.training.folder import Run
+
+LAMBDAS: Mapping[Name, Sequence[float]] = {
+    "smoke": (0.5, 0.7),
+    "laptop": (0.3, 0.5, 0.7),
+    "full": (0.3, 0.4, 0.5, 0.6, 0.7),
+}
+HARD = (2, 3, 4, 5)
+"""The classes of CIFAR-10 whose radius the paper finds below the usual one."""
+
+
+def in_force(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
+    """A quantity of each class over the epochs of a run, and its values in the last one."""
+    rows = run.epochs
+    table = rows[rows["split"] == "train"].pivot_table(index="epoch", columns="class", values=quantity, sort=False)
+    lines = class_lines(table.astype(float))
+    last: Mapping[str, float] = {str(name): float(value) for name, value in table.iloc[-1].items()}
+    return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
+
+
+class _Lambdas(Experiment):
+    """A method over one of its numbers, beside the plain one."""
+
+    plain: ClassVar[str]
+    claim: ClassVar[str]
+    quantity: ClassVar[str]
+    metrics: ClassVar[Sequence[Any]]
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    @abstractmethod
+    def changes(self, value: float) -> Mapping[str, Any]:
+        """What the number changes in the recipe."""
+
+    def run(self, bench: Bench) -> Findings:
+        """Average and worst class over the number, and what each class gets by it."""
+        values = LAMBDAS[bench.scale.name]
+        plain = METHODS[self.plain]
+        methods = {self.plain: plain, **{f"{value:g}": Method(plain.recipe, self.changes(value)) for value in values}}
+        audits = {name: audit for (name, _), audit in audited(bench, methods, ("best",)).items()}
+        counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
+        lines = []
+        for what, style in ((np.mean, "stroke-main"), (np.min, "line-weak")):
+            name = "average" if what is np.mean else "worst"
+            lines.append(Series(name, values, [float(what(counts[f"{value:g}"])) for value in values], style))
+            level = [float(what(counts[self.plain]))] * len(values)
+            lines.append(
+                Series(
+                    f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
+                )
+            )
+        own = bench.trained(plain.recipe, self.changes(0.5)).run
+        drawing, last = in_force(own, self.quantity)
+        tests = [
+            Test(
+                claim=self.claim,
+                estimand=f"each value minus {self.plain}, best epoch, attacked",
+                parts=[
+                    both(audits[f"{value:g}"], audits[self.plain]).part(metric, 100)
+                    for value in values
+                    for metric in self.metrics
+                ],
+                note=NOTE,
+            )
+        ]
+        more, beyond = self.own(last, own, bench.scale)
+        rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
+        heads = (f"{self.plain}, or the number", "average / worst class")
+        return Findings(
+            tables=(Table("Best epoch, attacked, in percent", heads, rows, "Small: 95 % intervals for new images."),),
+            figures=(
+                (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the plain method."),
+                (drawing, "At lambda 0.5."),
+            ),
+            tests=[*tests, *more],
+            beyond=beyond,
+        )
+
+    def own(self, last: Mapping[str, float], run: Run, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """Further claims, of what each class has at the end."""
+        del last, run, scale
+        return [], {}
+
+
+class MarginBase(_Lambdas):
+    """cfa23 Figure 5: AT + CCM over lambda_1, and each class's radius over the epochs."""
+
+    item = "cfa23/F5"
+    plain = "AT"
+    claim = "cfa23/C17"
+    quantity = "epsilon"
+    metrics = (average, worst)
+
+    def changes(self, value: float) -> Mapping[str, Any]:
+        """CCM alone."""
+        return {"schedules": [ccm(value)]}
+
+    def own(self, last: Mapping[str, float], run: Run, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C18: hard classes have a radius below the usual one at the end, the others above."""
+        if scale.data != CIFAR:
+            return [], other_data("cfa23/C18", scale)
+        usual = Threat.parse(str(run.recipe.threat)).epsilon
+        assert isinstance(usual, float)
+        sides = [(usual - e if c in HARD else e - usual) * 255 for c, e in enumerate(last.values())]
+        test = Test(
+            claim="cfa23/C18",
+            estimand="radius at the end: the usual one minus that of classes 2 to 5; the others' minus the usual one",
+            parts=[exactly(side) for side in sides],
+            unit="/255",
+            exact=True,
+            note="of this one training",
+        )
+        return [test], {}
+
+
+class RegularisationBase(_Lambdas):
+    """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and each class's beta over the epochs."""
+
+    item = "cfa23/F7"
+    plain = "TRADES"
+    claim = "cfa23/C23"
+    quantity = "beta"
+    metrics = (worst,)
+
+    def changes(self, value: float) -> Mapping[str, Any]:
+        """CCM at 0.3, and CCR."""
+        return {"schedules": [ccm(0.3), ccr(value)]}

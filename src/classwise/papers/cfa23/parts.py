@@ -1,0 +1,108 @@
+"""cfa23/T2 and T3: the parts of CFA alone: CCM, CCR and both; FAWA beside EMA."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from classwise.auditing.result import Audit
+from classwise.papers import catalogue
+from classwise.papers.cfa23.methods import METHODS, Method, audited, average, both, pair_cell, worst
+from classwise.papers.claims import Test
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.intervals import Estimate
+
+FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "begin": 0.25, "threshold": 0.2}
+NOTE = "one training of each method: intervals speak of new images, not of training again"
+
+
+def ccm(lambda1: float) -> dict[str, Any]:
+    """A radius for each class."""
+    return {"name": "ccm", "lambda1": lambda1}
+
+
+def ccr(lambda2: float) -> dict[str, Any]:
+    """A beta for each class."""
+    return {"name": "ccr", "lambda2": lambda2}
+
+
+class _Parts(Experiment):
+    """Average and worst class of some methods at their best epoch, attacked."""
+
+    methods: ClassVar[Mapping[str, Method]]
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """One audit of each method."""
+        audits = {name: audit for (name, _), audit in audited(bench, self.methods, ("best",)).items()}
+        printed = {row["method"]: row for row in catalogue.printed_rows(self.item)}
+        rows = [
+            Row(name, [pair_cell(audit.counts("all")), Cell(f"{printed[name]['avg']:g} / {printed[name]['worst']:g}")])
+            for name, audit in audits.items()
+        ]
+        note = (
+            "Small: 95 % intervals for new images. The attack is that of cfa23/T1 at this scale; printed: AutoAttack."
+        )
+        table = Table(
+            "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
+        )
+        return Findings(tables=(table,), tests=self.claims(audits))
+
+    @abstractmethod
+    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
+        """The tests of the table."""
+
+
+def _gains(audits: Mapping[str, Audit], pairs: Mapping[str, str]) -> list[Callable[[float], Estimate]]:
+    return [
+        both(audits[one], audits[other]).part(metric, 100)
+        for one, other in pairs.items()
+        for metric in (average, worst)
+    ]
+
+
+class CalibrationAlone(_Parts):
+    """cfa23 Table 2: CCM and CCR without weight averaging."""
+
+    item = "cfa23/T2"
+    methods: ClassVar[Mapping[str, Method]] = {
+        "AT": METHODS["AT"],
+        "AT + CCM": Method("at", {"schedules": [ccm(0.5)]}),
+        "TRADES": METHODS["TRADES"],
+        "TRADES + CCM": Method("trades", {"schedules": [ccm(0.3)]}),
+        "TRADES + CCR": Method("trades", {"schedules": [ccr(0.5)]}),
+        "TRADES + CCM + CCR": Method("trades", {"schedules": [ccm(0.3), ccr(0.5)]}),
+        "FAT": METHODS["FAT"],
+        "FAT + CCM": Method("fat", {"schedules": [ccm(0.7)]}),
+    }
+
+    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
+        """C16: each part improves average and worst class."""
+        pairs = {name: name.partition(" + ")[0] for name in self.methods if "+" in name}
+        estimand = "each method with CCM, CCR or both minus the plain one: average and worst class"
+        return [Test(claim="cfa23/C16", estimand=estimand, parts=_gains(audits, pairs), note=NOTE)]
+
+
+class AveragingAlone(_Parts):
+    """cfa23 Table 3: EMA against FAWA, without CCM and CCR."""
+
+    item = "cfa23/T3"
+    methods: ClassVar[Mapping[str, Method]] = {
+        name: method
+        for base in ("AT", "TRADES", "FAT")
+        for name, method in (
+            (f"{base} + EMA", METHODS[f"{base} + EMA"]),
+            (f"{base} + FAWA", Method(base.lower(), {"averaging": FAWA}, averaged=True)),
+        )
+    }
+
+    def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
+        """C19: the worst class gains, the average loses at most 0.3 points."""
+        pairs = [both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"]) for base in ("AT", "TRADES", "FAT")]
+        parts = [pair.part(worst, 100) for pair in pairs]
+        parts += [pair.part(lambda a: average(a) + 0.003, 100) for pair in pairs]
+        estimand = "FAWA minus EMA: worst class, and average plus 0.3 points"
+        return [Test(claim="cfa23/C19", estimand=estimand, parts=parts, note=NOTE)]

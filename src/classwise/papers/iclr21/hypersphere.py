@@ -1,0 +1,133 @@
+"""iclr21/T5 and T6: hypersphere embedding and its two schedules, under PGD and under Temperature-PGD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.iclr21.temperatures import at_temperatures
+from classwise.papers.kdd21.attacks import under_pgd
+from classwise.papers.resampling import Resampled
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.tables import Key, class_table
+from classwise.report import ranges, wording
+from classwise.report.figures.lines import Series, line_chart
+from classwise.report.inks import SERIES
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.counts import ClassCounts, FloatArray
+
+RECIPES: Mapping[str, str] = {"Madry": "at", "HE": "he", "HE-LIS": "he-lis", "HE-CMP": "he-cmp"}
+TEMPERATURES: Mapping[Name, Sequence[float]] = {
+    "smoke": (1, 10, 50),
+    "laptop": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
+    "full": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
+}
+
+
+class Hypersphere(Experiment):
+    """iclr21 Table 5: natural accuracy and PGD-20 of adversarial training, HE, HE-LIS and HE-CMP."""
+
+    item = "iclr21/T5"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """Claim C18: a growing scale raises what PGD leaves."""
+        tables = {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in RECIPES.items()}
+        printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
+        rows = []
+        for name, table in tables.items():
+            cells = []
+            for attack, key in (("clean", "nat"), ("PGD", "adv")):
+                one = ranges.overall(table.counts(attack))
+                cells += [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high))]
+                cells += [Cell(f"{printed[name][key]:g}")]
+            rows.append(Row(name, cells))
+        counts: dict[Key, ClassCounts] = {
+            (name, attack): table.counts(attack) for name, table in tables.items() for attack in ("clean", "PGD")
+        }
+        first = tables["HE"]
+        parts = []
+        for name in ("HE-LIS", "HE-CMP"):
+            both = np.stack([tables[name].correct("PGD"), first.correct("PGD")])
+            images = Resampled(both, first.labels, first.num_classes)
+            parts.append(images.part(lambda a: a[..., 0, :].mean(axis=-1) - a[..., 1, :].mean(axis=-1), 100))
+        heads = ("model", "natural", "printed", "PGD-20", "printed")
+        return Findings(
+            tables=(
+                Table("Totals in percent", heads, rows, "Small: 95 % intervals."),
+                class_table("The same by class, in percent", counts, first.class_names),
+            ),
+            tests=(
+                Test(
+                    claim="iclr21/C18",
+                    estimand="total under PGD: HE-LIS and HE-CMP minus HE",
+                    parts=parts,
+                    note="one training of each; that classes 3 and 4 gain most is in the table, and not tested",
+                ),
+            ),
+        )
+
+
+class LargeTemperatures(Experiment):
+    """iclr21 Table 6: the totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
+
+    item = "iclr21/T6"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """Claims C17 and C19: what HE and its schedules gain under PGD goes with a large 1/T."""
+        temperatures = TEMPERATURES[bench.scale.name]
+        tables = at_temperatures(bench, RECIPES, temperatures)
+        attacks = [f"{inverse:g}" for inverse in temperatures]
+        columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
+        printed = {
+            row["defence"]: dict(zip(columns, row["tot"], strict=True)) for row in catalogue.printed_rows(self.item)
+        }
+        rows, lines = [], []
+        for (name, table), ink in zip(tables.items(), SERIES, strict=False):
+            totals = [ranges.overall(table.counts(attack)) for attack in attacks]
+            cells = [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high)) for one in totals]
+            rows.append(Row(name, cells))
+            rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
+            lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{ink}"))
+        first = tables["HE"]
+        stack = np.stack([table.correct(attack) for table in tables.values() for attack in attacks])
+        images = Resampled(stack, first.labels, first.num_classes)
+
+        def least(accuracy: FloatArray, model: int) -> FloatArray:
+            start = model * len(attacks)
+            return np.asarray(accuracy[..., start : start + len(attacks), :].mean(axis=-1).min(axis=-1))
+
+        def at_one(accuracy: FloatArray) -> FloatArray:
+            return np.asarray(accuracy[..., len(attacks), :].mean(axis=-1))
+
+        return Findings(
+            tables=(
+                Table(
+                    "Totals under Temperature-PGD, in percent",
+                    ("model", *(f"1/T = {inverse:g}" for inverse in temperatures)),
+                    rows,
+                    "Small: 95 % intervals. The paper's arithmetic: at a large 1/T most gradients are zero.",
+                ),
+            ),
+            figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "A line for each model."),),
+            tests=(
+                Test(
+                    claim="iclr21/C17",
+                    estimand="total of HE at 1/T = 1 minus its least over 1/T",
+                    parts=[images.part(lambda a: at_one(a) - least(a, 1), 100)],
+                    note="the least of several on these images: a little too low",
+                ),
+                Test(
+                    claim="iclr21/C19",
+                    estimand="least total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
+                    parts=[images.part(lambda a, m=m: 0.01 + least(a, 1) - least(a, m), 100) for m in (2, 3)],  # type: ignore[misc]
+                    note="'vanishes' is read as: less than 1 point is left",
+                ),
+            ),
+        )

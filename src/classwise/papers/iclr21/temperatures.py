@@ -1,0 +1,127 @@
+"""iclr21/T4 and kdd21/E6: Temperature-PGD at every 1/T against PGD, class by class."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.analysis.temperatures import OVERALL, ablation
+from classwise.attacks.ascent import TEMPERATURES
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.claims import Test
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.attacks import DEFENCES, PGD
+from classwise.papers.kdd21.temperature import tpgd
+from classwise.papers.resampling import Resampled
+from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.tables import estimate_cell
+from classwise.report.analyses import figure
+from classwise.report.tables import Row, Table
+from classwise.stats.counts import FloatArray
+from classwise.stats.intervals import Estimate
+
+FAMILY = "T-PGD"
+DEER = 4
+
+
+def at_temperatures(bench: Bench, recipes: Mapping[str, str], temperatures: Sequence[float]) -> dict[str, Outcomes]:
+    """Models under PGD and under Temperature-PGD at each 1/T, a family of attacks."""
+    attacks = {"PGD": bench.pgd(PGD), **{f"{inverse:g}": bench.pgd(tpgd(inverse)) for inverse in temperatures}}
+    families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
+    found = {}
+    for name, recipe in recipes.items():
+        table = bench.audited(bench.trained(recipe), attacks).outcomes
+        found[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
+    return found
+
+
+def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:
+    """Attacks on the same images: a row for each."""
+    return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+
+
+class TemperatureAblation(Experiment):
+    """iclr21 Table 4: changes of robustness over 1/T; RST is left out, its unlabelled images are not at hand."""
+
+    item = "iclr21/T4"
+    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
+    temperatures: ClassVar[Sequence[float]] = (2, 3, 4, 7, 10)
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """The grid on each model, paired with PGD."""
+        tables = at_temperatures(bench, self.recipes, self.temperatures)
+        found = ablation(tables, "PGD", FAMILY)
+        overall = found.rows[found.rows["class"] == OVERALL]
+        rows = []
+        for name in self.recipes:
+            mine = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
+            rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in mine]))
+        heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
+        note = "Small: 95 % intervals. Best 1/T: "
+        note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
+        tests, beyond = self.claims(tables, bench.scale)
+        return Findings(
+            tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
+            figures=((figure(found), "All classes; shaded: 95 % intervals."),),
+            tests=tests,
+            beyond=beyond,
+        )
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C11: Madry's model is the least sensitive; C12: class 4 loses at every 1/T."""
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        madry, *others = tables.values()
+        joint = [
+            Resampled(
+                np.stack([table.correct(attack) for table in (other, madry) for attack in attacks]),
+                madry.labels,
+                madry.num_classes,
+            )
+            for other in others
+        ]
+        size = len(attacks)
+        tests = [
+            Test(
+                claim="iclr21/C11",
+                estimand="largest drop of the total over 1/T: TRADES and MART minus Madry's model",
+                parts=[each.part(lambda a: _drop(a[..., :size, :]) - _drop(a[..., size:, :]), 100) for each in joint],
+            )
+        ]
+        if scale.data != CIFAR:
+            return tests, other_data("iclr21/C12", scale)
+        parts = [
+            resampled(table, ["PGD", attack]).part(lambda a: a[..., 0, DEER] - a[..., 1, DEER], 100)
+            for table in others
+            for attack in attacks[1:]
+        ]
+        return [
+            *tests,
+            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES and MART, every 1/T", parts=parts),
+        ], {}
+
+
+class TemperatureGrid(TemperatureAblation):
+    """kdd21 section 5: the grid of 1/T, and the best of it for each defence."""
+
+    item = "kdd21/E6"
+    recipes = DEFENCES
+    temperatures = TEMPERATURES
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C12: the best temperature lowers the total of every defence."""
+        del scale
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        parts = [resampled(table, attacks).part(_drop, 100) for table in tables.values()]
+        note = "the best of four temperatures on these images: the drop is a little too large"
+        estimand = "total under PGD minus that under the best temperature, each defence"
+        return [Test(claim="kdd21/C12", estimand=estimand, parts=parts, note=note)], {}
+
+
+def _drop(accuracy: FloatArray) -> FloatArray:
+    """The total under PGD (the first row) minus the least of the others."""
+    total = accuracy.mean(axis=-1)
+    return np.asarray(total[..., 0] - total[..., 1:].min(axis=-1))

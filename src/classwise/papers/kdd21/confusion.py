@@ -1,0 +1,70 @@
+"""kdd21/F2 and E2, benz20/P2.3: who is taken for whom under attack, how symmetrically, in which superclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from classwise.analysis.confusion import confused
+from classwise.papers.claims import Test, interval
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.attacks import under_pgd
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report.analyses import figure
+from classwise.report.tables import Row, Table
+
+
+class ConfusionUnderAttack(Experiment):
+    """kdd21 Figure 2: the confusion matrix of adversarial training under PGD."""
+
+    item = "kdd21/F2"
+    symmetric: ClassVar[str] = "kdd21/C5"
+    related: ClassVar[str] = "kdd21/C6"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """Symmetry, and the share of errors that stay inside the superclass beside chance."""
+        found = confused(under_pgd(bench, bench.trained("at")).outcomes, "PGD")
+        rows = [
+            Row("correlation of M_ij with M_ji", [estimate_cell(found.pearson, 1, 2)]),
+            Row("1 - sum |M - M^T| / sum (M + M^T)", [estimate_cell(found.overlap, 1, 2)]),
+        ]
+        tests = [
+            Test(
+                claim=self.symmetric,
+                estimand="correlation of M_ij with M_ji over pairs of classes",
+                parts=[interval(found.pearson)],
+                unit="",
+            )
+        ]
+        beyond = {}
+        if found.inside is None:
+            beyond[self.related] = f"{bench.scale.data} has no superclasses"
+        else:
+            rows.append(Row("errors inside the superclass, percent", [estimate_cell(found.inside.share)]))
+            rows.append(Row("beyond chance, points", [estimate_cell(found.inside.excess)]))
+            tests.append(
+                Test(
+                    claim=self.related,
+                    estimand="share of errors inside the superclass minus its chance value",
+                    parts=[interval(found.inside.excess, 100)],
+                )
+            )
+        table = Table("Structure of the confusion matrix", ("quantity", "this run"), rows, "Small: 95 % intervals.")
+        caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
+        return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
+
+
+class Symmetry(ConfusionUnderAttack):
+    """kdd21 section 4.2 in numbers: symmetry, and rates inside and across superclasses."""
+
+    item = "kdd21/E2"
+
+
+class ConfusedLabels(ConfusionUnderAttack):
+    """benz20 section 3.2: semantically similar classes are mutually confused."""
+
+    item = "benz20/P2.3"
+    symmetric = "benz20/C5"
+    related = "benz20/C5"

@@ -1,0 +1,96 @@
+"""kdd21/F3a, iclr21/F5a and F5e: the variance of the confidences of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from classwise.analysis.smoothness import Smoothness, smoothness
+from classwise.papers.claims import Test, difference, interval
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.attacks import DEFENCES, under_pgd
+from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.tables import estimate_cell
+from classwise.report.analyses import figure
+from classwise.report.tables import Row, Table
+
+TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
+"""The superclasses of CIFAR-10 (kdd21 Table 2)."""
+
+
+class _Confidences(Experiment):
+    """CVC of each class of some models, on images attacked by PGD; the papers do not say on which images."""
+
+    recipes: ClassVar[Mapping[str, str]]
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, bench: Bench) -> Findings:
+        """A bar for each class and model."""
+        found = smoothness(
+            {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in self.recipes.items()}, "PGD"
+        )
+        rows = [Row(name, [estimate_cell(found.mean(name), 1, 4)]) for name in self.recipes]
+        table = Table("Mean CVC over the classes", ("model", "CVC"), rows, "Small: 95 % intervals for new images.")
+        tests, beyond = self.claims(found, bench.scale)
+        caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
+        return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
+
+    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """The tests of the figure, and what this scale cannot speak about."""
+        raise NotImplementedError
+
+
+def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
+    """That one model's mean CVC is below that of each other."""
+    parts = [interval(difference(found.mean(other), found.mean(low)), 1000) for other in others]
+    return Test(claim=claim, estimand=estimand, parts=parts, unit="thousandths")
+
+
+class ConfidencesOfDefences(_Confidences):
+    """kdd21 Figure 3a: CVC of four defences."""
+
+    item = "kdd21/F3a"
+    recipes = DEFENCES
+
+    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C17: HE is the smoothest; C16: animals are smoother than transportation."""
+        others = [name for name in DEFENCES if name != "HE"]
+        tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", found, "HE", others)]
+        if scale.data != CIFAR:
+            return tests, other_data("kdd21/C16", scale)
+        parts = [
+            interval(difference(found.mean(name, TRANSPORTATION), found.mean(name, ANIMALS)), 1000) for name in DEFENCES
+        ]
+        estimand = "mean CVC of transportation minus that of animals, each defence"
+        return [*tests, Test(claim="kdd21/C16", estimand=estimand, parts=parts, unit="thousandths")], {}
+
+
+class ConfidencesOfVariants(_Confidences):
+    """iclr21 Figure 5a: CVC of adversarial training and two variants."""
+
+    item = "iclr21/F5a"
+    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
+
+    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C13: what resists PGD better is smoother."""
+        del scale
+        estimand = "mean CVC of Madry's model and of TRADES minus that of MART"
+        return [_below("iclr21/C13", estimand, found, "MART", ["Madry", "TRADES"])], {}
+
+
+class ConfidencesOnTheSphere(_Confidences):
+    """iclr21 Figure 5e: CVC of hypersphere embedding and its two schedules, beside adversarial training."""
+
+    item = "iclr21/F5e"
+    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "HE": "he", "HE-LIS": "he-lis", "HE-CMP": "he-cmp"}
+
+    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C13: all three are far smoother than adversarial training."""
+        del scale
+        parts = [
+            interval(difference(found.mean("Madry"), found.mean(name)), 1000)
+            for name in self.recipes
+            if name != "Madry"
+        ]
+        estimand = "mean CVC of Madry's model minus that of HE, HE-LIS, HE-CMP"
+        return [Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths")], {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -44,9 +45,9 @@ class _WeakClasses(Experiment):
 
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
+    @abstractmethod
     def grid(self, scale: Scale) -> Grid:
         """What is trained."""
-        raise NotImplementedError
 
     def run(self, bench: Bench) -> Findings:
         """PGD on each model; claim C4 as far as this grid goes."""

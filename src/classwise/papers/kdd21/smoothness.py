@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -35,9 +36,9 @@ class _Confidences(Experiment):
         caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
         return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
 
+    @abstractmethod
     def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """The tests of the figure, and what this scale cannot speak about."""
-        raise NotImplementedError
 
 
 def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:

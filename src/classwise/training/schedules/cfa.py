@@ -8,30 +8,16 @@ import torch
 from torch import Tensor
 
 from classwise.settings import NonNegative, settings
-from classwise.training.classes import ClassSettings, Signals
-from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.classes import ClassSettings
+from classwise.training.schedules.base import State
+from classwise.training.schedules.following import RobustAccuracyFollower
 
 
 @settings
-class _RobustAccuracyFollower(ClassSchedule):
-    """Keeps t, the robust accuracy of each class on the training batches of the last epoch.
-
-    Before there is one, and for classes that no batch has held, t is NaN and the constants stand.
-    """
+class _Calibration(RobustAccuracyFollower):
+    """A constant that is scaled by lambda + t from an epoch on."""
 
     begin: int = 0
-
-    reads = frozenset({"train.robust"})
-
-    def start(self, classes: Classes) -> State:
-        """Nothing is known yet."""
-        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
-
-    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Take over the accuracy of the classes that were seen."""
-        del epoch
-        now = signals["train.robust"].float()
-        return {"t": torch.where(now.isnan(), state["t"], now)}
 
     def _scaled(self, constant: Tensor, offset: float, state: State, epoch: int) -> Tensor:
         """(offset + t) times the constant from the epoch ``begin`` on, the constant where t is not known."""
@@ -41,7 +27,7 @@ class _RobustAccuracyFollower(ClassSchedule):
 
 
 @settings
-class CCM(_RobustAccuracyFollower):
+class CCM(_Calibration):
     """Class-wise calibrated margin, eq. 6: eps_k = (lambda1 + t_k) eps.
 
     Args:
@@ -58,7 +44,7 @@ class CCM(_RobustAccuracyFollower):
 
 
 @settings
-class CCR(_RobustAccuracyFollower):
+class CCR(_Calibration):
     """Class-wise calibrated regularisation, eq. 7 and 8.
 
     beta_k = (lambda2 + t_k) beta, and both terms of a class-k image are divided by 1 + beta_k.

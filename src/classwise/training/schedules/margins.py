@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from classwise.settings import Number, Share, settings
-from classwise.training.classes import ClassSettings, Signals
-from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.classes import ClassSettings
+from classwise.training.schedules.base import State
+from classwise.training.schedules.following import RobustAccuracyFollower
 
 
 @settings
-class Margins(ClassSchedule):
+class Margins(RobustAccuracyFollower):
     """eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
 
     CFA gives hard classes a smaller radius; FRL, DAFA and TRIX give them a larger one. The sign of the slope alone
@@ -29,18 +29,6 @@ class Margins(ClassSchedule):
 
     slope: Number = 1.0
     floor: Share = 0.1
-
-    reads = frozenset({"train.robust"})
-
-    def start(self, classes: Classes) -> State:
-        """Nothing is known yet."""
-        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
-
-    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """Take over the accuracy of the classes that were seen."""
-        del epoch
-        now = signals["train.robust"].float()
-        return {"t": torch.where(now.isnan(), state["t"], now)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The radii of this epoch."""

@@ -43,17 +43,16 @@ def interpolate(
         classwise interpolate runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
+    from classwise.training.heldout import chosen_weights
     from classwise.training.interpolate import interpolate as find
 
     opened = Run.open(run)
-    kept = {str(name): name for name in opened.kept()}
-    if which is not None and which not in kept:
-        raise UserError(f"{run} holds no weights {which!r}; it has {', '.join(kept) or 'none yet'}")
+    chosen = chosen_weights(opened, which)
     check_device(device)
     with console.progress() as listener:
         found = find(
             opened,
-            which=None if which is None else kept[which],
+            which=chosen,
             start=start,
             shares=_shares(shares),
             attack=attack,

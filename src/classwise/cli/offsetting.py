@@ -9,7 +9,6 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Device, Json, check_device, new_file
-from classwise.errors import UserError
 
 
 def offset(
@@ -37,17 +36,16 @@ def offset(
         classwise audit runs/at/checkpoints/offset.safetensors --data cifar10
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
+    from classwise.training.heldout import chosen_weights
     from classwise.training.offset import offset as find
 
     opened = Run.open(run)
-    kept = {str(name): name for name in opened.kept()}
-    if which is not None and which not in kept:
-        raise UserError(f"{run} holds no weights {which!r}; it has {', '.join(kept) or 'none yet'}")
+    chosen = chosen_weights(opened, which)
     check_device(device)
     with console.progress() as listener:
         found = find(
             opened,
-            which=None if which is None else kept[which],
+            which=chosen,
             attack=attack,
             out=new_file(out, "--out"),
             device=device,

@@ -32,16 +32,17 @@ def held_out(run: Run, data: Images | None = None) -> Images:
     return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))
 
 
-def chosen_weights(run: Run, which: Which | None) -> Which:
+def chosen_weights(run: Run, which: str | None) -> Which:
     """These kept weights, or those that speak for the run.
 
     Raises:
         UserError: if the run does not hold them.
     """
-    which = which or run.default_weights()
-    if not run.weights_file(which).is_file():
-        raise UserError(f"{run.path} holds no weights {which!r}; it has {', '.join(run.kept())}")
-    return which
+    kept = {str(name): name for name in run.kept()}
+    name = which or run.default_weights()
+    if name not in kept:
+        raise UserError(f"{run.path} holds no weights {name!r}; it has {', '.join(kept) or 'none yet'}")
+    return kept[name]
 
 
 def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:

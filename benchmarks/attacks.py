@@ -108,7 +108,7 @@ def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
                 f"{statistics.median(one.wall for one in each):.1f}",
                 f"{statistics.median(ratios):.2f}",
                 f"{statistics.mean(one.robust for one in each):.2%}",
-                f"{memory(task, contender, min(count, task.images or count)):,.0f}",
+                f"{memory(task, contender, count):,.0f}",
                 f"{images} x {len(each)}",
             ]
         )

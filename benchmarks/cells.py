@@ -54,6 +54,7 @@ class Subject:
 SUBJECTS = {
     "cifar10-at": Subject("cifar10", 8 / 255, 0.5),
     "fashion-mnist-at": Subject("fashion-mnist", 0.1, 1.0),
+    "mnist-trades": Subject("mnist", 0.3, 2.0),
 }
 
 

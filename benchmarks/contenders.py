@@ -45,7 +45,6 @@ class Task:
         norm: the norm of the ball.
         loss: for libraries that have one attack for several.
         random: whether it draws, so that another seed is another run.
-        images: the most images that it is run on; None: as many as there are.
         cheap: whether a quick run has it.
     """
 
@@ -55,7 +54,6 @@ class Task:
     norm: Norm = "Linf"
     loss: str = "ce"
     random: bool = True
-    images: int | None = None
     cheap: bool = False
 
 
@@ -195,7 +193,7 @@ def batchwise(attack: Perturb) -> Perturb:
     return perturb
 
 
-_SEARCHES = 9
+_SEARCHES = 5
 
 TASKS = (
     Task("fgsm", "fgsm", 1, random=False, cheap=True),
@@ -211,12 +209,12 @@ TASKS = (
     Task("apgd-dlr", "apgd-dlr", loss="dlr"),
     Task("apgd-t", "apgd-t"),
     Task("fab", "fab:steps=20", 20, random=False),
-    Task("fab-t", "fab-t", random=False),
-    Task("fab-t-l2", "fab-t", norm="L2", random=False),
+    Task("fab-t", "fab-t:steps=20", 20, random=False),
+    Task("fab-t-l2", "fab-t:steps=20", 20, "L2", random=False),
     Task("square", "square:proposals=1000", 1000),
     Task("square-l2", "square:proposals=1000", 1000, "L2"),
-    Task("cw", "cw:steps=100", random=False, images=128),
-    Task("cw-l2", f"cw-l2:steps=100,searches={_SEARCHES}", norm="L2", random=False, images=256),
+    Task("cw", "cw:steps=20", 20, random=False),
+    Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
 """9 targets for ``apgd-t`` and ``fab-t``. A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth."""
 
@@ -295,14 +293,24 @@ PEERS = (
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=g.classes),
     ),
     Contender("fab", "adv-lib", "nearest", lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps)),
-    Contender(_FAB_T, "pyautoattack", "broken", lambda g: g.reference("fab", targeted=True, n_target_classes=9)),
+    Contender(
+        _FAB_T,
+        "pyautoattack",
+        "broken",
+        lambda g: g.reference("fab", targeted=True, n_target_classes=9, n_iter=g.steps),
+    ),
     Contender(
         _FAB_T,
         "torchattacks",
         "broken",
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=g.classes, multi_targeted=True),
     ),
-    Contender(_FAB_T, "adv-lib", "nearest", lambda g: g.adv_lib("fab", norm=g.p, restarts=9, targeted_restarts=True)),
+    Contender(
+        _FAB_T,
+        "adv-lib",
+        "nearest",
+        lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=9, targeted_restarts=True),
+    ),
     Contender(_SQUARE, "pyautoattack", "broken", lambda g: g.reference("square", n_queries=g.steps)),
     Contender(
         _SQUARE,

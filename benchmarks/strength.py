@@ -1,8 +1,8 @@
 """Strength and speed of every attack that another library has too: same images, same budget, same rule of what counts.
 
-``CLASSWISE_DATA`` says where the data is, ``CHECKPOINT`` which model (``cifar10-at`` or ``fashion-mnist-at``),
-``IMAGES`` and ``SEEDS`` how much (1,000 and 3), ``ONLY`` which attacks, and ``KEEP`` in which folder the cells lie, so
-that an interrupted run goes on. Where an attack changes here, the folder has to go.
+``CLASSWISE_DATA`` says where the data is, ``CHECKPOINT`` which model (``cifar10-at``, ``fashion-mnist-at`` or
+``mnist-trades``), ``IMAGES`` and ``SEEDS`` how much (1,000 and 3), ``ONLY`` which attacks, and ``KEEP`` in which folder
+the cells lie, so that an interrupted run goes on. Where an attack changes here, the folder has to go.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ HEADER = [
 
 def cells(task: Task, count: int, seeds: int) -> dict[Contender, list[Cell]]:
     """Every contender's cells, a seed each; they take turns, the order reversed with every second seed."""
-    count = min(count, task.images or count)
     found: dict[Contender, list[Cell]] = {contender: [] for contender in contenders(task)}
     for seed in range(seeds if task.random else 1):
         for contender in list(found) if seed % 2 == 0 else list(reversed(found)):

@@ -87,6 +87,29 @@ LAPTOP = Scale(
 )
 """Minutes to an hour on two cores."""
 
+FASHION = Scale(
+    name="laptop",
+    about="10,000 images of Fashion-MNIST, the four-layer CNN and 15 epochs: tendencies, with wide intervals",
+    data="fashion-mnist",
+    threat="Linf:0.1",
+    train=10_000,
+    test=2000,
+    few=200,
+    short=True,
+    attack_steps=20,
+    changes={
+        "data.augment": "none",
+        "data.validation": 0.06,
+        "model.name": "small-cnn",
+        "model.width": 1,
+        "epochs": 15,
+        "optimizer.lr": 0.05,
+        "attack.step_size": "0.25eps",
+        "validation_attack.step_size": "0.25eps",
+    },
+)
+"""Minutes a training on two cores, for what needs many trainings and names no class of CIFAR-10."""
+
 FULL = Scale(name="full", about="the paper's own setting", data="cifar10", threat="Linf:8/255")
 """Hours to days on a GPU."""
 
@@ -100,3 +123,4 @@ def other_data(claim: str, scale: Scale) -> dict[str, str]:
 
 
 USUAL: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}
+MANY_TRAININGS: Mapping[Name, Scale] = {**USUAL, "laptop": FASHION}

@@ -11,7 +11,7 @@ from classwise.analysis.trends import trend
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
@@ -19,6 +19,7 @@ from classwise.stats.counts import ClassCounts
 
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By name, a recipe and what is changed in it."""
+ADAM_RATE = 1e-3
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
     "laptop": (0, 5e-4, 1e-3),
@@ -27,9 +28,9 @@ DECAYS: Mapping[Name, Sequence[float]] = {
 
 
 def optimisers(scale: Scale) -> Grid:
-    """SGD and Adam."""
+    """SGD and Adam; a scale's own learning rate is meant for SGD."""
     del scale
-    return {"SGD": ("at", {}), "Adam": ("at-adam", {})}
+    return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_RATE})}
 
 
 def weight_decays(scale: Scale) -> Grid:
@@ -43,7 +44,7 @@ def weight_decays(scale: Scale) -> Grid:
 class _WeakClasses(Experiment):
     """Adversarial training in several ways: do the rankings of the classes agree?"""
 
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     @abstractmethod
     def grid(self, scale: Scale) -> Grid:
@@ -115,7 +116,7 @@ class ClassTrend(Experiment):
     """benz20 plan: accuracy and robustness of each class over training; does the weakest class change?"""
 
     item = "benz20/P1.11"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, bench: Bench) -> Findings:
         """Both measures over the epochs of adversarial training, and how often the weakest class changed."""

@@ -9,7 +9,7 @@ from classwise.analysis.trends import trend
 from classwise.papers.cfa23.parts import FAWA
 from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -23,7 +23,7 @@ class Fluctuation(Experiment):
     """cfa23 Figure 4: how much the worst class changes from epoch to epoch, with and without FAWA."""
 
     item = "cfa23/F4"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, bench: Bench) -> Findings:
         """Both over the epochs on the validation split; claims C9 and C20."""

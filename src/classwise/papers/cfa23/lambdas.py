@@ -12,7 +12,7 @@ from classwise.papers.cfa23.methods import METHODS, Method, audited, average, bo
 from classwise.papers.cfa23.parts import NOTE, ccm, ccr
 from classwise.papers.claims import Test, exactly
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.report.drawing import Drawing
 from classwise.report.figures.lines import Series, class_lines, line_chart
 from classwise.report.tables import Row, Table
@@ -20,7 +20,7 @@ from classwise.threat import Threat
 from classwise.training.folder import Run
 
 LAMBDAS: Mapping[Name, Sequence[float]] = {
-    "smoke": (0.5, 0.7),
+    "smoke": (0.5,),
     "laptop": (0.3, 0.5, 0.7),
     "full": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
@@ -44,7 +44,7 @@ class _Lambdas(Experiment):
     claim: ClassVar[str]
     quantity: ClassVar[str]
     metrics: ClassVar[Sequence[Any]]
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     @abstractmethod
     def changes(self, value: float) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
-from classwise.papers.cfa23.methods import METHODS, Method, audited, average, both, pair_cell, worst
+from classwise.papers.cfa23.methods import BASES, METHODS, Method, at_scale, audited, average, both, pair_cell, worst
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -33,11 +33,12 @@ class _Parts(Experiment):
     """Average and worst class of some methods at their best epoch, attacked."""
 
     methods: ClassVar[Mapping[str, Method]]
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, bench: Bench) -> Findings:
         """One audit of each method."""
-        audits = {name: audit for (name, _), audit in audited(bench, self.methods, ("best",)).items()}
+        methods = at_scale(self.methods, bench.scale)
+        audits = {name: audit for (name, _), audit in audited(bench, methods, ("best",)).items()}
         printed = {row["method"]: row for row in catalogue.printed_rows(self.item)}
         rows = [
             Row(name, [pair_cell(audit.counts("all")), Cell(f"{printed[name]['avg']:g} / {printed[name]['worst']:g}")])
@@ -81,7 +82,7 @@ class CalibrationAlone(_Parts):
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
         """C16: each part improves average and worst class."""
-        pairs = {name: name.partition(" + ")[0] for name in self.methods if "+" in name}
+        pairs = {name: name.partition(" + ")[0] for name in audits if "+" in name}
         estimand = "each method with CCM, CCR or both minus the plain one: average and worst class"
         return [Test(claim="cfa23/C16", estimand=estimand, parts=_gains(audits, pairs), note=NOTE)]
 
@@ -92,7 +93,7 @@ class AveragingAlone(_Parts):
     item = "cfa23/T3"
     methods: ClassVar[Mapping[str, Method]] = {
         name: method
-        for base in ("AT", "TRADES", "FAT")
+        for base in BASES["full"]
         for name, method in (
             (f"{base} + EMA", METHODS[f"{base} + EMA"]),
             (f"{base} + FAWA", Method(base.lower(), {"averaging": FAWA}, averaged=True)),
@@ -101,7 +102,11 @@ class AveragingAlone(_Parts):
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
         """C19: the worst class gains, the average loses at most 0.3 points."""
-        pairs = [both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"]) for base in ("AT", "TRADES", "FAT")]
+        pairs = [
+            both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"])
+            for base in BASES["full"]
+            if f"{base} + EMA" in audits
+        ]
         parts = [pair.part(worst, 100) for pair in pairs]
         parts += [pair.part(lambda a: average(a) + 0.003, 100) for pair in pairs]
         estimand = "FAWA minus EMA: worst class, and average plus 0.3 points"

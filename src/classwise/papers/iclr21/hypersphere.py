@@ -13,7 +13,7 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.temperatures import at_temperatures
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.resampling import Resampled
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table
 from classwise.report import ranges, wording
 from classwise.report.figures.lines import Series, line_chart
@@ -33,7 +33,7 @@ class Hypersphere(Experiment):
     """iclr21 Table 5: natural accuracy and PGD-20 of adversarial training, HE, HE-LIS and HE-CMP."""
 
     item = "iclr21/T5"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, bench: Bench) -> Findings:
         """Claim C18: a growing scale raises what PGD leaves."""
@@ -77,7 +77,7 @@ class LargeTemperatures(Experiment):
     """iclr21 Table 6: the totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
     item = "iclr21/T6"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, bench: Bench) -> Findings:
         """Claims C17 and C19: what HE and its schedules gain under PGD goes with a large 1/T."""

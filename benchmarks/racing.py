@@ -88,6 +88,7 @@ def record(folder: str | Path, path: Path) -> None:
     frame["last"] = frame["index"].map(broken).fillna(len(stage))
     frame = frame[frame["place"] <= frame["last"]]  # a cascade hands on what stands
     wide = frame.pivot_table(index=["index", "label"], columns="stage", values="passes", aggfunc="sum").reset_index()
+    wide = wide.reindex(columns=["index", "label", *FATES[:4]])  # a suite of two attacks has no rest
     names = dict(enumerate(stage.values()))
     wide["fate"] = wide["index"].map(broken.map(names)).fillna("stands")
     rows = (

@@ -16,7 +16,6 @@ import torch
 from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.progress import Silent
 from classwise.settings import settings
 from classwise.training import beginning, loop
 from classwise.training.classes import ClassSettings, Signals
@@ -24,6 +23,8 @@ from classwise.training.folder import Run
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+from .killing import KillAt, Killed
 
 SMALL = {
     "model": {"name": "preactresnet18", "width": 0.0625},
@@ -58,22 +59,6 @@ def contents(run: Run) -> dict[str, bytes]:
         *sorted((run.path / "checkpoints").glob("*.safetensors")),
     ]
     return {str(file.relative_to(run.path)): file.read_bytes() for file in files}
-
-
-class Killed(BaseException):
-    """Ends a run at once, as a signal would."""
-
-
-class KillAt(Silent):
-    """Kills the run after so many steps."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def advance(self, amount: int) -> None:
-        self.left -= amount
-        if self.left <= 0:
-            raise Killed
 
 
 def test_a_run_leaves_what_the_design_says(reference: Run) -> None:

@@ -11,7 +11,8 @@ from classwise.training import loop
 from classwise.training.folder import Run
 from classwise.training.loop import train
 
-from .test_loop import SMALL, KillAt, Killed, contents
+from .killing import KillAt, Killed
+from .test_loop import SMALL, contents
 
 METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart", "codat", "csr", "bat"]
 

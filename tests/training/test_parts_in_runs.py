@@ -9,7 +9,8 @@ import pytest
 from classwise.training import loop
 from classwise.training.loop import train
 
-from .test_loop import SMALL, KillAt, Killed, contents
+from .killing import KillAt, Killed
+from .test_loop import SMALL, contents
 
 TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
 """Three steps an epoch."""

@@ -15,7 +15,8 @@ from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 from classwise.training.selection import WithinError, _error_of_sum, _parts_of_merit
 
-from .test_loop import SMALL, KillAt, Killed, contents
+from .killing import KillAt, Killed
+from .test_loop import SMALL, contents
 
 SPLITS = [
     ([0.5, 0.1], [10.0, 30.0], 0.2, 0.1),

@@ -23,7 +23,8 @@ from classwise.training.recipe import Recipe
 from classwise.training.reductions import mean
 from classwise.training.unlabelled import appended
 
-from .test_loop import KillAt, Killed, contents
+from .killing import KillAt, Killed
+from .test_loop import contents
 
 SMALL: dict[str, Any] = {
     "model": {"name": "lenet"},

@@ -22,7 +22,7 @@ from classwise.training.classes import ClassSettings, Signals
 from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from tests.training.test_loop import KillAt, Killed
+from tests.training.killing import KillAt, Killed
 
 SETTINGS: dict[str, Any] = {
     "model": {"name": "lenet", "width": 0.5},

@@ -1,0 +1,35 @@
+"""Small inputs for what is computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from classwise.threat import Threat
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.base import TrainingBatch
+from classwise.training.schedules.base import Classes
+
+NAN = math.nan
+EPSILON = 8 / 255
+CONFIDENCE = torch.tensor([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2], [0.1, 0.1, 0.8]])
+"""Of three classes, the mean softmax of each."""
+
+
+def classes(count: int) -> Classes:
+    return Classes(tuple(f"class {label}" for label in range(count)), torch.full((count,), 5))
+
+
+def constants(count: int) -> ClassSettings:
+    return ClassSettings(epsilon=torch.full((count,), EPSILON), beta=torch.full((count,), 6.0))
+
+
+def close(values: Tensor | None, expected: list[float], tolerance: float = 1e-6) -> bool:
+    assert values is not None
+    return torch.allclose(values.float(), torch.tensor(expected), atol=tolerance)
+
+
+def batch_of(y: Tensor) -> TrainingBatch:
+    return TrainingBatch(torch.zeros(len(y), 1, 1, 1), y, torch.arange(len(y)), Threat("Linf", 0.1))

@@ -1,0 +1,21 @@
+"""Runs that end before their time."""
+
+from __future__ import annotations
+
+from classwise.progress import Silent
+
+
+class Killed(BaseException):
+    """Ends a run at once, as a signal would."""
+
+
+class KillAt(Silent):
+    """Kills the run after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.left = step
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left <= 0:
+            raise Killed

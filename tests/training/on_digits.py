@@ -1,0 +1,43 @@
+"""What turns each recipe into a run of a second on digits."""
+
+from __future__ import annotations
+
+TINY: dict[str, object] = {
+    "model": {"name": "lenet"},
+    "data.subset": 160,
+    "data.validation": 0.2,
+    "data.augment": "none",
+    "attack.steps": 2,
+    "validation_attack": "pgd:steps=2,step_size=0.5eps",
+    "threat": "Linf:0.1",
+    "batch_size": 48,
+    "epochs": 2,
+}
+METHODS: dict[str, dict[str, object]] = {
+    "frl-short": {},
+    "dafa-short": {"schedules.0.begin": 1},
+    "frontier-short": {"schedules.0.begin": 1, "update.begin": 0, "averaging.decay": 0.9},
+    "frontier-finetune-short": {"averaging.decay": 0.9, "epochs": 2},
+    "margins-smaller-short": {},
+    "margins-larger-short": {},
+    "faal-short": {},
+    "cfol-short": {"schedules.0.rate": 0.01},
+    "cfol-weights-short": {"schedules.0.rate": 0.01},
+    "wat-short": {},
+    "trix-short": {"schedules.0.begin": 1},
+    "fair-tat-short": {},
+    "effective-number-short": {},
+    "ldam-short": {"schedules.0.begin": 1},
+    "auto-beta-short": {"schedules.0.begin": 1},
+    "robust-error-sampling-short": {  # and the rest of the long tail
+        "objective": {"name": "at", "criterion": {"name": "focal"}},
+        "reduction": "logit-similarity",
+        "schedules": [
+            {"name": "class-weights", "kind": "robust-error", "acts": "sampling"},
+            {"name": "critical-class", "critical": "1"},
+            {"name": "towards-class", "target": "0"},
+        ],
+    },
+    "he-lis-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "he-cmp-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+}

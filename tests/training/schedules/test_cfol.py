@@ -1,0 +1,58 @@
+"""CFOL is Exp3."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.training.objectives.base import Step
+from classwise.training.schedules.base import Classes
+from classwise.training.schedules.cfol import CFOL
+
+from ..by_hand import batch_of, close, constants
+
+
+def erring(y: Tensor, wrong: list[bool], count: int) -> Step:
+    predicted = torch.where(torch.tensor(wrong), (y + 1) % count, y)
+    return Step({"robust": torch.zeros(len(y))}, robust_logits=torch.eye(count)[predicted])
+
+
+def test_cfol_is_exp3_by_hand() -> None:
+    """Classes of 1 and 3 images; two errors in class 0 and one in class 1, rate 0.5, mix 0.4."""
+    schedule = CFOL(mix=0.4, rate=0.5)
+    state = schedule.start(Classes(("a", "b"), torch.tensor([1, 3])))
+    first = schedule.settings(state, constants(2), 0)
+    assert close(first.sampling, [0.5 / 0.25, 0.5 / 0.75])  # the odds of an image, so that a class has 1/2
+    y = torch.tensor([0, 0, 1, 1, 0])
+    state = schedule.after_batch(state, erring(y, [True, True, False, True, False], 2), batch_of(y))
+    assert close(state["scores"], [2 * 0.5 / 0.5, 0.5 / 0.5])
+    focused = math.exp(2) / (math.exp(2) + math.exp(1))
+    p = 0.2 + 0.6 * focused
+    assert close(schedule.law(state), [p, 1 - p])
+    state = schedule.after_batch(state, erring(y, [False] * 2 + [True] + [False] * 2, 2), batch_of(y))
+    assert close(state["scores"], [2.0, 1.0 + 0.5 / (1 - p)])
+
+
+def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
+    schedule = CFOL(mix=0.5, rate=0.1, acts="weights")
+    state = schedule.start(Classes(("a", "b", "c"), torch.tensor([1, 3, 0])))
+    y = torch.tensor([0, 1, 1])
+    state = schedule.after_batch(state, erring(y, [True, True, True], 3), batch_of(y))
+    assert close(state["scores"], [0.1 / 0.25, 0.2 / 0.75, 0])
+    high, low = math.exp(0.4), math.exp(0.2 / 0.75)
+    p = 0.25 + 0.5 * high / (high + low)
+    after = schedule.settings(state, constants(3), 0)
+    assert close(after.robust_weight, [3 * p, 3 * (1 - p), 0])
+    assert after.sampling is None
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_cfols_law_is_a_law_whatever_the_scores(count: int) -> None:
+    schedule = CFOL()
+    state = {"scores": torch.linspace(0, 1e4, count), "shares": torch.full((count,), 1 / count)}
+    law = schedule.law(state)
+    assert float(law.sum()) == pytest.approx(1, abs=1e-5)
+    assert float(law.min()) == pytest.approx(0.5 / count)

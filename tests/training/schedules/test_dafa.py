@@ -1,0 +1,101 @@
+"""DAFA against numbers by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from classwise.attacks.engine import Engine, Job
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.heldout import held_out
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
+
+from ..by_hand import CONFIDENCE, EPSILON, NAN, classes, close
+from ..on_digits import METHODS, TINY
+
+
+def test_dafa_by_hand() -> None:
+    """P_11 < P_00 < P_22: 1 takes 0.4 * 0.5 from 0 and 0.2 * 0.8 from 2, 0 takes 0.2 * 0.8 from 2."""
+    assert close(class_weights(CONFIDENCE, 1.0), [1 - 0.2 + 0.16, 1 + 0.2 + 0.16, 1 - 0.16 - 0.16])
+    assert close(class_weights(CONFIDENCE, 0.5), [0.98, 1.18, 0.84])
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
+    logits = 3 * torch.randn(count, count, generator=torch.Generator().manual_seed(0)).double()
+    weights = class_weights(logits.softmax(1), 1.5)
+    assert float(weights.sum()) == pytest.approx(count, rel=1e-12)
+    expected = [1.0] * count
+    confidence = logits.softmax(1).tolist()
+    for i in range(count):
+        for j in range(count):
+            if confidence[i][i] < confidence[j][j]:
+                expected[i] += 1.5 * confidence[i][j] * confidence[j][j]
+                expected[j] -= 1.5 * confidence[i][j] * confidence[j][j]
+    assert weights.tolist() == pytest.approx(expected)
+
+
+def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
+    confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
+    own, average = DAFA(begin=1), AverageDAFA(begin=1)
+    state = own.after_epoch(own.start(classes(2)), {"train.confidence": confidence}, 0)
+    other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
+    assert torch.equal(state["weights"], other["weights"])
+    assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
+    with pytest.raises(UserError, match=r"reads valid.average_confidence, and data.validation = 0"):
+        Recipe.read("frontier", {"data.validation": 0})
+
+
+def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
+    """P is the mean softmax of the kept average, on the validation split under its attack."""
+    changes = TINY | METHODS["frontier-short"] | {"epochs": 1}
+    run = train("frontier-short", out=tmp_path / "run", data="digits", changes=changes)
+    weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
+    images = held_out(run)
+    engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
+    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
+    shares = torch.zeros(10, 10)
+    for done in engine.attack(run.recipe.parts().validation_attack, Threat.parse("Linf:0.1"), jobs):
+        shares.index_add_(0, done.y, done.logits.softmax(1))
+    expected = class_weights(shares / images.class_counts()[:, None], 1.0).clamp_min(0.1)
+    assert float((expected - 1).abs().max()) > 1e-4
+    assert torch.allclose(weights, expected, atol=1e-5)
+
+
+def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
+    schedule = DAFA(begin=2, floor=0.7)
+    before = ClassSettings(epsilon=torch.full((3,), EPSILON), step_size=torch.full((3,), 0.01))
+    state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": torch.eye(3)}, 0)
+    assert schedule.settings(state, before, 1) is before
+    state = schedule.after_epoch(state, {"train.confidence": CONFIDENCE}, 1)
+    weights = [0.96, 1.36, 0.7]  # 0.68 before the clamp
+    for epoch in (2, 3):
+        after = schedule.settings(state, before, epoch)
+        assert close(after.clean_weight, weights)
+        assert after.robust_weight is None
+        assert close(after.epsilon, [weight * EPSILON for weight in weights])
+        assert close(after.step_size, [weight * 0.01 for weight in weights])
+        state = schedule.after_epoch(state, {"train.confidence": torch.eye(3)}, epoch)
+
+
+def test_a_class_without_images_trades_nothing() -> None:
+    confidence = CONFIDENCE.clone()
+    confidence[1] = NAN
+    assert close(class_weights(confidence, 1.0), [1.16, 1.0, 0.84])
+
+
+def test_confidences_are_means_over_the_epochs_attacked_images() -> None:
+    sums = ClassSums(3, frozenset({"train.confidence"}), torch.device("cpu"))
+    logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    sums.add(torch.tensor([0, 0]), None, logits[:2])
+    sums.add(torch.tensor([2]), None, logits[2:])
+    confidence = sums.signals()["train.confidence"]
+    assert torch.allclose(confidence[0], logits[:2].softmax(1).mean(0))
+    assert confidence[1].isnan().all()
+    assert torch.allclose(confidence[2], torch.full((3,), 1 / 3))

@@ -1,0 +1,80 @@
+"""TRIX and FAIR-TAT: which classes are aimed at others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from classwise.attacks.ascent import PGD
+from classwise.attacks.base import Case
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.threat import Threat
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.trix import Trix
+from classwise.training.schedules.fair_tat import FairTAT
+
+from ..by_hand import CONFIDENCE, batch_of, classes, constants
+
+
+def test_the_classes_that_trix_calls_easy_by_hand() -> None:
+    """Weights 0.96, 1.36 and 0.68 for two images of class 0 and one each of the others: their mean is 0.99."""
+    logits = CONFIDENCE.log()[torch.tensor([0, 0, 1, 2])]
+    assert Trix().easy(logits, torch.tensor([0, 0, 1, 2])).tolist() == [True, True, False, True]
+    assert Trix().easy(logits[:2], torch.tensor([0, 0])).tolist() == [False, False]  # nothing to compare with
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
+    class Watched(PGD):
+        """Remembers what it was asked."""
+
+        def run(self, model: Forward, case: Case) -> Tensor:
+            del model
+            seen.append(case)
+            return case.x
+
+    seen: list[Case] = []
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(60) % count
+    logits = 2 * torch.randn(60, count, generator=generator) + torch.eye(count)[y] * y[:, None]
+    trix = Trix()
+    trix.points(lambda x: logits, batch_of(y), Watched(), ClassSettings(), Draws(0))
+    target = seen[0].target
+    assert target is not None
+    assert torch.equal(target >= 0, trix.easy(logits, y))
+    assert 0 < int((target >= 0).sum()) < 60
+    assert not bool((target == y).any())
+    assert int(target.max()) < count
+    assert len(set(((target - y) % count)[target >= 0].tolist())) == count - 1
+
+
+def test_towards_a_target_the_divergence_gives_way_to_the_cross_entropy() -> None:
+    """A linear model whose logits are the pixels: a target's pixel rises, and the untargeted row moves as ever."""
+
+    def linear(x: Tensor) -> Tensor:
+        return 5 * x.flatten(1)
+
+    x = torch.full((2, 1, 1, 3), 0.5) + torch.tensor([0.05, 0.0, -0.05])
+    case = Case(x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), Draws(0), reference=linear(x))
+    attack = PGD(steps=5, step_size=0.05, objective="kl", begin="normal")
+    plain = attack.run(linear, case)
+    aimed = attack.run(linear, dataclasses.replace(case, target=torch.tensor([2, -1])))
+    assert torch.allclose(aimed[0].flatten(), torch.tensor([0.45, 0.4, 0.55]), atol=1e-6)
+    assert torch.equal(aimed[1], plain[1])
+
+
+def test_fair_tat_by_hand() -> None:
+    schedule = FairTAT(smoothing=1)
+    state = schedule.start(classes(3))
+    first = schedule.settings(state, constants(3), 0).target
+    assert first is not None
+    assert torch.allclose(first, (1 - torch.eye(3)) / 2)
+    confusion = torch.tensor([[5.0, 2.0, 0.0], [1.0, 6.0, 0.0], [3.0, 4.0, 9.0]])
+    state = schedule.after_epoch(state, {"train.confusion": confusion}, 0)  # false positives 4, 6, 0
+    law = schedule.settings(state, constants(3), 1).target
+    assert law is not None
+    assert torch.allclose(law, torch.tensor([[0, 7 / 8, 1 / 8], [5 / 6, 0, 1 / 6], [5 / 12, 7 / 12, 0]]))

@@ -1,0 +1,44 @@
+"""WAT is Hedge."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from classwise.training.schedules.wat import WAT
+
+from ..by_hand import NAN, classes, close, constants
+
+
+def test_wat_is_hedge_by_hand() -> None:
+    schedule = WAT(rate=0.1, beta=6)
+    state = schedule.start(classes(2))
+    assert close(schedule.settings(state, constants(2), 0).clean_weight, [1.0, 1.0])
+    total = [0.0, 0.0, 0.0]
+    for epoch, (loss, divergence) in enumerate([([1.0, 2.0], [0.1, 0.5]), ([0.5, 1.0], [0.2, 0.4])]):
+        signals = {
+            "valid.loss": torch.tensor(loss),
+            "valid.divergence": torch.tensor(divergence),
+            "valid.count": torch.tensor([3.0, 1.0]),
+        }
+        state = schedule.after_epoch(state, signals, epoch)
+        each = [loss[c] + 6 * divergence[c] for c in (0, 1)]
+        each.append((3 * each[0] + each[1]) / 4)
+        total = [before + now for before, now in zip(total, each, strict=True)]
+    raised = [math.exp(0.1 * value) for value in total]
+    w = [value / sum(raised) for value in raised]
+    assert close(schedule.experts(state), w)
+    after = schedule.settings(state, constants(2), 2)
+    for weight in (after.clean_weight, after.robust_weight):
+        assert close(weight, [2 * w[0] + w[2], 2 * w[1] + w[2]])
+
+
+def test_wat_gives_a_class_without_validation_images_the_average() -> None:
+    signals = {
+        "valid.loss": torch.tensor([1.0, NAN, 3.0]),
+        "valid.divergence": torch.tensor([0.0, NAN, 0.0]),
+        "valid.count": torch.tensor([1.0, 0.0, 1.0]),
+    }
+    schedule = WAT()
+    assert close(schedule.after_epoch(schedule.start(classes(3)), signals, 0)["losses"], [1.0, 2.0, 3.0, 2.0])

@@ -1,0 +1,131 @@
+"""A short run of every method on digits, and a step of each with any number of classes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from classwise.data import Images
+from classwise.errors import UserError
+from classwise.progress import Silent
+from classwise.training import loop
+from classwise.training.classes import ClassSettings
+from classwise.training.loop import train
+from classwise.training.recipe import Recipe
+
+from .killing import KillAt, Killed
+from .on_digits import METHODS, TINY
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = TINY | METHODS[name]
+    whole = train(name, out=tmp_path / "whole", data="digits", changes=changes)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    with pytest.raises(Killed):
+        train(name, out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
+    resumed = train(name, out=tmp_path / "killed", data="digits", changes=changes, resume=True)
+    assert whole.complete
+    for file in ("epochs.parquet", "checkpoints/last.safetensors"):
+        assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
+    states = torch.load(whole.state_file, weights_only=True)["schedules"]
+    assert all(bool(value.isfinite().all()) for state in states for value in state.values())
+
+
+def test_a_run_may_start_from_another(tmp_path: Path) -> None:
+    first = train("at-short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
+    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
+    still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
+    second = train("faal", out=tmp_path / "second", data="digits", changes=changes | still)
+    before, after = (dict(run.model("last").named_parameters()) for run in (first, second))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    shutil.rmtree(first.path)
+    train("faal", out=tmp_path / "second", data="digits", changes=changes | still, resume=True)  # not needed any more
+    with pytest.raises(UserError, match="first"):
+        train("faal", out=tmp_path / "third", data="digits", changes=changes)
+
+
+class Heard(Silent):
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("name", "part"), [("frl-short", "frl"), ("faal-short", "faal"), ("dafa-short", None)])
+def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
+    heard = Heard()
+    first = train(name, out=tmp_path / "run", data="digits", changes=TINY, epochs=1, progress=heard)
+    said = [line for line in heard.lines if "meant to start" in line]
+    wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.start=runs/at"
+    assert said == ([] if part is None else [wanted])
+    started = Heard()
+    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
+    train(name, out=tmp_path / "second", data="digits", changes=changes, epochs=1, progress=started)
+    assert not any("meant to start" in line for line in started.lines)
+
+
+def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
+    def rows(name: str) -> pd.DataFrame:
+        changes = TINY | {"epochs": 2}
+        return train(name, out=tmp_path / name, data="digits", changes=changes).epochs.query("split == 'train'")
+
+    drawn, asked, aimed = rows("cfol-short"), rows("ldam-short"), rows("fair-tat-short")
+    assert drawn["sampling"].notna().all()
+    assert asked["logit_margin"].max() == pytest.approx(0.5)
+    assert asked[["sampling", "target"]].isna().all(axis=None)
+    law = np.stack(aimed.query("epoch == 1")["target"].to_list())
+    assert law.shape == (10, 10)
+    assert (law.diagonal() == 0).all()
+
+
+def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
+    """Written down before the field was there, so that runs from then resume."""
+    assert Recipe.read("at").digest() == "3760392501186802cee842ea17d41611abaec3d2eadd286dc446a014320e3ef1"
+
+
+class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+    """Refuses what would wait for a device: a number read from a tensor, a shape that depends on values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        assert func.overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("count", [2, 100])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_never_waits_in_a_step(
+    name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Class c has about 1/(c + 1) of the first one's images; no batch holds all of 100 classes."""
+    step = loop.Trainer.train_step
+
+    def watched(self: loop.Trainer, rows: Tensor, settings: ClassSettings) -> None:
+        with NeverWaits():  # type: ignore[no-untyped-call]
+            step(self, rows, settings)
+
+    monkeypatch.setattr(loop.Trainer, "train_step", watched)
+    counts = [max(3, 40 // (label + 1)) for label in range(count)]
+    y = torch.arange(count).repeat_interleave(torch.tensor(counts))
+    x = torch.rand(len(y), 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = Images(x, y, [str(label) for label in range(count)], "noise", "train")
+    run = train(name, out=tmp_path / "run", data=images, changes=TINY | METHODS[name] | {"data.subset": None})
+    assert run.complete
+    weights = run.model("last").state_dict().values()
+    assert all(bool(value.isfinite().all()) for value in weights)
+    settings = run.epochs.query("split == 'train'")[["epsilon", "clean_weight", "robust_weight"]]
+    assert bool((settings.fillna(1) >= 0).all(axis=None))

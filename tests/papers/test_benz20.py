@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.papers.benz20 import long_tail
+from classwise.papers.benz20 import long_tail, networks
 from classwise.papers.experiment import Bench, Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
 from classwise.papers.store import Store
@@ -49,8 +49,25 @@ def test_grids_are_recipes(
     assert bench.recipe("at").digest() not in digests
     for one in found:
         for schedule in one.schedules:
+            assert isinstance(schedule, dict)
             assert 0 <= int(schedule.get("begin", 0)) < one.epochs
             assert schedule.get("critical", "7") == schedule.get("target", "7") == "7"
+
+
+@pytest.mark.parametrize("scale", networks.SCALES.values(), ids=lambda scale: scale.name)
+def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each network is trained once with and once without attacks; at smoke one stands for all."""
+    bench = Bench(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
+    experiment = networks.AllNetworks()
+    found = [bench.recipe(recipe, changes) for recipe, changes in experiment.grid(scale).values()]
+    plain = [bench.recipe(recipe, changes) for recipe, changes in experiment.standard(scale).values()]
+    names = {one.model.name for one in found}
+    assert (
+        len(found) == len({one.digest() for one in found}) == (2 if scale.name == "smoke" else 1 + len(networks.WIDTHS))
+    )
+    assert names >= ({networks.STAND_IN} if scale.name == "smoke" else set(networks.WIDTHS))
+    assert [one.model.name for one in plain] == ([] if scale.name == "smoke" else [one.model.name for one in found])
+    assert found[0].digest() == bench.recipe("at").digest()
 
 
 def test_metrics_of_class_accuracies() -> None:

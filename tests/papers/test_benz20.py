@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.papers.benz20 import long_tail, networks
+from classwise.errors import UserError
+from classwise.papers.benz20 import data_sets, long_tail, networks, plans, standard
+from classwise.papers.benz20.similarity import clean_logits
 from classwise.papers.experiment import Bench, Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
 from classwise.papers.store import Store
+from classwise.stats.counts import ClassCounts
+from classwise.training.folder import Run
 
 from .conftest import Smoke
 
@@ -98,3 +103,82 @@ def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> Non
     assert head in set(weakest.astype(str))
     front = [row.cells[-1].text for row in result.tables[0].rows]
     assert "yes" in front
+
+
+@pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
+def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
+    bench = Bench(scale, Store(tmp_path / "store"))
+    recipes = {name: bench.recipe(recipe, changes) for name, (recipe, changes) in plans.rates(scale).items()}
+    stepwise, cyclic = (recipes[name].parts().rate for name in ("stepwise", "cyclic"))
+    assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
+    assert max(cyclic.factor(share / 100) for share in range(101)) == 1
+    if scale.name == "full":
+        assert isinstance(recipes["cyclic"].optimizer, dict)
+        assert recipes["cyclic"].optimizer["lr"] == 0.2
+
+
+def test_optimisation_holds_the_usual_model_once() -> None:
+    for scale in MANY_TRAININGS.values():
+        grid = plans.Optimisation().grid(scale)
+        settings = [(recipe, tuple(sorted(map(str, changes.items())))) for recipe, changes in grid.values()]
+        assert len(settings) == len(set(settings))
+        assert ("at", ()) in settings
+
+
+def test_the_radii_of_a_standard_model() -> None:
+    """Those of spec and scale: 0.25, 0.5, 1, 2 and 8 of 255."""
+    names = [standard.name_of(MANY_TRAININGS["full"], share) for share in standard.RADII]
+    assert names == [f"PGD at {radius}/255" for radius in ("0.25", "0.5", "1", "2", "8")]
+
+
+def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
+    rows = smoke.results["benz20/F1"].tables[0].rows
+    averages = [float(row.cells[0].text) for row in rows]
+    assert len(rows) == 1 + len(standard.RADII)
+    assert averages == sorted(averages, reverse=True)
+
+
+def test_noise_alone_is_no_discrepancy() -> None:
+    """Classes of the same share: the lower end is 0 in nearly all draws, whatever the plug-in says."""
+    drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
+    found = [standard.widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
+    assert np.mean([one.value for one in found]) > 40
+    assert np.mean([one.low > 0 for one in found]) <= 0.05
+    apart = standard.widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
+    assert apart.low > 20
+
+
+def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(MANY_TRAININGS["smoke"], smoke.store)
+    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("digits", "nowhere")})
+    found, absent = data_sets.audited(bench)
+    assert list(found) == ["digits"]
+    assert "nowhere" in absent["nowhere"]
+    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("nowhere",)})
+    with pytest.raises(UserError, match="none of nowhere is there"):
+        data_sets.audited(bench)
+
+
+@pytest.mark.parametrize("scale", data_sets.DataSets.scales.values(), ids=lambda scale: scale.name)
+def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
+    """Only a data set's own radius, and no mirrored digits."""
+    for data in data_sets.DATA_SETS[scale.name]:
+        own = data_sets.on(scale, data)
+        recipe = Bench(own, Store(tmp_path / "store")).recipe("at")
+        assert own.data == data
+        assert (own.threat == "Linf:0.3") == (data == "mnist")
+        assert recipe.threat == own.threat
+        if data in data_sets.DIGITS:
+            assert recipe.data.augment in ("none", "crop")
+
+
+def test_clean_logits_are_those_of_the_audit(smoke: Smoke) -> None:
+    key = next(key for key, name in smoke.results["benz20/P2.4"].runs.items() if name == "at")
+    bench = Bench(MANY_TRAININGS["smoke"], smoke.store)
+    images = bench.test_images
+    logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
+    right = logits.argmax(axis=1) == images.y.numpy()
+    trained = bench.trained("at")
+    told = bench.audited(trained, {"PGD": bench.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
+    assert right.sum() == told.counts("clean").correct.sum()

@@ -21,6 +21,8 @@ from classwise.stats.counts import ClassCounts
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By name, a recipe and what is changed in it."""
 ADAM_RATE = 1e-3
+CYCLIC_RATE = 0.2
+"""The top of the triangle."""
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
     "laptop": (0, 5e-4, 1e-3),
@@ -40,6 +42,14 @@ def weight_decays(scale: Scale) -> Grid:
         f"weight decay {decay:g}": ("at", {} if decay == 5e-4 else {"optimizer.weight_decay": decay})
         for decay in DECAYS[scale.name]
     }
+
+
+def rates(scale: Scale) -> Grid:
+    """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
+    if scale.short:
+        return {"cyclic": ("at", {}), "stepwise": ("at", {"rate": {"name": "step"}})}
+    rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
+    return {"stepwise": ("at", {}), "cyclic": ("at", {"rate": {"name": "cyclic"}, **rate})}
 
 
 class WeakClasses(Experiment):
@@ -128,14 +138,25 @@ class WeightDecays(WeakClasses):
         return weight_decays(scale)
 
 
+class Rates(WeakClasses):
+    """benz20 plan: a stepwise against a cyclic learning rate."""
+
+    item = "benz20/P1.9"
+
+    def grid(self, scale: Scale) -> Grid:
+        """Two rates."""
+        return rates(scale)
+
+
 class Optimisation(WeakClasses):
     """benz20 plan: weak classes over all that was varied in the optimisation."""
 
     item = "benz20/P2.2"
 
     def grid(self, scale: Scale) -> Grid:
-        """The models of both grids."""
-        return {**optimisers(scale), **weight_decays(scale)}
+        """The models of the three grids, the usual one once."""
+        usual, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
+        return dict([usual, *(one for one in others if one[1] != usual[1])])
 
 
 class ClassTrend(Experiment):

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from classwise.analysis.feature_sets import NonRobustFeatures
 from classwise.errors import UserError
-from classwise.papers.benz20 import data_sets, long_tail, networks, plans, standard
+from classwise.papers.benz20 import data_sets, features, long_tail, networks, plans, standard
 from classwise.papers.benz20.similarity import clean_logits
 from classwise.papers.experiment import Bench, Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
@@ -182,3 +184,27 @@ def test_clean_logits_are_those_of_the_audit(smoke: Smoke) -> None:
     trained = bench.trained("at")
     told = bench.audited(trained, {"PGD": bench.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
     assert right.sum() == told.counts("clean").correct.sum()
+
+
+def test_a_feature_set_is_made_once(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pixels and labels from the file, of targets; another setting is another file."""
+    bench = Bench(MANY_TRAININGS["smoke"], smoke.store)
+    trained = bench.trained("standard", {"seed": 1})
+    images = bench.train_images.take(slice(20))
+    maker = NonRobustFeatures(steps=2)
+    direct = maker(trained.run.model(), images)
+    first = features.kept(tmp_path, maker, trained, images, bench)
+    features.kept(tmp_path, NonRobustFeatures(steps=1), trained, images, bench)
+    assert len(list(tmp_path.glob("features-*.npz"))) == 2
+    monkeypatch.setattr(NonRobustFeatures, "__call__", None)
+    again = features.kept(tmp_path, maker, trained, images, bench)
+    for one in (first, again):
+        assert one.fingerprint() == direct.fingerprint()
+    assert not torch.equal(first.y, images.y)
+
+
+def test_where_nothing_is_trained_on_the_set_nothing_is_claimed(smoke: Smoke) -> None:
+    for item, answered in (("benz20/P2.5", True), ("benz20/P2.6", False)):
+        (verdict,) = smoke.results[item].verdicts
+        assert bool(verdict.estimand) == answered
+        assert len(smoke.results[item].runs) == 2

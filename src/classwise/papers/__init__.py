@@ -56,6 +56,8 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "benz20/P2.2": "classwise.papers.benz20.plans:Optimisation",
         "benz20/P2.3": "classwise.papers.kdd21.confusion:ConfusedLabels",
         "benz20/P2.4": "classwise.papers.benz20.similarity:SimilarityAndRobustness",
+        "benz20/P2.5": "classwise.papers.benz20.features:NonRobust",
+        "benz20/P2.6": "classwise.papers.benz20.features:Robust",
         "benz20/P3.1": "classwise.papers.benz20.long_tail:ClassWeighted",
         "benz20/P3.2": "classwise.papers.benz20.long_tail:EqualClasses",
         "benz20/P3.3": "classwise.papers.benz20.long_tail:OneClass",

@@ -81,7 +81,12 @@ class StandardModel(Experiment):
                 class_table("Class accuracy, in percent", classes, table.class_names),
             ),
             figures=(
-                (_raw([counts[name] for name in shown], shown, table.class_names), "Test images."),
+                (
+                    class_dots(
+                        "Standard training, in percent", [counts[name] for name in shown], shown, table.class_names
+                    ),
+                    "Test images.",
+                ),
                 (_centred(images, shown, table.class_names), "The same minus the mean of the classes."),
             ),
             tests=(
@@ -117,7 +122,8 @@ def _larger(place: int) -> Callable[[FloatArray], FloatArray]:
     return lambda a: np.asarray(np.ptp(a[..., 3, :], axis=-1) - np.ptp(a[..., place, :], axis=-1))
 
 
-def _raw(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
+def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
+    """A row for each class, and in it the accuracy of each of some counts with its 95 % interval."""
     ends = [class_intervals(one) for one in counts]
     values = [
         [
@@ -126,7 +132,7 @@ def _raw(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[st
         ]
         for c in range(len(names))
     ]
-    return dot_rows("Standard training, in percent", names, shown, values, width=ROWS)
+    return dot_rows(title, names, shown, values, width=ROWS)
 
 
 def _centred(images: Resampled, shown: Sequence[str], names: Sequence[str]) -> Drawing:

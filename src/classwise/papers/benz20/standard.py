@@ -64,6 +64,7 @@ class StandardModel(Experiment):
         robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
         judged = min(RADII, key=lambda share: abs(robust[share] - HALF))
         shown = ("clean", name_of(bench.scale, judged))
+        drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(bench, bench.trained("at")).outcomes
         correct = [table.correct("clean"), audits[judged].outcomes.correct("PGD")]
@@ -81,13 +82,8 @@ class StandardModel(Experiment):
                 class_table("Class accuracy, in percent", classes, table.class_names),
             ),
             figures=(
-                (
-                    class_dots(
-                        "Standard training, in percent", [counts[name] for name in shown], shown, table.class_names
-                    ),
-                    "Test images.",
-                ),
-                (_centred(images, shown, table.class_names), "The same minus the mean of the classes."),
+                (class_dots("Standard training, in percent", drawn, shown, table.class_names), "Test images."),
+                (_centred(drawn, shown, table.class_names), "The same minus the mean of the classes."),
             ),
             tests=(
                 Test(
@@ -135,11 +131,11 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
     return dot_rows(title, names, shown, values, width=ROWS)
 
 
-def _centred(images: Resampled, shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    def beyond(place: int, label: int) -> Value:
-        one = images.estimate(lambda a: a[..., place, label] - a[..., place, :].mean(axis=-1))
-        return Value(*one, int(images.count[label]))
-
-    values = [[beyond(place, label) for place in range(len(shown))] for label in range(len(names))]
+def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
+    sides = [(*ranges.beyond_mean(one), one.count) for one in counts]
+    values = [
+        [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
+        for c in range(len(names))
+    ]
     title = "Standard training, class minus mean, in points"
     return dot_rows(title, names, shown, values, difference=True, width=ROWS)

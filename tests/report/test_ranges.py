@@ -84,3 +84,27 @@ def test_harmonic_means_of_equal_parts_are_that_part() -> None:
     assert ranges.clean_and_robust(counts, counts).value == pytest.approx(0.5)
     low, high = ranges.clean_and_robust(counts, counts)[1:]
     assert low < 0.5 < high
+
+
+def test_a_class_beyond_the_mean_has_the_wald_interval_of_many_images() -> None:
+    """With many images Wilson's interval is Wald's, and the sum's error is the usual one."""
+    counts = ClassCounts(np.array([40_000, 10_000, 20_000]), np.array([20_000, 7_000, 4_000]))
+    value, low, high = ranges.beyond_mean(counts)
+    a, n = counts.accuracy, counts.count
+    weights = np.eye(3) - 1 / 3
+    assert value == pytest.approx(weights @ a)
+    reach = 1.96 * np.sqrt((weights**2) @ (a * (1 - a) / n))
+    assert high - value == pytest.approx(reach, rel=0.02)
+    assert value - low == pytest.approx(reach, rel=0.02)
+
+
+def test_a_class_beyond_the_mean_is_covered() -> None:
+    """Also at shares near 0 and 1, with few images."""
+    truth = np.array([0.02, 0.5, 0.9, 0.97])
+    drawn = np.random.default_rng(0).binomial(20, truth, size=(2000, 4))
+    sides = [ranges.beyond_mean(ClassCounts(np.full(4, 20), row)) for row in drawn]
+    held = np.mean([(low <= truth - truth.mean()) & (truth - truth.mean() <= high) for _, low, high in sides], axis=0)
+    assert held.min() > 0.93
+    none = ranges.beyond_mean(ClassCounts(np.array([0, 10, 10]), np.array([0, 0, 10])))
+    assert np.isnan(none[0][0])
+    assert none[1][1] == -0.5 < none[2][1]

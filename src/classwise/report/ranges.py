@@ -83,6 +83,24 @@ def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     return Estimate(class_variance(counts.accuracy), _least_variance(low, high), float(greatest))
 
 
+def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Each class's accuracy minus the mean of all classes, with an interval: three (C,) arrays, NaN for absent classes.
+
+    The difference is a weighted sum of independent shares; its interval takes the distances to the ends of theirs,
+    weighted and squared, where each pulls the sum that way (Zou and Donner 2008). So a class at 0 or 1 is not taken for
+    one without error, as resampling would.
+    """
+    accuracy, present = counts.accuracy, counts.present
+    low, high = class_intervals(counts, alpha)
+    below, above = ((np.where(present, gap, 0.0) ** 2) for gap in (accuracy - low, high - accuracy))
+    number = int(present.sum())
+    own, other = (1 - 1 / number) ** 2, 1 / number**2
+    down = np.sqrt(own * below + other * (above.sum() - above))
+    up = np.sqrt(own * above + other * (below.sum() - below))
+    value = accuracy - overall_macro(accuracy)
+    return value, value - down, value + up
+
+
 def clean_and_robust(clean: ClassCounts, robust: ClassCounts, alpha: float = 0.05) -> Estimate:
     """NRR: the harmonic mean of clean and robust overall accuracy, from intervals that hold together."""
     level = sidak(alpha, 2)

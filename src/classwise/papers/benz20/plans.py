@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from classwise.analysis.consistency import ranked_alike
+from classwise.analysis.consistency import Consistency, ranked_alike
 from classwise.analysis.trends import trend
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
@@ -20,6 +21,8 @@ from classwise.stats.counts import ClassCounts
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By name, a recipe and what is changed in it."""
 ADAM_RATE = 1e-3
+CYCLIC_RATE = 0.2
+"""The top of the triangle."""
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
     "laptop": (0, 5e-4, 1e-3),
@@ -41,7 +44,15 @@ def weight_decays(scale: Scale) -> Grid:
     }
 
 
-class _WeakClasses(Experiment):
+def rates(scale: Scale) -> Grid:
+    """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
+    if scale.short:
+        return {"cyclic": ("at", {}), "stepwise": ("at", {"rate": {"name": "step"}})}
+    rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
+    return {"stepwise": ("at", {}), "cyclic": ("at", {"rate": {"name": "cyclic"}, **rate})}
+
+
+class WeakClasses(Experiment):
     """Adversarial training in several ways: do the rankings of the classes agree?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
@@ -50,31 +61,43 @@ class _WeakClasses(Experiment):
     def grid(self, scale: Scale) -> Grid:
         """What is trained."""
 
+    def standard(self, scale: Scale) -> Grid:
+        """What is trained without attacks, beside it; their classes are ranked by clean accuracy."""
+        del scale
+        return {}
+
     def run(self, bench: Bench) -> Findings:
         """PGD on each model; claim C4 as far as this grid goes."""
-        audits = {
-            name: under_pgd(bench, bench.trained(recipe, changes))
-            for name, (recipe, changes) in self.grid(bench.scale).items()
-        }
-        found = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"PGD": "PGD"})
-        counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in audits.items()}
-        ends = found.extremes
+        robust = _ranked(bench, self.grid(bench.scale), "PGD")
+        columns, sides = [robust.agreement], [robust]
+        if standard := self.standard(bench.scale):
+            sides.append(_ranked(bench, standard, "clean"))
+            columns.append(sides[1].agreement)
         rows = [
-            Row("least correlation of two", [estimate_cell(found.lowest, 1, 2)]),
-            Row("Kendall's W", [Cell(f"{found.agreement.value:.2f}", f"p = {found.agreement.p_value:.3f}")]),
-            Row("weakest classes", [Cell(", ".join(dict.fromkeys(map(str, ends["worst"]))))]),
+            Row("least correlation of two", [estimate_cell(one.lowest, 1, 2) for one in columns]),
+            Row(
+                "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
+            ),
+            Row(
+                "weakest classes", [Cell(", ".join(dict.fromkeys(map(str, one.extremes["worst"])))) for one in columns]
+            ),
         ]
+        heads = ("quantity", *("adversarial, PGD", "standard, clean")[: len(sides)])
+        captions = [f"Spearman's correlation of the class rankings, {head}." for head in heads[1:]]
         return Findings(
             tables=(
-                Table("Agreement of the class rankings", ("quantity", "this run"), rows, "Small: 95 % interval."),
-                class_table("Class accuracy under PGD, in percent", counts, bench.test_images.class_names),
+                Table("Agreement of the class rankings", heads, rows, "Small: 95 % interval."),
+                *(
+                    class_table(f"Class accuracy, {head}, in percent", one.counts, bench.test_images.class_names)
+                    for head, one in zip(heads[1:], sides, strict=True)
+                ),
             ),
-            figures=((figure(found), "Spearman's correlation of the class rankings."),),
+            figures=[(figure(one), caption) for one, caption in zip(columns, captions, strict=True)],
             tests=(
                 Test(
                     claim="benz20/C4",
                     estimand="the least of Spearman's correlations of class robustness over the grid",
-                    parts=[interval(found.lowest)],
+                    parts=[interval(robust.agreement.lowest)],
                     unit="",
                     note="one training of each: intervals speak of new images",
                 ),
@@ -82,7 +105,20 @@ class _WeakClasses(Experiment):
         )
 
 
-class Optimisers(_WeakClasses):
+@dataclass(frozen=True)
+class _Ranked:
+    agreement: Consistency
+    counts: Mapping[Key, ClassCounts]
+
+
+def _ranked(bench: Bench, grid: Grid, attack: str) -> _Ranked:
+    """The models of a grid, attacked, and how far they agree on their weak classes."""
+    audits = {name: under_pgd(bench, bench.trained(recipe, changes)) for name, (recipe, changes) in grid.items()}
+    agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
+    return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
+
+
+class Optimisers(WeakClasses):
     """benz20 plan: SGD against Adam."""
 
     item = "benz20/P1.8"
@@ -92,7 +128,7 @@ class Optimisers(_WeakClasses):
         return optimisers(scale)
 
 
-class WeightDecays(_WeakClasses):
+class WeightDecays(WeakClasses):
     """benz20 plan: several weight decays."""
 
     item = "benz20/P1.10"
@@ -102,14 +138,25 @@ class WeightDecays(_WeakClasses):
         return weight_decays(scale)
 
 
-class Optimisation(_WeakClasses):
+class Rates(WeakClasses):
+    """benz20 plan: a stepwise against a cyclic learning rate."""
+
+    item = "benz20/P1.9"
+
+    def grid(self, scale: Scale) -> Grid:
+        """Two rates."""
+        return rates(scale)
+
+
+class Optimisation(WeakClasses):
     """benz20 plan: weak classes over all that was varied in the optimisation."""
 
     item = "benz20/P2.2"
 
     def grid(self, scale: Scale) -> Grid:
-        """The models of both grids."""
-        return {**optimisers(scale), **weight_decays(scale)}
+        """The models of the three grids, the usual one once."""
+        usual, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
+        return dict([usual, *(one for one in others if one[1] != usual[1])])
 
 
 class ClassTrend(Experiment):

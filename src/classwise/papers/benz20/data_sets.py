@@ -1,0 +1,139 @@
+"""benz20 section 3.1: accuracy and robustness of each class on several data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from classwise.analysis.gap import gap
+from classwise.analysis.spread import spread
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+from classwise.papers.benz20.standard import widest
+from classwise.papers.claims import Test
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.attacks import under_pgd
+from classwise.papers.scales import CIFAR, FASHION, FULL, LAPTOP, SMOKE, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report import ranges
+from classwise.report.analyses import figure
+from classwise.report.drawing import Drawing
+from classwise.report.tables import Cell, Row, Table
+
+DATA_SETS: Mapping[Name, Sequence[str]] = {
+    "smoke": (SMOKE.data,),
+    "laptop": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
+    "full": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
+}
+MNIST_RADIUS = "Linf:0.3"
+DIGITS = ("mnist", "svhn")
+"""Data whose images must not be mirrored."""
+DRAWN = 20
+"""Up to so many classes each have a row of their own in a figure."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A standard and an adversarially trained model of one data set, both under PGD."""
+
+    standard: Audit
+    adversarial: Audit
+
+    def __iter__(self) -> Iterator[tuple[str, Audit]]:
+        """Both, with what they are called."""
+        return iter((("standard", self.standard), ("adversarial", self.adversarial)))
+
+
+def on(scale: Scale, data: str) -> Scale:
+    """The scale on another of the data sets; on its own it is itself, so that the models are shared."""
+    if data == scale.data:
+        return scale
+    threat = MNIST_RADIUS if data == "mnist" else scale.threat
+    if scale.name == "laptop":
+        return replace(FASHION, data=data, threat=threat, test=5000)
+    changes = {"attack.step_size": "0.25eps", "data.augment": "crop" if data in DIGITS else "crop-flip"}
+    return replace(scale, data=data, threat=threat, changes={**scale.changes, **changes})
+
+
+class DataSets(Experiment):
+    """benz20 plan: a standard and an adversarial model on each of five data sets."""
+
+    item = "benz20/P1.1"
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": SMOKE,
+        "laptop": replace(
+            LAPTOP,
+            about=f"{LAPTOP.about}; of the other data sets 10,000 images and the four-layer CNN; a data set that is "
+            "not there is left out",
+        ),
+        "full": replace(FULL, about="five data sets, each with its usual radius; one that is not there is left out"),
+    }
+
+    def run(self, bench: Bench) -> Findings:
+        """Averages and gaps of both models on each data set that is there; claims C1 and C4."""
+        found, absent = audited(bench)
+        rows = []
+        for data, pair in found.items():
+            for kind, audit in pair:
+                cells = []
+                for attack in ("clean", "PGD"):
+                    counts = audit.counts(attack)
+                    cells += [estimate_cell(of(counts)) for of in (ranges.macro, ranges.worst, ranges.discrepancy)]
+                cells.append(Cell(audit.outcomes.class_names[ranges.worst_label(audit.counts("PGD"))]))
+                rows.append(Row(f"{data}, {kind}", cells))
+        heads = ["model"]
+        for attack in ("clean", "PGD"):
+            heads += [f"{attack}: average", "worst class", "MCD"]
+        tables = [Table("In percent and points", (*heads, "weakest"), rows, "Small: 95 % intervals for new images.")]
+        if absent:
+            reasons = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
+            tables.append(Table("Data sets that were left out", ("data set", "why"), reasons))
+        note = f"on {', '.join(found)}; one training of each model"
+        return Findings(
+            tables=tables,
+            figures=[(_drawn(pair), f"{data}: standard clean, adversarial under PGD.") for data, pair in found.items()],
+            tests=(
+                Test(
+                    claim="benz20/C1",
+                    estimand="MCD of clean accuracy, standard training, each data set",
+                    parts=[widest(pair.standard.counts("clean")) for pair in found.values()],
+                    note=f"{note}; 'non-trivial' is read as: above zero by intervals that hold for all classes at once",
+                ),
+                Test(
+                    claim="benz20/C4",
+                    estimand="MCD under PGD, adversarial training, each data set",
+                    parts=[widest(pair.adversarial.counts("PGD")) for pair in found.values()],
+                    note=note,
+                ),
+            ),
+        )
+
+
+def audited(bench: Bench) -> tuple[dict[str, Pair], dict[str, str]]:
+    """Both models of each data set that is there, and why the others are not.
+
+    Raises:
+        UserError: if none is.
+    """
+    found, absent = dict[str, Pair](), dict[str, str]()
+    for data in DATA_SETS[bench.scale.name]:
+        own = Bench(on(bench.scale, data), bench.store, device=bench.device, progress=bench.progress)
+        try:
+            _ = own.train_images, own.test_images
+        except UserError as error:
+            absent[data] = str(error)
+            bench.progress.say(f"{data} is left out: {error}")
+            continue
+        found[data] = Pair(under_pgd(own, own.trained("standard", {"seed": 1})), under_pgd(own, own.trained("at")))
+        bench.used.update(own.used)
+    if not found:
+        raise UserError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
+    return found, absent
+
+
+def _drawn(pair: Pair) -> Drawing:
+    """A row for each class, or of many classes how many stand how high."""
+    if len(pair.standard.outcomes.class_names) <= DRAWN:
+        return figure(gap(pair.standard.outcomes, pair.adversarial.outcomes, "PGD"))
+    return figure(spread(pair.adversarial.outcomes, "PGD"))

@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.steps import Steps, steps_of
-from classwise.attacks.ascent import TEMPERATURES
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.kdd21.attacks import PGD
-from classwise.papers.kdd21.temperature import tpgd
+from classwise.papers.kdd21.temperature import grid
 from classwise.papers.official import chosen
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
@@ -58,9 +56,9 @@ class _AlongAttack(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """The audits of the grid of temperatures, and once more of a single image, traced."""
-        grid = {PLAIN: bench.pgd(PGD), **{f"{inverse:g}": bench.pgd(tpgd(inverse)) for inverse in TEMPERATURES}}
+        attacks = grid(bench)
         trained = {defence: bench.trained(recipe) for defence, recipe in self.recipes.items()}
-        audits = {defence: bench.audited(one, grid).outcomes for defence, one in trained.items()}
+        audits = {defence: bench.audited(one, attacks).outcomes for defence, one in trained.items()}
         rows = [audits[line.defence].rows(line.attack) for line in self.lines]
         right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
         arises, converse = self.arises(right), self.arises(right[::-1])
@@ -69,9 +67,9 @@ class _AlongAttack(Experiment):
         place = bench.test_images.take(bench.test_images.index == number)
         parts = []
         for line in self.lines:
-            attack = {line.attack: grid[line.attack]}
+            attack = {line.attack: attacks[line.attack]}
             audit = bench.audited(trained[line.defence], attack, images=place, trace=[number])
-            parts.append(steps_of(audit, number, steps=shown(int(grid[line.attack]["steps"]))))
+            parts.append(steps_of(audit, number, steps=shown(int(attacks[line.attack]["steps"]))))
         found = _beside(parts, [line.title for line in self.lines])
         table = Table(
             "Of how many test images it is true",

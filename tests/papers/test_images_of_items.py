@@ -34,11 +34,12 @@ def test_numbers_of_a_paper_mean_its_images_only_in_the_official_order() -> None
     assert chosen(cifar(), 127, [5]) == (127, "Image 127 of CIFAR-10's test set, as in the paper.")
     number, told = chosen(cifar(size=1000), 127, np.array([5, 2]))
     assert number == 5
-    assert "first image here of which the same is true" in told
+    assert "shown is image 5, the first here of which the same is true" in told
     last = cifar(size=20).take(torch.arange(7, 20))
     number, told = chosen(last, 127, [])
     assert number == 7
-    assert "of no image" in told
+    assert "of no image, and image 7 is shown" in told
+    assert chosen(last, 127, [], 12)[0] == 12
 
 
 def test_situations() -> None:

@@ -21,13 +21,16 @@ def official(images: Images) -> bool:
     return images.name == CIFAR and len(images) == _TEST_IMAGES and start == list(_FIRST)
 
 
-def chosen(images: Images, number: int, candidates: Sequence[int] | IntArray) -> tuple[int, str]:
-    """The image that a paper names where that can be told, else the first candidate, else the first image.
+def chosen(
+    images: Images, number: int, candidates: Sequence[int] | IntArray, otherwise: int | None = None
+) -> tuple[int, str]:
+    """The image that a paper names where that can be told, else the first candidate, else any.
 
     Args:
         images: the test images.
         number: the paper's.
         candidates: numbers of images of which the paper's claim is true here, the best one first.
+        otherwise: which one to show if there is no candidate; None: the first of the test set.
 
     Returns:
         The number of an image, and a sentence on how it came to be this one.
@@ -36,5 +39,7 @@ def chosen(images: Images, number: int, candidates: Sequence[int] | IntArray) ->
         return number, f"Image {number} of CIFAR-10's test set, as in the paper."
     told = f"The paper's image {number} can only be told in the official order of all of CIFAR-10's test images"
     if len(candidates):
-        return int(np.asarray(candidates)[0]), f"{told}; shown is the first image here of which the same is true."
-    return int(images.index[0]), f"{told}; here the same is true of no image, and shown is the first of the test set."
+        first = int(np.asarray(candidates)[0])
+        return first, f"{told}; shown is image {first}, the first here of which the same is true."
+    shown = int(images.index[0]) if otherwise is None else otherwise
+    return shown, f"{told}; here the same is true of no image, and image {shown} is shown."

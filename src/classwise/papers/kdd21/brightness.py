@@ -12,8 +12,8 @@ from classwise.analysis.extremes import extremes
 from classwise.data.masks import GrabCut, background_brightness, mask_quality
 from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.beta import ATTACK, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import mean
-from classwise.papers.kdd21.temperature import tpgd
 from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import extreme_pictures, figure
@@ -23,11 +23,6 @@ from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import spearman
 
-VICTIM = 3
-"""The class of the case study: the cat of CIFAR-10."""
-TEMPERED = 5.0
-"""1/T of the attack: the paper's best for TRADES (kdd21 Table 3)."""
-ATTACK = "T-PGD"
 PARTS = 4
 SHOWN = 8
 
@@ -41,7 +36,7 @@ class SortedByConfidence(Experiment):
     def run(self, bench: Bench) -> Findings:
         """TRADES under Temperature-PGD; claim C24, in the brightness of masked backgrounds."""
         images = bench.test_images.take(bench.test_images.y == VICTIM)
-        audit = bench.audited(bench.trained("trades"), {ATTACK: bench.pgd(tpgd(TEMPERED))}, images=images)
+        audit = bench.audited(trades(bench), tempered(bench), images=images)
         found = extremes(audit.outcomes, ATTACK, VICTIM, count=min(SHOWN, len(images) // 2))
         cut = GrabCut()
         masks = cut(images)
@@ -64,7 +59,7 @@ class SortedByConfidence(Experiment):
         ]
         link = spearman(found.images["p_label"], ordered)
         note = (
-            f"By confidence in {found.class_name} under Temperature-PGD. Spearman of confidence and brightness over the "
+            f"By confidence in {found.class_name} under Temperature-PGD. Spearman of confidence and brightness over "
             f"{len(ordered)} images: {link.value:.2f}. Masks: automatic, and as good as they are: they cover "
             f"{percent(quality.area)} of the pixels on average; {percent(quality.empty)} are nearly empty, "
             f"{percent(quality.full)} cover all they may. Small: 95 % intervals for new images."

@@ -162,7 +162,7 @@ class BackgroundsAndStandardTraining(Experiment):
             claim="kdd21/C23",
             estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, either way",
             parts=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
-            note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points; one training on each",
+            note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points; a rise, as the colour tells the group, is one",
         )
         heads = ("images", "clean accuracy, percent", "errors inside the group beyond chance, points")
         table = Table("Standard training", heads, rows, "Small: 95 % intervals for new images.")

@@ -158,17 +158,17 @@ class BackgroundsAndStandardTraining(Experiment):
         grey = tables["grey"]
         both = np.stack([table.correct("clean") for table in tables.values()])
         change = Resampled(both, grey.labels, grey.num_classes)
-        test = Test(
+        claimed = Test(
             claim="kdd21/C23",
             estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, either way",
             parts=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
-            note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points; a rise, as the colour tells the group, is one",
+            note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points, down or up",
         )
         heads = ("images", "clean accuracy, percent", "errors inside the group beyond chance, points")
         table = Table("Standard training", heads, rows, "Small: 95 % intervals for new images.")
         counts: dict[Key, ClassCounts] = {(name,): one.counts("clean") for name, one in tables.items()}
         by_class = class_table("Clean accuracy by class, in percent", counts, grey.class_names)
-        return Findings(tables=(table, by_class), tests=(test,))
+        return Findings(tables=(table, by_class), tests=(claimed,))
 
 
 def _group(images: Images) -> Tensor:

@@ -17,6 +17,8 @@ from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.extremes import extremes
 from classwise.analysis.gap import gap
 from classwise.analysis.norms import norm_link
+from classwise.analysis.pairs import pairs
+from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread
 from classwise.analysis.strength import drop
@@ -58,6 +60,8 @@ def findings() -> list[Finding]:
         smoothness({"one": table, "two": outcomes(seed=5)}, "strong"),
         ablation({"m": family}, family="t"),
         extremes(table, "strong", 0),
+        pairs(table.confusion("strong"), NAMES),
+        sensitivity(table, "weak", "strong", resamples=20),
     ]
 
 

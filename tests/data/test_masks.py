@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from classwise.data import Images
-from classwise.data.masks import GrabCut, mask_quality
+from classwise.data.masks import GrabCut, background_brightness, mask_quality
 from classwise.errors import UserError
 
 
@@ -71,3 +71,17 @@ def test_bad_input() -> None:
         GrabCut(inset=16)(images)
     with pytest.raises(UserError, match="are not of the same images"):
         mask_quality(true, true[:2])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_brightness_of_the_background_alone(channels: int) -> None:
+    images, true = scenes(channels)
+    found = background_brightness(images, true)
+    for row in range(len(images)):
+        pixels = [images.x[row, :, i, j].mean() for i in range(32) for j in range(32) if not true[row, i, j]]
+        assert float(found[row]) == pytest.approx(float(torch.stack(pixels).mean()), abs=1e-6)
+    assert background_brightness(images, torch.ones_like(true)).isnan().all()
+    white = Images(torch.where(true[:, None], images.x, torch.ones_like(images.x)), images.y)
+    assert background_brightness(white, true) == pytest.approx(torch.ones(len(images)))
+    with pytest.raises(UserError, match="one for each image"):
+        background_brightness(images, true[:2])

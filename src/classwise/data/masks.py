@@ -129,6 +129,26 @@ def _moved(x: Tensor, step: tuple[int, int]) -> Tensor:
     return result
 
 
+def background_brightness(images: Images, masks: Tensor) -> Tensor:
+    """How bright the background of each image is: the mean over pixels outside its mask and over channels.
+
+    Args:
+        images: any set.
+        masks: (N, H, W) bool, true on the object.
+
+    Returns:
+        (N,) float64 in [0, 1], on the CPU; NaN where a mask leaves no background.
+
+    Raises:
+        UserError: if the masks have another shape.
+    """
+    if masks.shape != (len(images), *images.shape[1:]):
+        raise UserError(f"masks {tuple(masks.shape)} should be {(len(images), *images.shape[1:])}, one for each image")
+    outside = ~masks.cpu()
+    grey = torch.cat([batch.x.double().mean(1).cpu() for batch in images.batches(_BATCH)])
+    return (grey * outside).sum((1, 2)) / outside.sum((1, 2))
+
+
 class MaskQuality(NamedTuple):
     """How far masks can be trusted.
 

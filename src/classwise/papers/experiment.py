@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from classwise import __version__
+from classwise.auditing.keeping import Kind
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.data.loading import load_data
@@ -175,6 +176,8 @@ class Bench:
         stop: str = "never",
         surrogates: Sequence[Trained] = (),
         images: Images | None = None,
+        trace: Sequence[int] = (),
+        keep: Sequence[Kind] = (),
     ) -> Audit:
         """The audit of a run by some attacks at this scale, from the store if it is there."""
         usual = self.few_images if few else self.test_images
@@ -187,6 +190,8 @@ class Bench:
             stop=stop,
             compute=self.scale.compute,
             surrogates=surrogates,
+            trace=trace,
+            keep=keep,
             device=self.device,
             progress=self.progress,
         )

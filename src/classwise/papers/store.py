@@ -17,6 +17,7 @@ from typing import Any
 
 from classwise import __version__
 from classwise.auditing.audit import Audit, audit
+from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
 from classwise.compute import FAST, Compute
 from classwise.data.images import Images
@@ -121,6 +122,8 @@ class Store:
         seed: int = 0,
         compute: Compute = FAST,
         surrogates: Sequence[Trained] = (),
+        trace: Sequence[int] = (),
+        keep: Sequence[Kind] = (),
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
@@ -136,6 +139,8 @@ class Store:
             seed: of the attacks.
             compute: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
+            trace: numbers of images whose confidences are followed step by step.
+            keep: tensors to keep of every image.
             device: where to run.
             progress: who is told.
 
@@ -148,7 +153,9 @@ class Store:
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
         weights = hashlib.sha256(trained.run.weights_file(kept).read_bytes()).hexdigest()
         about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
-        key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute)})
+        asked: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
+        more = {name: values for name, values in asked.items() if values}  # asked for neither, it lies where it did
+        key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
         folder = trained.run.audits / key
         if (folder / ABOUT).is_file():
             facts = read_about(folder)
@@ -163,6 +170,8 @@ class Store:
             stop="never" if stop == "never" else "broken",
             seed=seed,
             compute=compute,
+            trace=trace,
+            keep=keep,
             out=trained.run.path / "audits" / key,
             resume=True,
             device=device,

@@ -64,7 +64,9 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
 
 
 def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
-    """An estimate with its interval below, in points unless scaled otherwise."""
+    """An estimate with its interval below, in points unless scaled otherwise; a dash for what is not known."""
+    if math.isnan(one.value):
+        return Cell(wording.NONE)
     value, low, high = (f"{scale * end:.{digits}f}" for end in one)
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")

@@ -15,6 +15,8 @@ from classwise.analysis.extremes import Extremes
 from classwise.analysis.gap import Gap
 from classwise.analysis.homing import Homing
 from classwise.analysis.norms import NormLink
+from classwise.analysis.pairs import Pairs
+from classwise.analysis.sensitivity import Sensitivity
 from classwise.analysis.similarity import Similarity
 from classwise.analysis.smoothness import Smoothness
 from classwise.analysis.spread import Spread
@@ -65,6 +67,14 @@ def homing(finding: Homing) -> Drawing:
 def misclassified(finding: Homing) -> Drawing:
     """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
     return heatmap(Confusion(finding.matrix, finding.class_names), "errors")
+
+
+@figure.register
+def pairs(finding: Pairs) -> Drawing:
+    """kdd21 E8: the ties of all pairs."""
+    return matrix(
+        "Mean share of the errors of two classes that fall on each other", finding.class_names, finding.ties, "tie"
+    )
 
 
 @figure.register
@@ -137,6 +147,22 @@ def smoothness(finding: Smoothness) -> Drawing:
         low, high = mine["low"].tolist(), mine["high"].tolist()
         panels.append(Panel(str(model), mine["cvc"].tolist(), low, high, [int(np.nanargmin(mine["cvc"]))]))
     return column_panels(f"Variance of the confidences (CVC) of each class, {finding.attack}", names, panels)
+
+
+@figure.register
+def sensitivity(finding: Sensitivity) -> Drawing:
+    """kdd21 E7 as a scatter: the robustness of each class against its CVC."""
+    frame = finding.classes
+    links = [(finding.vulnerable, "accuracy"), (finding.sensitive, "drop")]
+    told = [
+        f"with {what} {one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+        for one, what in links
+        if not np.isnan(one.value)
+    ]
+    axes = ("CVC", f"accuracy under {finding.attack}, percent")
+    names = [str(name) for name in frame.index]
+    note = f"Spearman of CVC {', '.join(told)}" if told else ""
+    return scatter("Class accuracy and smoothness", names, frame["cvc"], frame["accuracy"], axes, note)
 
 
 @figure.register

@@ -13,6 +13,7 @@ from classwise.analysis.consistency import Consistency, consistency, ranked_alik
 from classwise.analysis.strength import drop
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
+from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.papers import catalogue
 from classwise.papers.claims import Test, exactly, interval
@@ -78,9 +79,9 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def under_pgd(bench: Bench, trained: Trained) -> Audit:
-    """A run on the test images, attacked by the paper's PGD to its last iterate."""
-    return bench.audited(trained, {"PGD": bench.pgd(PGD)})
+def under_pgd(bench: Bench, trained: Trained, images: Images | None = None) -> Audit:
+    """A run on the test images, or others, attacked by the paper's PGD to its last iterate."""
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, images=images)
 
 
 def defended(bench: Bench) -> dict[str, Trained]:

@@ -1,13 +1,15 @@
-"""kdd21/F4a and F4b: which images are taken for which class, and which come home without it."""
+"""kdd21/F4a, F4b and E8: which images are taken for which class, which come home without it, and what goes together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 
-from classwise.analysis.homing import homing
+from classwise.analysis.homing import Homing, homing
+from classwise.analysis.pairs import Pairs, pairs
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import PGD
@@ -15,6 +17,7 @@ from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure, misclassified
 from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import NONE
 from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10
@@ -22,28 +25,35 @@ MANY = 0.25
 """A share of images that come home that counts as many; of the paper's pair 3 to 5 it is 0.6."""
 
 
+SCALES: Mapping[Name, Scale] = {**USUAL, "smoke": USUAL["smoke"].with_changes(epochs=1)}
+GROUPS = ((3, 5), (1, 9), (0, 8))
+"""The pairs of CIFAR-10's classes that the paper names."""
+
+
+def homes(bench: Bench) -> Homing:
+    """Both matrices of adversarial training under PGD, by C trainings without a class each."""
+    trained = bench.trained("at")
+    return homing(
+        trained.run,
+        out=trained.run.path / f"homing-{bench.scale.name}",
+        data=bench.train_images,
+        test=bench.test_images,
+        attack={"PGD": bench.pgd(PGD)},
+        compute=bench.scale.compute,
+        device=bench.device,
+        progress=bench.progress,
+    )
+
+
 class HomingMatrix(Experiment):
-    """kdd21 Figure 4b: homing counts, by C trainings without a class each."""
+    """kdd21 Figure 4b: homing counts."""
 
     item = "kdd21/F4b"
-    scales: ClassVar[Mapping[Name, Scale]] = {
-        **USUAL,
-        "smoke": USUAL["smoke"].with_changes(epochs=1),
-    }
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, bench: Bench) -> Findings:
         """Both matrices, and claim C19 over all pairs."""
-        trained = bench.trained("at")
-        found = homing(
-            trained.run,
-            out=trained.run.path / f"homing-{bench.scale.name}",
-            data=bench.train_images,
-            test=bench.test_images,
-            attack={"PGD": bench.pgd(PGD)},
-            compute=bench.scale.compute,
-            device=bench.device,
-            progress=bench.progress,
-        )
+        found = homes(bench)
         home, errors = int(found.homing.sum()), int(found.misclassified.sum())
         low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
         share = Estimate(home / max(errors, 1), low, high)
@@ -82,3 +92,57 @@ class MisclassifiedMatrix(HomingMatrix):
     """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
 
     item = "kdd21/F4a"
+
+
+class GroupRelations(Experiment):
+    """kdd21 section 6.1: groups of classes, read from the misclassified and the homing matrix."""
+
+    item = "kdd21/E8"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, bench: Bench) -> Findings:
+        """The strongest ties of both matrices beside the superclasses, and claim C20 over the named pairs."""
+        both = related(homes(bench), bench.test_images.superclasses)
+        tests, beyond = [], other_data("kdd21/C20", bench.scale)
+        if bench.scale.data == CIFAR:
+            leads = [one.lead(*pair) for one in both.values() for a, b in GROUPS for pair in ((a, b), (b, a))]
+            estimand = "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
+            estimand += "misclassified, and come home"
+            tests, beyond = (
+                [Test(claim="kdd21/C20", estimand=estimand, parts=[interval(one, 100) for one in leads])],
+                {},
+            )
+        caption = "Above the diagonal as below it: the mean of the two shares."
+        return Findings(
+            tables=[_tie_table(title, one) for title, one in both.items()],
+            figures=[(figure(one), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def related(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
+    """The pairs of the misclassified and of the homing matrix; on the diagonal of each, the rest of the class."""
+    rest = np.diag(found.matrix.sum(axis=1) - found.homing.sum(axis=1))
+    return {
+        "Misclassified": pairs(found.matrix, found.class_names, superclasses),
+        "Come home": pairs(found.homing + rest, found.class_names, superclasses),
+    }
+
+
+def _tie_table(title: str, found: Pairs) -> Table:
+    rows = []
+    for one in found.table.head(SHOWN).to_dict("records"):
+        inside = NONE if pd.isna(one["inside"]) else "yes" if one["inside"] else "no"
+        cells = [
+            str(one["there"]),
+            str(one["back"]),
+            f"{100 * one['tie']:.1f}",
+            "yes" if one["mutual"] else "no",
+            inside,
+        ]
+        rows.append(Row(f"{one['first']} and {one['second']}", [Cell(cell) for cell in cells], good=one["mutual"]))
+    heads = ("pair", "there", "back", "tie, percent", "each other's first", "one superclass")
+    note = "The tie is the mean of the two shares of a class's errors that fall on the other class."
+    rows = rows or [Row("no pair", [Cell(NONE)] * (len(heads) - 1))]
+    return Table(f"{title}: the strongest ties", heads, rows, note)

@@ -31,7 +31,7 @@ class Temperature(Experiment):
     def run(self, bench: Bench) -> Findings:
         """PGD and the grid on each defence, in the paper's arithmetic; claims C12, C13, C14."""
         names = bench.test_images.class_names
-        attacks = {"PGD": bench.pgd(PGD), **{f"{t:g}": bench.pgd(tpgd(t)) for t in TEMPERATURES}}
+        attacks = grid(bench)
         found = {defence: bench.audited(one, attacks) for defence, one in defended(bench).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []
@@ -91,6 +91,11 @@ class Temperature(Experiment):
 def tpgd(inverse: float) -> dict[str, Any]:
     """Temperature-PGD at one 1/T, in the paper's arithmetic."""
     return {**PGD, "name": "tpgd", "inverse_temperature": inverse, "arithmetic": "paper"}
+
+
+def grid(bench: Bench) -> dict[str, dict[str, Any]]:
+    """PGD and Temperature-PGD at each 1/T of the paper's grid; the name of each of these is its 1/T."""
+    return {"PGD": bench.pgd(PGD), **{f"{inverse:g}": bench.pgd(tpgd(inverse)) for inverse in TEMPERATURES}}
 
 
 def _mean(accuracy: FloatArray, row: int) -> FloatArray:

@@ -1,0 +1,92 @@
+"""Smooth, vulnerable, sensitive: a class's CVC beside its robustness and beside what a temperature takes from it.
+
+kdd21 section 5 (E7): classes with smooth confidences are said to be both the vulnerable ones and those that
+Temperature-PGD hits beyond PGD.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import Finding, last_iterates
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.counts import FloatArray, ratio
+from classwise.stats.intervals import Estimate
+from classwise.stats.ranks import ranks
+from classwise.stats.resampling import RESAMPLES, percentiles, resampled_means
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity(Finding):
+    """CVC, robustness and temperature drop of each class of one model.
+
+    Attributes:
+        attack: the plain attack; CVC is of its last iterates.
+        tempered: the attack with a temperature.
+        classes: a row for each class: ``n``, ``cvc`` (0 .. (C-1)/C^2), ``accuracy`` under the plain attack and ``drop``
+            from it to the tempered one (fractions).
+        vulnerable: Spearman's correlation of CVC and accuracy over the classes, with its interval.
+        sensitive: the same of CVC and drop. Noise loosens rankings, and resampling does so again: both intervals
+            lean towards 0. NaN where a column does not vary.
+    """
+
+    attack: str
+    tempered: str
+    classes: pd.DataFrame
+    vulnerable: Estimate
+    sensitive: Estimate
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table of the classes."""
+        return self.classes
+
+
+def sensitivity(
+    outcomes: Outcomes, attack: str, tempered: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
+) -> Sensitivity:
+    """Set the CVC of each class beside its robustness and its temperature drop (kdd21 section 5).
+
+    Args:
+        outcomes: of an audit with ``stop="never"`` and both attacks.
+        attack: the plain attack.
+        tempered: the same with a temperature.
+        alpha: 1 minus the coverage of the intervals, for new images of the same classes.
+        resamples: of the images within each class.
+        seed: of the resampling.
+
+    Raises:
+        UserError: if the rows are not last iterates, hold no confidences, the attacks judged other images, or fewer
+            than three classes have images.
+    """
+    plain, hot = last_iterates(outcomes, attack), last_iterates(outcomes, tempered)
+    if not np.array_equal(plain["index"], hot["index"]):
+        raise UserError(f"{attack!r} and {tempered!r} judged other images; audit without a cascade")
+    if plain["confidence_variance"].isna().any():
+        raise UserError(f"not all confidences are known under {attack!r}; audit the model")
+    right = [rows["correct"].to_numpy(dtype=np.float64) for rows in (plain, hot)]
+    values = np.stack([plain["confidence_variance"].to_numpy(dtype=np.float64), right[0], right[0] - right[1]])
+    labels, size = plain["label"].to_numpy(dtype=np.int64), outcomes.num_classes
+    count = np.bincount(labels, minlength=size)
+    present = count > 0
+    if present.sum() < 3:
+        raise UserError(f"{present.sum()} classes have images; a correlation needs at least 3")
+    means = np.stack([ratio(np.bincount(labels, weights=row, minlength=size), count) for row in values])
+    drawn = resampled_means(values, labels, size, resamples=resamples, seed=seed)[:, :, present]
+    cvc, accuracy, drop = means
+    found = {"n": count, "cvc": cvc, "accuracy": accuracy, "drop": drop}
+    frame = pd.DataFrame(found, index=pd.Index(outcomes.class_names, name="class"))
+    joined = np.concatenate([means[None, :, present], drawn])
+    links = [_spearman(joined[:, 0], joined[:, row]) for row in (1, 2)]
+    vulnerable, sensitive = (percentiles(float(link[0]), link[1:], alpha) for link in links)
+    return Sensitivity(outcomes.member(attack), outcomes.member(tempered), frame[present], vulnerable, sensitive)
+
+
+def _spearman(first: FloatArray, second: FloatArray) -> FloatArray:
+    """(R,) Spearman's correlation of each row of (R, C) with the same row of another."""
+    a, b = (each - each.mean(axis=1, keepdims=True) for each in (ranks(first), ranks(second)))
+    return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))

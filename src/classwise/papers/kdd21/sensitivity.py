@@ -1,0 +1,92 @@
+"""kdd21/E7: CVC beside robustness and beside the temperature drop, class by class and defence by defence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.analysis.sensitivity import sensitivity
+from classwise.analysis.smoothness import smoothness
+from classwise.attacks.ascent import TEMPERATURES
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.claims import Test, difference, interval
+from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.kdd21.attacks import SCALES, defended
+from classwise.papers.kdd21.temperature import grid
+from classwise.papers.resampling import Resampled
+from classwise.papers.scales import Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report.analyses import figure
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.counts import FloatArray
+
+PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
+"""The plain attack; the defences whose confidences the paper finds steepest and smoothest."""
+
+
+class SmoothVulnerableSensitive(Experiment):
+    """kdd21 section 5: are smooth classes the vulnerable ones, and those that a temperature hits?"""
+
+    item = "kdd21/E7"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, bench: Bench) -> Findings:
+        """Rank correlations over the classes of each defence; claims C29 over them, C15 over two defences."""
+        tables = {defence: bench.audited(one, grid(bench)).outcomes for defence, one in defended(bench).items()}
+        best = {defence: strongest(table) for defence, table in tables.items()}
+        found = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
+        means = smoothness(tables, PLAIN)
+        rows = []
+        for defence, one in found.items():
+            drop = _paired([tables[defence]], [best[defence]]).part(lambda a: _drop(a, 0), 100)(0.05)
+            both = [estimate_cell(link, 1, 2) for link in (one.vulnerable, one.sensitive)]
+            cells = [*both, estimate_cell(means.mean(defence), 1, 4), Cell(best[defence]), estimate_cell(drop, 1)]
+            rows.append(Row(defence, cells))
+        heads = ("defence", "CVC and robustness", "CVC and drop", "mean CVC", "best 1/T", "drop of the total, points")
+        note = "Spearman over the classes; CVC of the images that PGD left. Small: 95 % intervals for new images."
+        pair = _paired([tables[SMOOTH], tables[STEEP]], [best[SMOOTH], best[STEEP]])
+        smoother = difference(means.mean(STEEP), means.mean(SMOOTH))
+        tests = [
+            Test(
+                claim="kdd21/C29",
+                estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
+                parts=[interval(one.vulnerable) for one in found.values()],
+                unit="",
+            ),
+            Test(
+                claim="kdd21/C15",
+                estimand=f"drop to the best 1/T: {SMOOTH} minus {STEEP}",
+                parts=[pair.part(lambda a: _drop(a, 0) - _drop(a, 2), 100)],
+                note="the best of four temperatures on these images: the drops are a little too large",
+            ),
+            Test(
+                claim="kdd21/C15",
+                estimand=f"mean CVC: {STEEP} minus {SMOOTH}",
+                parts=[interval(smoother, 1000)],
+                unit="thousandths",
+            ),
+        ]
+        return Findings(
+            tables=(Table("Smooth, vulnerable, sensitive", heads, rows, note),),
+            figures=[(figure(one), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
+            tests=tests,
+        )
+
+
+def strongest(table: Outcomes) -> str:
+    """The 1/T of the grid that leaves the fewest images; the first at a tie."""
+    return min((f"{inverse:g}" for inverse in TEMPERATURES), key=lambda name: int(table.correct(name).sum()))
+
+
+def _paired(tables: list[Outcomes], attacks: list[str]) -> Resampled:
+    """For each model two rows on the same images: plain, and its attack."""
+    rows = [table.correct(name) for table, attack in zip(tables, attacks, strict=True) for name in (PLAIN, attack)]
+    return Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
+
+
+def _drop(accuracy: FloatArray, row: int) -> FloatArray:
+    """The total of a row minus that of the next."""
+    total = accuracy.mean(axis=-1)
+    return np.asarray(total[..., row] - total[..., row + 1])

@@ -1,0 +1,137 @@
+"""CVC beside the drop of a temperature, and classes that belong together: against plain loops and known truths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from classwise.analysis.pairs import pairs
+from classwise.analysis.sensitivity import sensitivity
+from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
+from classwise.stats.resampling import resampled_accuracies, resampled_means
+from tests.analysis.tables import CLASSES, NAMES, outcomes
+
+MATRIX = np.array([[50, 2, 30, 0], [9, 60, 1, 0], [25, 5, 40, 1], [0, 0, 0, 70]])
+
+
+def test_sensitivity_is_what_scipy_says_of_a_loop() -> None:
+    table = outcomes()
+    found = sensitivity(table, "weak", "strong", resamples=50)
+    weak, strong = (table.rows(name) for name in ("weak", "strong"))
+    cvc, accuracy, drop = [], [], []
+    for label in range(CLASSES):
+        mine = (weak["label"] == label).to_numpy()
+        cvc.append(weak["confidence_variance"][mine].mean())
+        accuracy.append(weak["correct"][mine].mean())
+        drop.append(weak["correct"][mine].mean() - strong["correct"][mine].mean())
+    frame = found.table
+    assert list(frame.index) == list(NAMES)
+    assert frame[["cvc", "accuracy", "drop"]].to_numpy() == pytest.approx(np.stack([cvc, accuracy, drop], axis=1))
+    assert found.vulnerable.value == pytest.approx(stats.spearmanr(cvc, accuracy).statistic)
+    assert found.sensitive.value == pytest.approx(stats.spearmanr(cvc, drop).statistic)
+    assert -1 <= found.vulnerable.low <= found.vulnerable.high <= 1
+    again = sensitivity(table, "weak", "strong", resamples=50)
+    assert again.vulnerable == found.vulnerable
+
+
+def test_sharp_classes_that_stand_are_found_for_sure() -> None:
+    """Classes of ever steeper confidences, of which ever more images stand."""
+    labels = np.repeat(np.arange(CLASSES), 200)
+    right = np.arange(len(labels)) % 200 < 30 * (labels + 1)
+    shares = np.full((len(labels), CLASSES), 0.0)
+    for row, label in enumerate(labels):
+        shares[row] = (1 - (0.3 + 0.1 * label)) / (CLASSES - 1)
+        shares[row, label if right[row] else (label + 1) % CLASSES] = 0.3 + 0.1 * label
+    known = {"pgd": shares, "hot": shares}
+    predicted = np.where(right, labels, (labels + 1) % CLASSES)
+    table = Outcomes.from_predictions(labels, predicted, {"pgd": predicted, "hot": predicted}, NAMES, known)
+    found = sensitivity(table, "pgd", "hot", resamples=100)
+    assert found.vulnerable.value == 1
+    assert found.vulnerable.low > 0.9
+    assert np.isnan(found.sensitive.value), "no class drops"
+
+
+def test_what_sensitivity_cannot_read() -> None:
+    table = outcomes()
+    bare = Outcomes.from_predictions(table.labels, table.labels, {"a": table.labels, "b": table.labels}, NAMES)
+    with pytest.raises(UserError, match="not all confidences are known under 'a'"):
+        sensitivity(bare, "a", "b")
+    few = Outcomes.from_predictions([0, 1, 0], [0, 1, 0], {"a": [0, 1, 0]}, ["a", "b"], {"a": np.full((3, 2), 0.5)})
+    with pytest.raises(UserError, match="2 classes have images; a correlation needs at least 3"):
+        sensitivity(few, "a", "a")
+
+
+def test_resampled_means_of_right_and_wrong_are_resampled_accuracies() -> None:
+    """In distribution: the same mean and the same variance p (1 - p) / n; and quantities of an image stay together."""
+    labels = np.repeat([0, 1], [40, 90])
+    right = np.arange(130) % 5 > 0
+    drawn = resampled_means(np.stack([right, 3.0 * right]), labels, 3, resamples=4000)
+    assert drawn.shape == (4000, 2, 3)
+    assert drawn[:, 1, :2] == pytest.approx(3 * drawn[:, 0, :2])
+    assert np.isnan(drawn[:, :, 2]).all()
+    other = resampled_accuracies(right[None], labels, 3, resamples=4000)
+    assert drawn[:, 0, :2].mean(axis=0) == pytest.approx([0.8, 0.8], abs=0.005)
+    assert drawn[:, 0, :2].var(axis=0) == pytest.approx([0.16 / 40, 0.16 / 90], rel=0.1)
+    assert drawn[:, 0, :2].var(axis=0) == pytest.approx(other[:, 0, :2].var(axis=0), rel=0.1)
+    with pytest.raises(UserError, match=r"values: expected shape \(quantities, 130\), got \(1, 2\)"):
+        resampled_means([[1.0, 2.0]], labels, 3)
+
+
+def test_pairs_are_what_a_loop_finds() -> None:
+    found = pairs(MATRIX, "abcd", [0, 1, 0, 1])
+    expected = []
+    for i in range(4):
+        for j in range(i + 1, 4):
+            here, there = (MATRIX[r].sum() - MATRIX[r, r] for r in (i, j))
+            tie = ((MATRIX[i, j] / here if here else 0) + (MATRIX[j, i] / there if there else 0)) / 2
+            rows = [[MATRIX[a, b] if a != b else -1 for b in range(4)] for a in range(4)]
+            mutual = here > 0 and there > 0 and MATRIX[i, j] == max(rows[i]) and MATRIX[j, i] == max(rows[j])
+            if tie:
+                expected.append(("abcd"[i], "abcd"[j], MATRIX[i, j], MATRIX[j, i], tie, mutual, i % 2 == j % 2))
+    expected.sort(key=lambda row: -row[4])
+    frame = found.table
+    assert len(frame) == len(expected)
+    for row, one in zip(frame.to_numpy().tolist(), expected, strict=True):
+        assert row[:4] + row[5:] == [*one[:4], *one[5:]]
+        assert row[4] == pytest.approx(one[4])
+    assert frame["mutual"].tolist() == [True, False, False, False]
+    assert found.ties == pytest.approx(found.ties.T)
+    assert pairs(MATRIX, "abcd").table["inside"].isna().all()
+
+
+def test_a_lead_is_sure_of_much_and_unsure_of_little() -> None:
+    found = pairs(MATRIX, "abcd")
+    clear = found.lead(0, 2)
+    assert clear.value == pytest.approx((30 - 2) / 82)
+    assert clear.low > 0
+    behind = found.lead(0, 1)
+    assert behind.value == pytest.approx((2 - 30) / 82)
+    assert behind.high < 0
+    assert found.lead(3, 0).value == 0
+    scarce = pairs([[50, 4, 3], [3, 50, 4], [1, 1, 50]], "abc").lead(0, 1)
+    assert scarce.low < 0 < scarce.value
+
+
+def test_leads_cover() -> None:
+    """A class that is taken for one as often as for another leads in few of the experiments."""
+    generator = np.random.default_rng(0)
+    sure = 0
+    for _ in range(100):
+        row = generator.multinomial(100, [0.2, 0.2, 0.6])
+        matrix = np.diag([1, 1, row[2]])
+        matrix[2, :2] = row[:2]
+        sure += pairs(matrix, "abc").lead(2, 0, resamples=200).low > 0
+    assert sure <= 8  # 2.5 expected
+
+
+@pytest.mark.parametrize("matrix", [np.eye(2), np.ones((3, 4)), -np.eye(3)])
+def test_matrices_that_are_none(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+    with pytest.raises(UserError, match="expected counts"):
+        pairs(matrix, "abc")
+
+
+def test_names_of_pairs() -> None:
+    with pytest.raises(UserError, match="2 names for 4 classes"):
+        pairs(MATRIX, "ab")

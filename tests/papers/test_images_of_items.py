@@ -1,0 +1,87 @@
+"""Items about single images: which image is shown, how it is traced, and of how many others the same is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from classwise.data import Images, load_data
+from classwise.papers.experiment import Bench
+from classwise.papers.kdd21.attacks import PGD
+from classwise.papers.kdd21.steps import HypersphereAndTemperature, MadryAndMart, mean, share, shown
+from classwise.papers.official import chosen, official
+from classwise.papers.scales import SMOKE
+from classwise.papers.store import Store
+
+RIGHT = np.array([[1, 1, 0, 0, 1], [1, 0, 1, 0, 0]], dtype=bool)
+
+
+def cifar(name: str = "cifar10", size: int = 10_000, start: tuple[int, ...] = (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)) -> Images:
+    """As many one-pixel images with the labels of the official order."""
+    labels = torch.arange(size) % 10
+    labels[: len(start)] = torch.tensor(start)
+    return Images(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels, name=name)
+
+
+def test_numbers_of_a_paper_mean_its_images_only_in_the_official_order() -> None:
+    assert official(cifar())
+    assert not official(cifar(name="cifar100"))
+    assert not official(cifar(size=1000))
+    assert not official(cifar(start=(0, 1, 2, 3)))
+    assert chosen(cifar(), 127, [5]) == (127, "Image 127 of CIFAR-10's test set, as in the paper.")
+    number, told = chosen(cifar(size=1000), 127, np.array([5, 2]))
+    assert number == 5
+    assert "shown is image 5, the first here of which the same is true" in told
+    last = cifar(size=20).take(torch.arange(7, 20))
+    number, told = chosen(last, 127, [])
+    assert number == 7
+    assert "of no image, and image 7 is shown" in told
+    assert chosen(last, 127, [], 12)[0] == 12
+
+
+def test_situations() -> None:
+    assert HypersphereAndTemperature().arises(RIGHT).tolist() == [False, True, False, False, True]
+    assert MadryAndMart().arises(RIGHT).tolist() == [True, False, False, False, False]
+
+
+def test_shares_and_means() -> None:
+    found = share(RIGHT[0])
+    assert found.value == 0.6
+    assert found.low == pytest.approx(0.2307, abs=1e-4)  # Wilson's interval of 3 in 5, from a table
+    assert found.high == pytest.approx(0.8824, abs=1e-4)
+    value, low, high = mean(np.array([1.0, 2.0, 3.0]))
+    assert value == 2
+    assert [low, high] == pytest.approx([2 - 1.959964 / np.sqrt(3), 2 + 1.959964 / np.sqrt(3)])
+    assert np.isnan(mean(np.array([1.0])).value)
+
+
+def test_steps_shown() -> None:
+    assert shown(20) == (1, 10, 20)
+    assert shown(5) == (1, 2, 5)
+    assert shown(1) == (1,)
+
+
+def test_the_trace_of_an_image_ends_where_the_audit_of_all_ends(tmp_path: Path) -> None:
+    """The same numbers, though only one image is attacked; and the audit without a trace is another one."""
+    bench = Bench(SMOKE, Store(tmp_path / "store"))
+    images = load_data("digits", split="train", subset=120)
+    trained = bench.trained("at", {"epochs": 2}, images=images)
+    attack = {"PGD": bench.pgd(PGD)}
+    everything = bench.audited(trained, attack).outcomes.rows("PGD").set_index("index")
+    number = int(everything.index[7])
+    one = bench.test_images.take(bench.test_images.index == number)
+    audit = bench.audited(trained, attack, images=one, trace=[number])
+    assert audit.trace is not None
+    assert bench.audited(trained, attack, images=one).trace is None
+    last = audit.trace[audit.trace["iteration"] == 5].sort_values("class")
+    assert set(last["index"]) == {number}
+    confidence = last["confidence"].to_numpy()
+    row = everything.loc[number]
+    assert confidence.argmax() == row["prediction"]
+    assert confidence[row["label"]] == pytest.approx(row["p_label"], rel=1e-6)
+    again = bench.audited(trained, attack, images=one, trace=[number])
+    assert again.trace is not None
+    assert again.trace.equals(audit.trace)

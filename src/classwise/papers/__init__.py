@@ -52,10 +52,14 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "cfa23/F3": "classwise.papers.cfa23.sweeps:BetaSweep",
         "cfa23/F4": "classwise.papers.cfa23.fluctuation:Fluctuation",
         "cfa23/F5": "classwise.papers.cfa23.lambdas:MarginBase",
+        "cfa23/F6": "classwise.papers.cfa23.classes:ClassesOfAverages",
         "cfa23/F7": "classwise.papers.cfa23.lambdas:RegularisationBase",
         "cfa23/T1": "classwise.papers.cfa23.methods:MainTable",
         "cfa23/T2": "classwise.papers.cfa23.parts:CalibrationAlone",
         "cfa23/T3": "classwise.papers.cfa23.parts:AveragingAlone",
+        "cfa23/T4": "classwise.papers.cfa23.classes:TinyImageNet",
+        "cfa23/E1": "classwise.papers.cfa23.selections:UnfairChoice",
+        "cfa23/E2": "classwise.papers.cfa23.classes:FairnessOfFRL",
     },
 )
 """The tables, figures, experiments and plans that run, by the id of their item."""

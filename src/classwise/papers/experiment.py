@@ -175,6 +175,7 @@ class Bench:
         stop: str = "never",
         surrogates: Sequence[Trained] = (),
         images: Images | None = None,
+        keep: Sequence[str] = (),
     ) -> Audit:
         """The audit of a run by some attacks at this scale, from the store if it is there."""
         usual = self.few_images if few else self.test_images
@@ -187,6 +188,7 @@ class Bench:
             stop=stop,
             compute=self.scale.compute,
             surrogates=surrogates,
+            keep=keep,
             device=self.device,
             progress=self.progress,
         )

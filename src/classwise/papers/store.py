@@ -121,6 +121,7 @@ class Store:
         seed: int = 0,
         compute: Compute = FAST,
         surrogates: Sequence[Trained] = (),
+        keep: Sequence[str] = (),
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
@@ -136,6 +137,7 @@ class Store:
             seed: of the attacks.
             compute: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
+            keep: tensors to keep of every image; an audit that keeps none has the key of one that was never asked.
             device: where to run.
             progress: who is told.
 
@@ -147,7 +149,9 @@ class Store:
         for place, surrogate in enumerate(surrogates):
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
         weights = hashlib.sha256(trained.run.weights_file(kept).read_bytes()).hexdigest()
-        about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
+        about: dict[str, Any] = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
+        if keep:
+            about["keep"] = sorted(keep)
         key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute)})
         folder = trained.run.audits / key
         if (folder / ABOUT).is_file():
@@ -163,6 +167,7 @@ class Store:
             stop="never" if stop == "never" else "broken",
             seed=seed,
             compute=compute,
+            keep=tuple(keep),
             out=trained.run.path / "audits" / key,
             resume=True,
             device=device,

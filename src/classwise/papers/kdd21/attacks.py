@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -78,9 +79,9 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def under_pgd(bench: Bench, trained: Trained) -> Audit:
-    """A run on the test images, attacked by the paper's PGD to its last iterate."""
-    return bench.audited(trained, {"PGD": bench.pgd(PGD)})
+def under_pgd(bench: Bench, trained: Trained, keep: Sequence[str] = ()) -> Audit:
+    """A run on the test images, attacked by the paper's PGD to its last iterate; ``keep`` as in `classwise.audit`."""
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, keep=keep)
 
 
 def defended(bench: Bench) -> dict[str, Trained]:
@@ -227,47 +228,69 @@ def _span(one: Estimate) -> str:
     return "" if np.isnan(one.low) else f"{one.low:.2f} to {one.high:.2f}"
 
 
-class _Drop(Experiment):
+class Drops(Experiment):
     """How much more a stronger attack takes from the vulnerable classes than from the others."""
 
     claim: ClassVar[str]
     weak: ClassVar[str]
     strong: ClassVar[str]
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    @abstractmethod
+    def tables(self, bench: Bench) -> Mapping[str, Outcomes]:
+        """The outcomes of both attacks on the same images, by model."""
+
+    def printed(self) -> Mapping[str, float]:
+        """What the paper prints, in points, by model; nothing unless it does."""
+        return {}
 
     def run(self, bench: Bench) -> Findings:
-        """Both attacks on the same images, for every defence."""
+        """Both attacks on the same images, for every model."""
         parts, rows, beyond = [], [], {}
         figures = []
-        printed = {
-            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
-        }
-        for defence, one in attacked(bench).items():
-            lost = printed[defence, self.weak] - printed[defence, self.strong]
-            theirs = Cell(f"{lost[list(VULNERABLE)].mean() - lost[list(ROBUST)].mean():+.1f}")
+        printed = self.printed()
+        for name, table in self.tables(bench).items():
+            theirs = [Cell(f"{printed[name]:+.1f}")] if name in printed else []
             try:
-                found = drop(one.outcomes(self.weak, self.strong), self.weak, self.strong)
+                found = drop(table, self.weak, self.strong)
             except UserError as error:
-                beyond[self.claim] = f"{defence}: {error}"
-                rows.append(Row(defence, [Cell(wording.NONE), theirs]))
+                beyond[self.claim] = f"{name}: {error}"
+                rows.append(Row(name, [Cell(wording.NONE), *theirs]))
                 continue
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)
-            rows.append(Row(defence, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), theirs]))
-            figures.append((figure(found), f"{defence}."))
-        table = Table(
+            rows.append(Row(name, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), *theirs]))
+            figures.append((figure(found), f"{name}."))
+        shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
-            ("defence", "this run", "printed (classes 2-5)"),
+            ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
             rows,
             f"Small: 95 % intervals. Which classes are vulnerable under {self.weak} is read off one half of the images "
             "and judged on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
         tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts),)
-        return Findings(tables=(table,), figures=figures, tests=tests, beyond=beyond)
+        return Findings(tables=(shown,), figures=figures, tests=tests, beyond=beyond)
 
 
-class WhiteBoxDrop(_Drop):
+class _DropOfDefences(Drops):
+    """The four defences of kdd21 Table 1."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def tables(self, bench: Bench) -> Mapping[str, Outcomes]:
+        """The audits of Table 1."""
+        return {name: one.outcomes(self.weak, self.strong) for name, one in attacked(bench).items()}
+
+    def printed(self) -> Mapping[str, float]:
+        """From the rows of Table 1."""
+        rows = {
+            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
+        }
+        lost = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
+        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in lost.items()}
+
+
+class WhiteBoxDrop(_DropOfDefences):
     """kdd21 claim C10, in drops: from FGSM to PGD."""
 
     item = "kdd21/E4"
@@ -276,7 +299,7 @@ class WhiteBoxDrop(_Drop):
     strong = "PGD"
 
 
-class BlackBoxDrop(_Drop):
+class BlackBoxDrop(_DropOfDefences):
     """kdd21 claim C11: from the transfer attack to the query attack."""
 
     item = "kdd21/E5"

@@ -28,6 +28,7 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.worst import possibly_best, possibly_worst
+from classwise.training.folder import Which
 
 DEFENCES: Mapping[str, str] = {"Madry": "at", "TRADES": "trades", "MART": "mart", "HE": "he"}
 """The paper's defences, and our recipes for them."""
@@ -79,9 +80,9 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def under_pgd(bench: Bench, trained: Trained, keep: Sequence[str] = ()) -> Audit:
+def under_pgd(bench: Bench, trained: Trained, *, which: Which | None = None, keep: Sequence[str] = ()) -> Audit:
     """A run on the test images, attacked by the paper's PGD to its last iterate; ``keep`` as in `classwise.audit`."""
-    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, keep=keep)
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, which=which, keep=keep)
 
 
 def defended(bench: Bench) -> dict[str, Trained]:

@@ -29,6 +29,8 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "kdd21/E1": "classwise.papers.iclr21.gap:LargerGaps",
         "kdd21/E2": "classwise.papers.kdd21.confusion:Symmetry",
         "kdd21/E6": "classwise.papers.iclr21.temperatures:TemperatureGrid",
+        "iclr21/T2": "classwise.papers.iclr21.self_training:DefencesWithRST",
+        "iclr21/T3": "classwise.papers.iclr21.self_training:ChosenTemperatures",
         "iclr21/T4": "classwise.papers.iclr21.temperatures:TemperatureAblation",
         "iclr21/T5": "classwise.papers.iclr21.hypersphere:Hypersphere",
         "iclr21/T6": "classwise.papers.iclr21.hypersphere:LargeTemperatures",

@@ -54,6 +54,8 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "benz20/P1.11": "classwise.papers.benz20.plans:ClassTrend",
         "benz20/P2.2": "classwise.papers.benz20.plans:Optimisation",
         "benz20/P2.3": "classwise.papers.kdd21.confusion:ConfusedLabels",
+        "benz20/P4.1": "classwise.papers.benz20.corruptions:ClassesUnderCorruptions",
+        "benz20/P4.2": "classwise.papers.benz20.corruptions:CorruptionsAndAttacks",
         "cfa23/F1": "classwise.papers.cfa23.toy:Toy",
         "cfa23/F2a": "classwise.papers.cfa23.sweeps:RadiusSweep",
         "cfa23/F2bc": "classwise.papers.cfa23.sweeps:RadiusSweepByClass",

@@ -24,8 +24,8 @@ CAR, CAT = 1, 3
 CHOSEN: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
 """The paper's 1/T for each defence."""
 STAND_IN = (
-    "RST: as many further images of the training set, their labels taken away, stand in for the 500,000 unlabelled ones "
-    "of another source that the method has."
+    "RST: as many further images of the training set, their labels taken away, stand in for the 500,000 unlabelled "
+    "ones of another source that the method has."
 )
 
 

@@ -36,7 +36,8 @@ def test_every_corruption(name: str, size: int) -> None:
         assert torch.equal(one.y, images.y)
         assert one.name == f"some, {name} {severity} (cifar-10-c)"
     moved = [float((one.pixels() - images.pixels()).abs().mean()) for one in found]
-    assert moved[1] > moved[0] or (name == "saturate" and min(moved) > 0)
+    # The authors' severities of these two are of different kinds: less colour and more, a map and small waves.
+    assert moved[1] > moved[0] or (name in ("saturate", "elastic_transform") and min(moved) > 0)
     assert torch.equal(corrupt(images, name, 5).x, found[1].x)
 
 
@@ -48,7 +49,9 @@ def test_an_image_s_corruption_is_its_own(name: str) -> None:
     assert torch.equal(corrupt(images, name, 3).x[rows], corrupt(images.take(rows), name, 3).x)
 
 
-@pytest.mark.parametrize("name", ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise", "fog"])
+@pytest.mark.parametrize(
+    "name", ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise", "fog", "snow", "frost"]
+)
 def test_random_ones_follow_the_seed(name: str) -> None:
     images = some()
     first, second = corrupt(images, name, 3, seed=0), corrupt(images, name, 3, seed=1)

@@ -21,7 +21,7 @@ from classwise.settings import make
 from classwise.threat import Threat
 from classwise.training import CRITERIA, OBJECTIVES
 from classwise.training.classes import ClassSettings
-from classwise.training.criteria import Hypersphere, Softmax
+from classwise.training.criteria import Hypersphere, LabelSmoothing, Softmax
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe
@@ -36,6 +36,22 @@ def test_hypersphere_by_hand() -> None:
     assert torch.allclose(logits, 10 * cosines)
     expected = torch.tensor([math.log(1 + math.exp(5 - 6)), math.log(1 + math.exp(8 - 3))])
     assert torch.allclose(criterion(logits, torch.tensor([0, 1]), ClassSettings()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6, 1.0])
+def test_label_smoothing_is_torch_s(classes: int, smoothing: float) -> None:
+    logits, y = 5 * torch.randn(20, classes, generator=torch.Generator().manual_seed(0)), torch.arange(20) % classes
+    found = LabelSmoothing(smoothing=smoothing)(logits, y, ClassSettings())
+    expected = F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_label_smoothing_keeps_the_base_and_its_margin() -> None:
+    logits, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 3, 0, 1])
+    found = LabelSmoothing(smoothing=0.2, margin=0.5)(logits, y, ClassSettings(), boosted_cross_entropy)
+    base = boosted_cross_entropy(logits - 0.5 * F.one_hot(y, 4), y)
+    assert torch.allclose(found, 0.8 * base - 0.2 * logits.log_softmax(1).mean(1))
 
 
 def test_class_settings_override_scale_and_margin() -> None:

@@ -1,9 +1,10 @@
 """Common corruptions at five severities: Hendrycks and Dietterich, Benchmarking Neural Network Robustness (2019).
 
-Those of the 15 + 4 that a few lines of tensor code give: four noises, three blurs, fog, and five digital ones. Absent
-are glass and motion blur, frost, snow, spatter and the elastic transform. The severities are those of the authors' code
-for CIFAR-10-C (32 pixels) or ImageNet-C (224 pixels); what is drawn is ours, by seed and image, so that a set corrupted
-here resembles theirs and is not theirs. The files that they published are read by the format ``cifar-c``.
+The 15 + 4: four noises, three blurs, fog and five digital ones here; what moves pixels (glass and motion blur, the
+elastic transform) in `classwise.data.warps`, snow, frost and spatter in `classwise.data.weather`. The severities are
+those of the authors' code for CIFAR-10-C (32 pixels) or ImageNet-C (224 pixels); what is drawn is ours, by seed and
+image, so that a set corrupted here resembles theirs and is not theirs. The files that they published are read by the
+format ``cifar-c``.
 """
 
 from __future__ import annotations
@@ -138,8 +139,7 @@ class GaussianBlur(Corruption):
 
     def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the deviation in pixels."""
-        line = _gaussian(level, int(4 * level + 0.5)).to(x)
-        return filtered(x, line[:, None] * line, "replicate")
+        return blurred(x, level)
 
 
 class DefocusBlur(Corruption):
@@ -174,7 +174,7 @@ class ZoomBlur(Corruption):
         """The level holds the enlargements, from 1 on."""
         total = x.clone()
         for factor in level:
-            total += _enlarged(x, factor)
+            total += enlarged(x, factor)
         return total / (len(level) + 1)
 
 
@@ -307,7 +307,13 @@ def filtered(x: Tensor, kernel: Tensor, border: str) -> Tensor:
     return F.conv2d(flat, kernel[None, None].to(x)).view(x.shape)
 
 
-def _enlarged(x: Tensor, factor: float) -> Tensor:
+def blurred(x: Tensor, deviation: float) -> Tensor:
+    """Images under a Gaussian filter, cut at four deviations; the edge goes on beyond the border."""
+    line = _gaussian(deviation, int(4 * deviation + 0.5)).to(x)
+    return filtered(x, line[:, None] * line, "replicate")
+
+
+def enlarged(x: Tensor, factor: float) -> Tensor:
     """The middle of the images, enlarged to their size: bilinear, corner pixels on corner pixels."""
     sides = x.shape[-2:]
     crops = [math.ceil(side / factor) for side in sides]

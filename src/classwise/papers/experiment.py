@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from classwise import __version__
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import Audit
@@ -128,6 +130,15 @@ class Bench:
         return load_data(self.scale.data, split="train", subset=self.scale.train)
 
     @cached_property
+    def spare_images(self) -> Images | None:
+        """As many training images that the scale leaves out, classes in proportion; None where it takes all."""
+        if self.scale.train is None:
+            return None
+        whole = load_data(self.scale.data, split="train")
+        rest = whole.take(~torch.isin(whole.index, self.train_images.index))
+        return rest.take(stratified_subset(rest.y, min(self.scale.train, len(rest))))
+
+    @cached_property
     def test_images(self) -> Images:
         """The test images of the scale."""
         return load_data(self.scale.data, split="test", subset=self.scale.test)
@@ -156,12 +167,20 @@ class Bench:
         changes: Mapping[str, Any] | None = None,
         *,
         start: Trained | None = None,
+        teacher: Trained | None = None,
+        unlabelled: Images | None = None,
         images: Images | None = None,
     ) -> Trained:
         """The run of a recipe at this scale on its training images, or on others; from the store if it is there."""
         data = self.train_images if images is None else images
         found = self.store.trained(
-            self.recipe(name, changes), data, start=start, device=self.device, progress=self.progress
+            self.recipe(name, changes),
+            data,
+            start=start,
+            teacher=teacher,
+            unlabelled=unlabelled,
+            device=self.device,
+            progress=self.progress,
         )
         self.used[found.key] = name
         return found

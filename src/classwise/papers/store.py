@@ -79,6 +79,8 @@ class Store:
         images: Images,
         *,
         start: Trained | None = None,
+        teacher: Trained | None = None,
+        unlabelled: Images | None = None,
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Trained:
@@ -88,6 +90,8 @@ class Store:
             recipe: complete but for the start.
             images: what it trains on; the recipe's ``data.name`` becomes their name.
             start: the run whose weights it starts from.
+            teacher: the run that labels the unlabelled images of self-training; it enters the hash by its key.
+            unlabelled: those images; they enter the hash by their pixels.
             device: where to train.
             progress: who is told.
 
@@ -99,15 +103,32 @@ class Store:
         changes: dict[str, Any] = {"data.name": images.name, "data.subset": None}
         if start is not None:
             changes["model.start"] = str(start.run.path)
+        if teacher is not None:
+            changes["data.unlabelled.teacher"] = str(teacher.run.path)
+        if unlabelled is not None:
+            changes["data.unlabelled.name"] = unlabelled.name
         plan = Recipe.read(recipe, changes).completed(Threat.parse(threat))
         nameless = plan if start is None else _started(plan, f"store:{start.key}")
-        key = _hash({"recipe": nameless.digest(), "data": images.fingerprint(), "seed": plan.seed})
+        nameless = nameless if teacher is None else _taught(nameless, f"store:{teacher.key}")
+        about: dict[str, Any] = {"recipe": nameless.digest(), "data": images.fingerprint(), "seed": plan.seed}
+        if unlabelled is not None:
+            about["unlabelled"] = unlabelled.fingerprint()
+        key = _hash(about)
         run = Run(self.path / "runs" / key)
         if run.recipe_file.is_file() and Run.open(run.path).complete:
             return Trained(run, key)
         if progress is not None:
             progress.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
-        done = train(plan, out=run.path, data=images, resume=True, device=device, progress=progress, alone=True)
+        done = train(
+            plan,
+            out=run.path,
+            data=images,
+            unlabelled=unlabelled,
+            resume=True,
+            device=device,
+            progress=progress,
+            alone=True,
+        )
         return Trained(done, key, fresh=True)
 
     def audited(
@@ -205,6 +226,12 @@ def _check_version(about: Path) -> None:
 
 def _started(plan: Recipe, name: str) -> Recipe:
     return dataclasses.replace(plan, model=dataclasses.replace(plan.model, start=name))
+
+
+def _taught(plan: Recipe, name: str) -> Recipe:
+    assert plan.data.unlabelled is not None, "only a recipe of self-training has a teacher"
+    unlabelled = dataclasses.replace(plan.data.unlabelled, teacher=name)
+    return dataclasses.replace(plan, data=dataclasses.replace(plan.data, unlabelled=unlabelled))
 
 
 def _hash(value: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ CRITERIA: Registry[Criterion] = Registry(
         "softmax": "classwise.training.criteria:Softmax",
         "he": "classwise.training.criteria:Hypersphere",
         "focal": "classwise.training.criteria:Focal",
+        "label-smoothing": "classwise.training.criteria:LabelSmoothing",
     },
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(

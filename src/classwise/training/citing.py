@@ -228,6 +228,13 @@ PAPERS = {
             2017,
         ),
         Paper(
+            "szegedy2016rethinking",
+            "Szegedy, Christian and Vanhoucke, Vincent and Ioffe, Sergey and Shlens, Jon and Wojna, Zbigniew",
+            "Rethinking the Inception Architecture for Computer Vision",
+            _CVPR,
+            2016,
+        ),
+        Paper(
             "benz2021robustness",
             "Benz, Philipp and Zhang, Chaoning and Karjauv, Adil and Kweon, In So",
             "Robustness May Be at Odds with Fairness: An Empirical Study on Class-wise Accuracy",
@@ -305,6 +312,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "softmax": (),
     "he": ("pang2020boosting",),
     "focal": ("lin2017focal",),
+    "label-smoothing": ("szegedy2016rethinking",),
     "mean": (),
     "normalised": (),
     "faal": ("zhang2024fairness",),

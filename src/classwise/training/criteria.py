@@ -16,7 +16,7 @@ from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.compute import Forward
-from classwise.settings import NonNegative, Positive, settings
+from classwise.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
 
 Base = Callable[[Tensor, Tensor], Tensor]
@@ -110,6 +110,27 @@ class Focal(Softmax):
         others = logits.scatter(1, y[:, None], -torch.inf).logsumexp(1)
         doubt = (self.gamma * (others - logits.logsumexp(1))).exp()
         return doubt * super().__call__(logits, y, settings, base)
+
+
+@settings
+class LabelSmoothing(Softmax):
+    """(1 - a) base + a CE to the uniform distribution over all C classes, the label's own among them.
+
+    With the cross-entropy as base it is the cross-entropy to targets of 1 - a + a/C and a/C. Szegedy et al., CVPR 2016,
+    section 7. The margin, if there is one, is in the base loss alone.
+
+    Args:
+        scale: s.
+        margin: m.
+        smoothing: a; 0 leaves the base loss as it is.
+    """
+
+    smoothing: Share = 0.1
+
+    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
+        """The mixture; the inner attack goes on to climb the plain cross-entropy."""
+        uniform = logits.logsumexp(1) - logits.mean(1)
+        return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform
 
 
 def _times(model: Forward, scale: float | Tensor) -> Forward:

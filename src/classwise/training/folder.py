@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pandas as pd
 from torch import nn
@@ -18,7 +18,7 @@ from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1
 
-Which = Literal["last", "best", "average", "best-average", "interpolated", "offset"]
+Which = Literal["last", "best", "average", "best-average", "interpolated", "offset", "equal-norms"]
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,7 @@ class Run:
 
     def kept(self) -> list[Which]:
         """The kept models."""
-        names: tuple[Which, ...] = ("last", "best", "average", "best-average", "interpolated", "offset")
-        return [name for name in names if self.weights_file(name).is_file()]
+        return [name for name in get_args(Which) if self.weights_file(name).is_file()]
 
     def default_weights(self) -> Which:
         """The kept model that speaks for the run: the best epoch or the best average, as the validation split says.

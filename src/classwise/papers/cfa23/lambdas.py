@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.papers.cfa23.methods import METHODS, Method, audited, average, both, pair_cell, worst
-from classwise.papers.cfa23.parts import NOTE, ccm, ccr
+from classwise.papers.cfa23.methods import METHODS, NOTE, Method, audited, average, both, pair_cell, worst
+from classwise.papers.cfa23.parts import ccm, ccr
 from classwise.papers.claims import Test, exactly
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data

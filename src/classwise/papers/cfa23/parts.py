@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
-from classwise.papers.cfa23.methods import BASES, METHODS, Method, at_scale, audited, average, both, pair_cell, worst
+from classwise.papers.cfa23.methods import (
+    BASES,
+    METHODS,
+    NOTE,
+    Method,
+    at_scale,
+    audited,
+    average,
+    both,
+    pair_cell,
+    worst,
+)
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
@@ -16,7 +27,6 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
 
 FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "begin": 0.25, "threshold": 0.2}
-NOTE = "one training of each method: intervals speak of new images, not of training again"
 
 
 def ccm(lambda1: float) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class LargeTemperatures(Experiment):
     def run(self, bench: Bench) -> Findings:
         """Claims C17 and C19: what HE and its schedules gain under PGD goes with a large 1/T."""
         temperatures = TEMPERATURES[bench.scale.name]
-        tables = at_temperatures(bench, RECIPES, temperatures)
+        tables = at_temperatures(bench, {name: bench.trained(recipe) for name, recipe in RECIPES.items()}, temperatures)
         attacks = [f"{inverse:g}" for inverse in temperatures]
         columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
         printed = {

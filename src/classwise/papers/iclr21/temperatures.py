@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,8 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import DEFENCES, PGD
 from classwise.papers.kdd21.temperature import tpgd
 from classwise.papers.resampling import Resampled
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -25,15 +26,17 @@ from classwise.stats.intervals import Estimate
 
 FAMILY = "T-PGD"
 DEER = 4
+SMOOTHING = 0.1
+"""The usual one; the paper names no number."""
 
 
-def at_temperatures(bench: Bench, recipes: Mapping[str, str], temperatures: Sequence[float]) -> dict[str, Outcomes]:
+def at_temperatures(bench: Bench, models: Mapping[str, Trained], temperatures: Sequence[float]) -> dict[str, Outcomes]:
     """Models under PGD and under Temperature-PGD at each 1/T, a family of attacks."""
     attacks = {"PGD": bench.pgd(PGD), **{f"{inverse:g}": bench.pgd(tpgd(inverse)) for inverse in temperatures}}
     families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
     found = {}
-    for name, recipe in recipes.items():
-        table = bench.audited(bench.trained(recipe), attacks).outcomes
+    for name, trained in models.items():
+        table = bench.audited(trained, attacks).outcomes
         found[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
     return found
 
@@ -41,6 +44,17 @@ def at_temperatures(bench: Bench, recipes: Mapping[str, str], temperatures: Sequ
 def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:
     """Attacks on the same images: a row for each."""
     return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+
+
+def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Callable[[float], Estimate]]:
+    """Largest drop of the total from the first attack to the others: of each further model minus of the first."""
+    first, *others = tables.values()
+    size, parts = len(attacks), []
+    for other in others:
+        rows = np.stack([table.correct(attack) for table in (other, first) for attack in attacks])
+        both = Resampled(rows, first.labels, first.num_classes)
+        parts.append(both.part(lambda a: _drop(a[..., :size, :]) - _drop(a[..., size:, :]), 100))
+    return parts
 
 
 class TemperatureAblation(Experiment):
@@ -51,13 +65,17 @@ class TemperatureAblation(Experiment):
     temperatures: ClassVar[Sequence[float]] = (2, 3, 4, 7, 10)
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
+    def models(self, bench: Bench) -> Mapping[str, Trained]:
+        """What is attacked, the model that the others are compared with first."""
+        return {name: bench.trained(recipe) for name, recipe in self.recipes.items()}
+
     def run(self, bench: Bench) -> Findings:
         """The grid on each model, paired with PGD."""
-        tables = at_temperatures(bench, self.recipes, self.temperatures)
+        tables = at_temperatures(bench, self.models(bench), self.temperatures)
         found = ablation(tables, "PGD", FAMILY)
         overall = found.rows[found.rows["class"] == OVERALL]
         rows = []
-        for name in self.recipes:
+        for name in tables:
             mine = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
             rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in mine]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
@@ -74,23 +92,9 @@ class TemperatureAblation(Experiment):
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """C11: Madry's model is the least sensitive; C12: class 4 loses at every 1/T."""
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
-        madry, *others = tables.values()
-        joint = [
-            Resampled(
-                np.stack([table.correct(attack) for table in (other, madry) for attack in attacks]),
-                madry.labels,
-                madry.num_classes,
-            )
-            for other in others
-        ]
-        size = len(attacks)
-        tests = [
-            Test(
-                claim="iclr21/C11",
-                estimand="largest drop of the total over 1/T: TRADES and MART minus Madry's model",
-                parts=[each.part(lambda a: _drop(a[..., :size, :]) - _drop(a[..., size:, :]), 100) for each in joint],
-            )
-        ]
+        _, *others = tables.values()
+        estimand = "largest drop of the total over 1/T: TRADES and MART minus Madry's model"
+        tests = [Test(claim="iclr21/C11", estimand=estimand, parts=dropped_more(tables, attacks))]
         if scale.data != CIFAR:
             return tests, other_data("iclr21/C12", scale)
         parts = [
@@ -119,6 +123,28 @@ class TemperatureGrid(TemperatureAblation):
         note = "the best of four temperatures on these images: the drop is a little too large"
         estimand = "total under PGD minus that under the best temperature, each defence"
         return [Test(claim="kdd21/C12", estimand=estimand, parts=parts, note=note)], {}
+
+
+class SmoothLabels(TemperatureAblation):
+    """iclr21 section 4, suggested and not done: is a model trained with smooth labels broken by Temperature-PGD?"""
+
+    item = "iclr21/E5"
+    temperatures = (2, 5, 10, 50)
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def models(self, bench: Bench) -> Mapping[str, Trained]:
+        """Adversarial training, and the same on labels that are smoothed."""
+        smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
+        return {"AT": bench.trained("at"), "AT, smooth labels": bench.trained("at", {"objective": smooth})}
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C20: its total falls by more than that of adversarial training."""
+        del scale
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        parts = [resampled(tables["AT, smooth labels"], attacks).part(_drop, 100), *dropped_more(tables, attacks)]
+        note = f"smoothed by {SMOOTHING:g}, which is ours; the best of several 1/T on these images: a little too large"
+        estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"
+        return [Test(claim="iclr21/C20", estimand=estimand, parts=parts, note=note)], {}
 
 
 def _drop(accuracy: FloatArray) -> FloatArray:

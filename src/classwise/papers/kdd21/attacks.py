@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
 from classwise.analysis.strength import drop
+from classwise.auditing.keeping import Kind
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
@@ -28,6 +30,7 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.worst import possibly_best, possibly_worst
+from classwise.training.folder import Which
 
 DEFENCES: Mapping[str, str] = {"Madry": "at", "TRADES": "trades", "MART": "mart", "HE": "he"}
 """The paper's defences, and our recipes for them."""
@@ -48,6 +51,9 @@ COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
     "full": {"CW_inf": {"name": "cw"}, "N_attack": {"name": "nattack"}},
 }
 """The two attacks of thousands of passes; the paper gives them 200 images a class."""
+
+FIVE = ("FGSM", "CW_inf", "PGD", "transfer", "N_attack")
+"""The attacks, in the order of the table."""
 
 _FULL = USUAL["full"].with_changes(model__name="wrn-34-10")
 SCALES: Mapping[Name, Scale] = {
@@ -79,9 +85,16 @@ class Attacked:
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def under_pgd(bench: Bench, trained: Trained, images: Images | None = None) -> Audit:
-    """A run on the test images, or others, attacked by the paper's PGD to its last iterate."""
-    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, images=images)
+def under_pgd(
+    bench: Bench,
+    trained: Trained,
+    *,
+    which: Which | None = None,
+    keep: Sequence[Kind] = (),
+    images: Images | None = None,
+) -> Audit:
+    """A run on the test images, or others, under the paper's PGD; ``keep`` as in `classwise.audit`."""
+    return bench.audited(trained, {"PGD": bench.pgd(PGD)}, which=which, keep=keep, images=images)
 
 
 def defended(bench: Bench) -> dict[str, Trained]:
@@ -89,8 +102,8 @@ def defended(bench: Bench) -> dict[str, Trained]:
     return {defence: bench.trained(recipe) for defence, recipe in DEFENCES.items()}
 
 
-def attacked(bench: Bench) -> dict[str, Attacked]:
-    """The four defences under the five attacks."""
+def attacked(bench: Bench, models: Mapping[str, Trained] | None = None) -> dict[str, Attacked]:
+    """The four defences, or these models, under the five attacks."""
     substitute = bench.trained("standard", {"seed": 1})
     transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": bench.pgd(PGD)}
     main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": bench.pgd(PGD), "transfer": transfer}
@@ -101,7 +114,7 @@ def attacked(bench: Bench) -> dict[str, Attacked]:
             bench.audited(trained, main, surrogates=[substitute]),
             bench.audited(trained, few, few=True, stop="broken", surrogates=[substitute]),
         )
-        for defence, trained in defended(bench).items()
+        for defence, trained in (models or defended(bench)).items()
     }
 
 
@@ -116,9 +129,7 @@ class DefencesByAttacks(Experiment):
         found = attacked(bench)
         names = bench.test_images.class_names
         ours: dict[Key, ClassCounts] = {
-            (defence, attack): one.counts(attack)
-            for attack in ("FGSM", "CW_inf", "PGD", "transfer", "N_attack")
-            for defence, one in found.items()
+            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
         }
         printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
         tests = [
@@ -133,7 +144,7 @@ class DefencesByAttacks(Experiment):
         ]
         beyond = {}
         if bench.scale.data == CIFAR:
-            tests.append(_extremes(ours))
+            tests.append(extremes("kdd21/C8", ours))
         else:
             beyond["kdd21/C8"] = f"the claim names classes of CIFAR-10, and this scale has {bench.scale.data}"
         return Findings(
@@ -159,7 +170,7 @@ def _rises(found: Mapping[str, Attacked], claim: str, estimand: str, metric: Any
     return Test(claim=claim, estimand=estimand, parts=parts, unit=unit)
 
 
-def _extremes(ours: Mapping[Key, ClassCounts]) -> Test:
+def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
     """That class 1 is the best and class 3 the worst in every row: an estimate above zero where it is so alone."""
 
     def part(counts: ClassCounts) -> Any:
@@ -173,7 +184,7 @@ def _extremes(ours: Mapping[Key, ClassCounts]) -> Test:
         return at
 
     return Test(
-        claim="kdd21/C8",
+        claim=claim,
         estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 unclear)",
         parts=[part(counts) for counts in ours.values()],
         unit="",
@@ -228,47 +239,69 @@ def _span(one: Estimate) -> str:
     return "" if np.isnan(one.low) else f"{one.low:.2f} to {one.high:.2f}"
 
 
-class _Drop(Experiment):
+class Drops(Experiment):
     """How much more a stronger attack takes from the vulnerable classes than from the others."""
 
     claim: ClassVar[str]
     weak: ClassVar[str]
     strong: ClassVar[str]
-    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    @abstractmethod
+    def tables(self, bench: Bench) -> Mapping[str, Outcomes]:
+        """The outcomes of both attacks on the same images, by model."""
+
+    def printed(self) -> Mapping[str, float]:
+        """What the paper prints, in points, by model; nothing unless it does."""
+        return {}
 
     def run(self, bench: Bench) -> Findings:
-        """Both attacks on the same images, for every defence."""
+        """Both attacks on the same images, for every model."""
         parts, rows, beyond = [], [], {}
         figures = []
-        printed = {
-            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
-        }
-        for defence, one in attacked(bench).items():
-            lost = printed[defence, self.weak] - printed[defence, self.strong]
-            theirs = Cell(f"{lost[list(VULNERABLE)].mean() - lost[list(ROBUST)].mean():+.1f}")
+        printed = self.printed()
+        for name, table in self.tables(bench).items():
+            theirs = [Cell(f"{printed[name]:+.1f}")] if name in printed else []
             try:
-                found = drop(one.outcomes(self.weak, self.strong), self.weak, self.strong)
+                found = drop(table, self.weak, self.strong)
             except UserError as error:
-                beyond[self.claim] = f"{defence}: {error}"
-                rows.append(Row(defence, [Cell(wording.NONE), theirs]))
+                beyond[self.claim] = f"{name}: {error}"
+                rows.append(Row(name, [Cell(wording.NONE), *theirs]))
                 continue
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)
-            rows.append(Row(defence, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), theirs]))
-            figures.append((figure(found), f"{defence}."))
-        table = Table(
+            rows.append(Row(name, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), *theirs]))
+            figures.append((figure(found), f"{name}."))
+        shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
-            ("defence", "this run", "printed (classes 2-5)"),
+            ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
             rows,
             f"Small: 95 % intervals. Which classes are vulnerable under {self.weak} is read off one half of the images "
             "and judged on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
         tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts),)
-        return Findings(tables=(table,), figures=figures, tests=tests, beyond=beyond)
+        return Findings(tables=(shown,), figures=figures, tests=tests, beyond=beyond)
 
 
-class WhiteBoxDrop(_Drop):
+class _DropOfDefences(Drops):
+    """The four defences of kdd21 Table 1."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def tables(self, bench: Bench) -> Mapping[str, Outcomes]:
+        """The audits of Table 1."""
+        return {name: one.outcomes(self.weak, self.strong) for name, one in attacked(bench).items()}
+
+    def printed(self) -> Mapping[str, float]:
+        """From the rows of Table 1."""
+        rows = {
+            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
+        }
+        lost = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
+        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in lost.items()}
+
+
+class WhiteBoxDrop(_DropOfDefences):
     """kdd21 claim C10, in drops: from FGSM to PGD."""
 
     item = "kdd21/E4"
@@ -277,7 +310,7 @@ class WhiteBoxDrop(_Drop):
     strong = "PGD"
 
 
-class BlackBoxDrop(_Drop):
+class BlackBoxDrop(_DropOfDefences):
     """kdd21 claim C11: from the transfer attack to the query attack."""
 
     item = "kdd21/E5"

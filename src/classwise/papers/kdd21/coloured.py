@@ -147,7 +147,7 @@ class BackgroundsAndStandardTraining(Experiment):
         tables, rows = {}, []
         for name, (train, test) in asked.items():
             trained = bench.trained("standard", {"seed": 1}, images=train)
-            tables[name] = under_pgd(bench, trained, test).outcomes
+            tables[name] = under_pgd(bench, trained, images=test).outcomes
             total = ranges.overall(tables[name].counts("clean"))
             cells = [Cell(wording.bare_percent(total.value), wording.span(total.low, total.high))]
             if name == "coloured":

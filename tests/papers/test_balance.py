@@ -1,0 +1,32 @@
+"""Rows of a classifier rescaled to one length."""
+
+from __future__ import annotations
+
+import torch
+
+from classwise.models.base import Classifier, bare
+from classwise.training.equal_norms import equalised
+from classwise.training.folder import Run
+
+from .conftest import Smoke
+
+
+def test_only_the_lengths_of_the_rows_change(smoke: Smoke) -> None:
+    key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
+    run = Run.open(smoke.store.path / "runs" / key)
+    model = bare(run.model())
+    assert isinstance(model, Classifier)
+    weight = next(name for name, value in model.named_parameters() if value is model.classifier.weight)
+    before, after = model.state_dict(), bare(run.model("equal-norms")).state_dict()
+    rows, rescaled = before.pop(weight), after.pop(weight)
+    assert torch.allclose(rescaled.norm(dim=1), rows.norm(dim=1).mean().expand(len(rows)), rtol=1e-5)
+    assert torch.allclose(torch.cosine_similarity(rows, rescaled), torch.ones(len(rows)), atol=1e-6)
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert run.default_weights() != "equal-norms"
+
+
+def test_again_it_has_the_same_bytes(smoke: Smoke) -> None:
+    key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
+    run = Run.open(smoke.store.path / "runs" / key)
+    kept = run.weights_file("equal-norms").read_bytes()
+    assert equalised(run).read_bytes() == kept

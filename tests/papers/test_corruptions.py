@@ -1,0 +1,27 @@
+"""Rank agreement of corruptions with attacks, against scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from classwise.papers.benz20.corruptions import Corrupted, agreement
+
+
+def test_agreement_is_scipy_s() -> None:
+    accuracy = np.random.default_rng(0).integers(5, size=(20, 4, 10)) / 4
+    for one, found in zip(accuracy, agreement(accuracy), strict=True):
+        assert found == pytest.approx(stats.spearmanr(one[:-1].mean(0).round(9), one[-1]).statistic)
+    for one, found in zip(accuracy, agreement(accuracy, [1]), strict=True):
+        assert found == pytest.approx(stats.spearmanr(one[1], one[-1]).statistic)
+    constant = np.full((3, 10), 0.3)
+    assert agreement(constant) == 0
+
+
+def test_counts_of_a_severity() -> None:
+    right = {("fog", 1): [True, False, True], ("fog", 5): [False] * 3, ("contrast", 1): [True] * 3}
+    found = Corrupted({key: np.array(row) for key, row in right.items()}, np.array([0, 0, 1]), ("a", "b"))
+    assert found.counts(1).correct.tolist() == [3, 2]
+    assert found.counts(1).count.tolist() == [4, 2]
+    assert found.counts(5).correct.tolist() == [0, 0]

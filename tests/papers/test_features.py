@@ -1,0 +1,21 @@
+"""Neighbourhoods of features beyond chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classwise.papers.iclr21.features import Purity
+
+
+def test_beyond_chance_is_cohen_s_kappa() -> None:
+    """Random neighbourhoods score 0 and pure ones 1; in between it is kappa of image and neighbour."""
+    from sklearn.metrics import cohen_kappa_score
+
+    rng = np.random.default_rng(0)
+    own = np.repeat(np.arange(4), 5000)
+    other = np.where(rng.random(len(own)) < 0.4, own, rng.integers(4, size=len(own)))
+    agree = float((own == other).mean())
+    found = Purity(agree, 0.25, 1.0, 0.25).beyond_chance
+    assert found.value == pytest.approx(cohen_kappa_score(own, other), abs=0.005)
+    assert (found.low, found.high) == (0, 1)

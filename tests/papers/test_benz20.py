@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
 from classwise.errors import UserError
+from classwise.models import fingerprint, load_model
 from classwise.papers.benz20 import data_sets, features, long_tail, networks, plans, standard
 from classwise.papers.benz20.similarity import clean_logits
 from classwise.papers.experiment import Bench, Result
@@ -35,11 +37,15 @@ GRIDS = (
 def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
     """Robust accuracy of each class for the run of a recipe, from the files of its audit."""
     key = next(key for key, name in result.runs.items() if name == recipe)
-    for folder in (smoke.store.path / "runs" / key / "audits").glob("*/outcomes"):
+    run = Run.open(smoke.store.path / "runs" / key)
+    spoken = fingerprint(load_model(run.weights_file(run.default_weights())))
+    for folder in (run.path / "audits").glob("*/outcomes"):
+        settings = json.loads((folder.parent / "audit.json").read_text())["settings"]
+        if {*settings["attacks"]} != {"clean", "PGD"} or settings["trace"] or settings["model_hash"] != spoken:
+            continue  # other attacks, one image, or other weights of the run
         frame = pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))])
-        if set(frame["attack"]) == {"clean", "PGD"}:
-            both = frame.pivot_table(index=["index", "label"], columns="attack", values="correct", aggfunc="first")
-            return both["PGD"].astype(float).groupby("label").mean()
+        both = frame.pivot_table(index=["index", "label"], columns="attack", values="correct", aggfunc="first")
+        return both["PGD"].astype(float).groupby("label").mean()
     raise AssertionError(recipe)
 
 

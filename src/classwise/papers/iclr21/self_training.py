@@ -10,10 +10,10 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.temperatures import DEER, resampled
+from classwise.papers.iclr21.variants import note, variants
 from classwise.papers.kdd21.attacks import CIFAR, FIVE, PGD, SCALES, Attacked, attacked, extremes
 from classwise.papers.kdd21.temperature import tpgd
 from classwise.papers.scales import Name, Scale, other_data
-from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, estimate_cell, summary_table
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
@@ -23,22 +23,6 @@ CAR, CAT = 1, 3
 """The classes of CIFAR-10 that the paper finds most robust and most vulnerable."""
 CHOSEN: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
 """The paper's 1/T for each defence."""
-STAND_IN = (
-    "RST: as many further images of the training set, their labels taken away, stand in for the 500,000 unlabelled "
-    "ones of another source that the method has."
-)
-
-
-def variants(bench: Bench) -> dict[str, Trained]:
-    """The paper's four defences; RST's teacher is the standard model, which labels the images that the scale spares."""
-    found = {name: bench.trained(recipe) for name, recipe in (("Madry", "at"), ("TRADES", "trades"), ("MART", "mart"))}
-    teacher = bench.trained("standard", {"seed": 1})
-    return {**found, "RST": bench.trained("rst", teacher=teacher, unlabelled=bench.spare_images)}
-
-
-def note(bench: Bench) -> str:
-    """What stands in for the unlabelled images."""
-    return STAND_IN if bench.spare_images is not None else "RST: the unlabelled images are those of unlabelled.npz."
 
 
 class DefencesWithRST(Experiment):

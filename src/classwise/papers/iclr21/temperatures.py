@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -13,6 +14,8 @@ from classwise.attacks.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.iclr21.variants import note as stand_in
+from classwise.papers.iclr21.variants import variants
 from classwise.papers.kdd21.attacks import DEFENCES, PGD
 from classwise.papers.kdd21.temperature import tpgd
 from classwise.papers.resampling import Resampled
@@ -57,17 +60,24 @@ def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list
     return parts
 
 
-class TemperatureAblation(Experiment):
-    """iclr21 Table 4: changes of robustness over 1/T; RST is left out, its unlabelled images are not at hand."""
+class _Temperatures(Experiment):
+    """Some models over 1/T."""
 
-    item = "iclr21/T4"
-    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
-    temperatures: ClassVar[Sequence[float]] = (2, 3, 4, 7, 10)
+    temperatures: ClassVar[Sequence[float]]
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
+    @abstractmethod
     def models(self, bench: Bench) -> Mapping[str, Trained]:
         """What is attacked, the model that the others are compared with first."""
-        return {name: bench.trained(recipe) for name, recipe in self.recipes.items()}
+
+    @abstractmethod
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """The tests, and what this scale cannot speak about."""
+
+    def note(self, bench: Bench) -> str:
+        """What else to say of the models."""
+        del bench
+        return ""
 
     def run(self, bench: Bench) -> Findings:
         """The grid on each model, paired with PGD."""
@@ -81,6 +91,7 @@ class TemperatureAblation(Experiment):
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
         note = "Small: 95 % intervals. Best 1/T: "
         note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
+        note = f"{note} {self.note(bench)}".strip()
         tests, beyond = self.claims(tables, bench.scale)
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
@@ -89,11 +100,26 @@ class TemperatureAblation(Experiment):
             beyond=beyond,
         )
 
+
+class TemperatureAblation(_Temperatures):
+    """iclr21 Table 4: changes of robustness over 1/T, of four defences."""
+
+    item = "iclr21/T4"
+    temperatures = (2, 3, 4, 7, 10)
+
+    def models(self, bench: Bench) -> Mapping[str, Trained]:
+        """Madry's model first."""
+        return variants(bench)
+
+    def note(self, bench: Bench) -> str:
+        """What stands in for RST's unlabelled images."""
+        return stand_in(bench)
+
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """C11: Madry's model is the least sensitive; C12: class 4 loses at every 1/T."""
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         _, *others = tables.values()
-        estimand = "largest drop of the total over 1/T: TRADES and MART minus Madry's model"
+        estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
         tests = [Test(claim="iclr21/C11", estimand=estimand, parts=dropped_more(tables, attacks))]
         if scale.data != CIFAR:
             return tests, other_data("iclr21/C12", scale)
@@ -104,16 +130,19 @@ class TemperatureAblation(Experiment):
         ]
         return [
             *tests,
-            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES and MART, every 1/T", parts=parts),
+            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES, MART and RST, every 1/T", parts=parts),
         ], {}
 
 
-class TemperatureGrid(TemperatureAblation):
+class TemperatureGrid(_Temperatures):
     """kdd21 section 5: the grid of 1/T, and the best of it for each defence."""
 
     item = "kdd21/E6"
-    recipes = DEFENCES
     temperatures = TEMPERATURES
+
+    def models(self, bench: Bench) -> Mapping[str, Trained]:
+        """The defences of kdd21/T3."""
+        return {name: bench.trained(recipe) for name, recipe in DEFENCES.items()}
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
         """C12: the best temperature lowers the total of every defence."""
@@ -125,7 +154,7 @@ class TemperatureGrid(TemperatureAblation):
         return [Test(claim="kdd21/C12", estimand=estimand, parts=parts, note=note)], {}
 
 
-class SmoothLabels(TemperatureAblation):
+class SmoothLabels(_Temperatures):
     """iclr21 section 4, suggested and not done: is a model trained with smooth labels broken by Temperature-PGD?"""
 
     item = "iclr21/E5"

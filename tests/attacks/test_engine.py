@@ -11,8 +11,12 @@ from torch import Tensor, nn
 
 from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.cw import CarliniWagnerLinf
 from classwise.attacks.engine import Engine, Finished, Job, Stop
+from classwise.attacks.fab import FAB
 from classwise.attacks.losses import margin
+from classwise.attacks.nattack import NAttack
+from classwise.attacks.square import Square
 from classwise.compute import Compute, Forward
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -148,6 +152,21 @@ def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
     assert not bool(result.broken.any())
     assert bool((result.forwards >= 8).all())  # every one of the four steps was suspicious and was verified
     assert torch.equal(result.logits.argmax(1), y)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [Square(proposals=40), NAttack(steps=2, samples=8), FAB(steps=3), CarliniWagnerLinf(steps=5, searches=1)],
+    ids=lambda attack: type(attack).__name__,
+)
+def test_what_compares_logits_computes_in_float32_whatever_is_asked(
+    case: tuple[Small, Tensor, Tensor], attack: Attack
+) -> None:
+    """Square misses a third of what it can break on a robust network of MNIST where it sees coarse logits."""
+    coarse = Compute(dtype="bfloat16")
+    assert_same(evaluated(case, attack, stop="never"), evaluated(case, attack, stop="never", compute=coarse))
+    other = evaluated(case, PGD(steps=2), stop="never", compute=coarse)
+    assert not torch.equal(evaluated(case, PGD(steps=2), stop="never").x, other.x)  # it would be seen
 
 
 def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, Tensor]) -> None:

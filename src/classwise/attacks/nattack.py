@@ -52,6 +52,7 @@ class NAttack(Attack):
 
     records = ("queries",)
     norms = ("Linf",)
+    precise = True  # a step is learnt from small differences of margins
 
     @property
     def needs_reference(self) -> bool:

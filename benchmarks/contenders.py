@@ -194,6 +194,7 @@ def batchwise(attack: Perturb) -> Perturb:
 
 
 _SEARCHES = 5
+_TARGETS = 3
 
 TASKS = (
     Task("fgsm", "fgsm", 1, random=False, cheap=True),
@@ -207,16 +208,16 @@ TASKS = (
     Task("apgd-ce", "apgd-ce"),
     Task("apgd-ce-l2", "apgd-ce", norm="L2"),
     Task("apgd-dlr", "apgd-dlr", loss="dlr"),
-    Task("apgd-t", "apgd-t"),
+    Task("apgd-t", f"apgd-t:targets={_TARGETS}"),
     Task("fab", "fab:steps=20", 20, random=False),
     Task("fab-t", "fab-t:steps=20", 20, random=False),
     Task("fab-t-l2", "fab-t:steps=20", 20, "L2", random=False),
-    Task("square", "square:proposals=1000", 1000),
-    Task("square-l2", "square:proposals=1000", 1000, "L2"),
+    Task("square", "square:proposals=500", 500),
+    Task("square-l2", "square:proposals=500", 500, "L2"),
     Task("cw", "cw:steps=20", 20, random=False),
     Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
-"""9 targets for ``apgd-t`` and ``fab-t``. A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth."""
+"""A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth; `fab-t` has 9 targets."""
 
 _PGD, _APGD, _FAB_T = "pgd-20 pgd-100", "apgd-ce apgd-ce-l2 apgd-dlr", "fab-t fab-t-l2"
 _SQUARE, _ART_LOSS = "square square-l2", {"ce": "cross_entropy", "dlr": "difference_logits_ratio"}
@@ -277,14 +278,16 @@ PEERS = (
             loss_type=_ART_LOSS[g.task.loss],
         ),
     ),
-    Contender("apgd-t", "pyautoattack", "broken", lambda g: g.reference("apgd_targeted", n_target_classes=9)),
+    Contender("apgd-t", "pyautoattack", "broken", lambda g: g.reference("apgd_targeted", n_target_classes=_TARGETS)),
     Contender(
         "apgd-t",
         "torchattacks",
         "broken",
-        lambda g: g.torchattacks("APGDT", norm=g.task.norm, steps=g.steps, seed=g.seed, n_classes=g.classes),
+        lambda g: g.torchattacks("APGDT", norm=g.task.norm, steps=g.steps, seed=g.seed, n_classes=_TARGETS + 1),
     ),
-    Contender("apgd-t", "adv-lib", "broken", lambda g: g.adv_lib("apgd_targeted", g.epsilon, norm=g.p, num_targets=9)),
+    Contender(
+        "apgd-t", "adv-lib", "broken", lambda g: g.adv_lib("apgd_targeted", g.epsilon, norm=g.p, num_targets=_TARGETS)
+    ),
     Contender("fab", "pyautoattack", "broken", lambda g: g.reference("fab", targeted=False, n_iter=g.steps)),
     Contender(
         "fab",

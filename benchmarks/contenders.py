@@ -194,7 +194,7 @@ def batchwise(attack: Perturb) -> Perturb:
 
 
 _SEARCHES = 5
-_TARGETS = 3
+_TARGETS = 2
 
 TASKS = (
     Task("fgsm", "fgsm", 1, random=False, cheap=True),
@@ -210,14 +210,14 @@ TASKS = (
     Task("apgd-dlr", "apgd-dlr", loss="dlr"),
     Task("apgd-t", f"apgd-t:targets={_TARGETS}"),
     Task("fab", "fab:steps=20", 20, random=False),
-    Task("fab-t", "fab-t:steps=20", 20, random=False),
-    Task("fab-t-l2", "fab-t:steps=20", 20, "L2", random=False),
+    Task("fab-t", f"fab-t:steps=20,targets={_TARGETS}", 20, random=False),
+    Task("fab-t-l2", f"fab-t:steps=20,targets={_TARGETS}", 20, "L2", random=False),
     Task("square", "square:proposals=500", 500),
     Task("square-l2", "square:proposals=500", 500, "L2"),
     Task("cw", "cw:steps=20", 20, random=False),
     Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
-"""A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth; `fab-t` has 9 targets."""
+"""A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth."""
 
 _PGD, _APGD, _FAB_T = "pgd-20 pgd-100", "apgd-ce apgd-ce-l2 apgd-dlr", "fab-t fab-t-l2"
 _SQUARE, _ART_LOSS = "square square-l2", {"ce": "cross_entropy", "dlr": "difference_logits_ratio"}
@@ -300,19 +300,19 @@ PEERS = (
         _FAB_T,
         "pyautoattack",
         "broken",
-        lambda g: g.reference("fab", targeted=True, n_target_classes=9, n_iter=g.steps),
+        lambda g: g.reference("fab", targeted=True, n_target_classes=_TARGETS, n_iter=g.steps),
     ),
     Contender(
         _FAB_T,
         "torchattacks",
         "broken",
-        lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=g.classes, multi_targeted=True),
+        lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=_TARGETS + 1, multi_targeted=True),
     ),
     Contender(
         _FAB_T,
         "adv-lib",
         "nearest",
-        lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=9, targeted_restarts=True),
+        lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=_TARGETS, targeted_restarts=True),
     ),
     Contender(_SQUARE, "pyautoattack", "broken", lambda g: g.reference("square", n_queries=g.steps)),
     Contender(

@@ -131,8 +131,12 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
                 "tables": result.tables,
                 "figures": [(Markup(figure.svg), figure.caption) for figure in result.figures],  # noqa: S704  # ours
                 "verdicts": verdict_table(result.verdicts) if result.verdicts else None,
-                "facts": f"{len(result.runs)} trainings, {result.seconds:g} s, classwise {result.version}",
+                "facts": f"{_trainings(len(result.runs))}, {result.seconds:,.1f} s, classwise {result.version}",
             }
             for result in results
         ],
     }
+
+
+def _trainings(count: int) -> str:
+    return f"{count} training" + ("" if count == 1 else "s")

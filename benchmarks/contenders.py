@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.compute import FAST, Compute
+from classwise.compute import FAST
 from classwise.settings import make
 from classwise.threat import Norm, Threat
 
@@ -137,14 +137,13 @@ class Given:
         return batchwise(attack.perturb)
 
     def ours(self, keep: Keep) -> Perturb:
-        """With bfloat16 gradients; but for the nearest point, of which bfloat16 cannot tell on which side it is."""
-        compute = Compute(channels_last=True) if keep == "nearest" else FAST
+        """With bfloat16 gradients, where the attack itself does not ask for float32."""
         stop: Literal["broken", "never"] = "broken" if keep == "broken" else "never"
         attack, threat = (
             make(ATTACKS, self.task.spec),
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
-        return Ours(Engine(self.model, compute=compute, batch=BATCH, stop=stop, seed=self.seed), attack, threat)
+        return Ours(Engine(self.model, compute=FAST, batch=BATCH, stop=stop, seed=self.seed), attack, threat)
 
     def step(self, parts: int) -> float:
         """A part of the radius."""

@@ -105,8 +105,8 @@ def run(*, quick: bool) -> str:
     balls = f"Linf {subject().linf:.3g}, L2 {subject().l2:.3g}"
     said = (
         f"Batch {BATCH}; every library gets the images that the model has right, which a misclassified one never is. "
-        "Attacks without random draws have one seed. Ours computes gradients in bfloat16 and decides in float32; under "
-        "`nearest` all of it is float32. `last`: the last iterate is judged (of APGD: the one of highest loss); "
+        "Attacks without random draws have one seed. Ours computes gradients in bfloat16 (C&W, FAB and Square in "
+        "float32) and decides in float32. `last`: the last iterate is judged (of APGD: the one of highest loss); "
         "`broken`: any misclassified one inside the ball; `nearest`: the nearest one, whose median distance is over "
         "all those images, inf where none was found.\n"
     )

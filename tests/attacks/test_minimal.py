@@ -169,6 +169,14 @@ def test_cw_l2_is_within_two_per_cent_of_the_closed_form() -> None:
     assert 1 - 1e-5 < float(ratio.min()) <= float(ratio.max()) < 1.02
 
 
+def test_a_short_descent_of_cw_is_not_given_up_while_adam_overshoots() -> None:
+    """Its first misclassified point is too far away; it swings back for some steps before the loss falls again."""
+    model, x, y = linear(2, away=2.0)
+    attack = CarliniWagnerL2(steps=50, learning_rate=0.05, first_c=0.3, searches=1)
+    found = finished(model, attack, Threat("L2", 5.0), x, y).records["minimal_distance"]
+    assert float((found / distances(model, x, y, "L2").amin(1)).max()) < 1.05
+
+
 def test_cw_linf_comes_as_near_as_its_tau_lets_it() -> None:
     """Within a factor 1 / 0.9 as the paper has it, and within 2 % where tau shrinks slowly enough for that."""
     model, x, y = linear(2, away=2.0)

@@ -23,6 +23,8 @@ _SHRINK = 1 - 1e-6
 """Images are moved this much towards grey, so that the inverse of tanh is finite at black and at white."""
 _PATIENCE = 1 - 1e-4
 """A descent ends when its loss is not below this share of what it was a tenth of the steps ago."""
+_SHORTEST_WINDOW = 10
+"""Or so many steps ago, in short descents: a fresh Adam overshoots, and swings back."""
 _BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
 _SMALLEST_TAU = 1 / 256
 
@@ -35,7 +37,8 @@ class _CarliniWagner(Attack):
     image's ``minimal_distance``, from which accuracy at every radius follows.
 
     Args:
-        steps: the most steps of a descent; it ends sooner when it stalls, or when its loss is zero.
+        steps: the most steps of a descent; it ends sooner when its loss is zero, or has not fallen over a tenth of them
+            (10 at least).
         learning_rate: Adam's, in tanh space.
         first_c: the first weight of the hinge. It grows tenfold until one succeeds; then the middle of the largest that
             failed and the smallest that succeeded is next.
@@ -107,7 +110,7 @@ class _CarliniWagner(Attack):
         succeeded = state["succeeded"] | self.success(distance, state)
         state = {**state, "succeeded": succeeded, **minimal.remembered(state, x, distance)}
         told = minimal.told(case, x, margin)
-        check = state["descended"] % max(self.longest // 10, 1) == 0
+        check = state["descended"] % max(self.longest // 10, _SHORTEST_WINDOW) == 0
         stalled = check & (loss > state["earlier_loss"] * _PATIENCE)
         state["earlier_loss"] = torch.where(check, loss, state["earlier_loss"])
         ends = stalled | (loss <= 0) | (state["descended"] + 1 >= self.longest)

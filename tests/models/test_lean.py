@@ -193,6 +193,13 @@ class Noisy(nn.Module):
         return pooled(self.norm(x) + 0.1 * torch.randn(x.shape))
 
 
+def test_the_logits_of_a_twin_are_finer_than_bfloat16() -> None:
+    model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
+    with lean(model, FAST) as forward, torch.no_grad():
+        logits = forward(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
+    assert float((logits != logits.bfloat16()).float().mean()) > 0.9
+
+
 def test_anybody_elses_code_runs_itself() -> None:
     model = Noisy().eval()
     x = torch.rand(4, 3, 8, 8)

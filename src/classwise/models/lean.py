@@ -24,9 +24,10 @@ def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
     """The model as a function with fewer operations, for gradients with respect to images.
 
     For a network of the zoo it is a twin: normalisation behind a convolution is folded into it, and weights are cast
-    and laid out once instead of in every pass. Anybody else's model runs itself, since its Python code may do anything
-    (draw noise, count calls) that a twin would lose; so does a network whose code asks for the size of its images.
-    Of these only batch normalisation is shortened, in lower precision (`affine_norms`).
+    and laid out once instead of in every pass (of linear layers they stay in float32). Anybody else's model runs
+    itself, since its Python code may do anything (draw noise, count calls) that a twin would lose; so does a network
+    whose code asks for the size of its images. Of these only batch normalisation is shortened, in lower precision
+    (`affine_norms`).
 
     Args:
         model: in evaluation mode, frozen, and left alone while the function is used.
@@ -93,8 +94,10 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
     for module in network.modules():
         if _is_plain_norm(module):
             module.forward = _affine(module, torch.float32)  # type: ignore[assignment, method-assign]  # on the instance
-        elif type(module) in (nn.Conv2d, nn.Linear):
+        elif type(module) is nn.Conv2d:
             module.to(dtype)
+        elif type(module) is nn.Linear:  # in bfloat16 a logit has three digits, too few to tell a small gain by
+            module.forward = _in_float32(module)  # type: ignore[assignment, method-assign]  # on the instance
     compute.prepare(network.requires_grad_(requires_grad=False))
     scale = 1 / model.std if isinstance(model, Normalized) else None
     shift = -model.mean / model.std if isinstance(model, Normalized) else None
@@ -107,6 +110,11 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
         return logits.float()
 
     return run
+
+
+def _in_float32(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    usual: Callable[[Tensor], Tensor] = layer.forward
+    return lambda x: usual(x.float())
 
 
 @contextmanager

@@ -178,8 +178,23 @@ def test_leaders() -> None:
     who = front(estimate, low, high, 0.0)
     assert (who.worst[0], who.rival[0], who.labels[0, 0], who.valid[0, 0]) == (1, 2, 2, True)
     who = front(estimate, low, high, 0.0, together=4)
-    assert who.labels[0][who.valid[0]].tolist() == [2, 1, 0]  # the wider, the other, the next; 3 is far away
+    # 0.1 wide, the worst counts as 0.1 times the root of its two rivals; 0 and 2 are wider, and 3 is far away.
+    assert who.labels[0][who.valid[0]].tolist() == [2, 0]
     assert not front(estimate, low, high, 0.25, together=4).valid.any()
+
+
+@pytest.mark.parametrize("together", [1, 6])
+def test_the_worst_class_is_told_more_narrowly_than_each_of_many_rivals(together: int) -> None:
+    def due(width: float) -> list[int]:
+        estimate = np.array([0.3, *[0.32] * 4])
+        half = np.array([width, *[0.1] * 4]) / 2
+        who = front(estimate, estimate - half, estimate + half, 0.0, together)
+        return [int(label) for label in who.labels[who.valid]]
+
+    alone = together == 1
+    assert due(0.07) == [0]  # twice its width is more than theirs by far: it is drawn from alone
+    assert due(0.051) == ([0] if alone else [0, 1, 2, 3, 4])  # theirs are nearly as wide, and fill the batch
+    assert due(0.049) == ([1] if alone else [1, 2, 3, 4])
 
 
 def test_new_bounds_win_over_old_ones_that_exclude_them() -> None:

@@ -32,6 +32,9 @@ TOLERANCE_OF_MANY = 0.02
 EASE = 1e-9
 """What rounding may do to a difference of two accuracies; counts of images differ by far more."""
 
+_NEARLY = 0.75
+"""Classes whose intervals are at least this share of the width that is due for a draw are drawn from at once."""
+
 
 def log_ratio(
     broken: ArrayLike, pool: ArrayLike, drawn: ArrayLike, hits: ArrayLike, prior: tuple[ArrayLike, ArrayLike]
@@ -132,7 +135,7 @@ class Rules:
     tol: float = 0.0
     priors: tuple[tuple[float, float], ...] = ((0.5, 8.0), (0.5, 60.0))
     draw: int = 10
-    patience: float = 0.3
+    patience: float = 0.35
     together: int = 1
 
     def __post_init__(self) -> None:
@@ -178,8 +181,8 @@ class Front(NamedTuple):
     Attributes:
         worst: (...) the class of least estimate.
         rival: (...) the class of least lower bound among the others.
-        labels: (..., n) whom to attack further: the wider of these two, then the other one, then the classes of next
-            least lower bounds.
+        labels: (..., n) whom to attack further: the wider of these two, as `front` weighs them, then the classes of
+            next least lower bounds that are about as wide.
         valid: (..., n) whether the label before is meant; none is where the race is over.
     """
 
@@ -192,7 +195,9 @@ class Front(NamedTuple):
 def front(estimate: FloatArray, low: FloatArray, high: FloatArray, tol: float, together: int = 1) -> Front:
     """The classes that decide the race.
 
-    It is over when the upper bound of ``worst`` is at most the least lower bound among the others plus ``tol``.
+    It is over when the upper bound of ``worst`` is at most the least lower bound among the others plus ``tol``. All
+    others are told apart from ``worst``, so its interval is to be the narrowest: by the square root of how many still
+    contend, as a control has so many times the sample of each of k treatments (Dunnett, JASA 1955, section 6).
 
     Args:
         estimate: (..., C) accuracies; infinity for a class without images, as in the other two.
@@ -207,15 +212,13 @@ def front(estimate: FloatArray, low: FloatArray, high: FloatArray, tol: float, t
     rival = others.argmin(-1)
     top, width = _pick(high, worst), _width(low, high)
     over = top <= _pick(others, rival) + tol + EASE
-    mine_first = _pick(width, worst) >= _pick(width, rival)
-    chosen = np.where(mine_first, worst, rival)
-    if together == 1:
-        return Front(worst, rival, chosen[..., None], ~over[..., None])
     contends = (width > 0) & (others + tol + EASE < top[..., None])
-    key = np.where(contends, others, np.inf)
-    pair_key = np.where(place == chosen[..., None], -2.0, -1.0)
-    pair = (place == worst[..., None]) | (place == rival[..., None])
-    key = np.where(pair & (width > 0), pair_key, key)
+    weighed = _pick(width, worst) * np.sqrt(np.maximum(contends.sum(-1), 1))
+    due = np.where(weighed >= _pick(width, rival), worst, rival)
+    if together == 1:
+        return Front(worst, rival, due[..., None], ~over[..., None])
+    key = np.where(contends & (width >= _NEARLY * weighed[..., None]), others, np.inf)
+    key = np.where(place == due[..., None], -1.0, key)
     labels = np.argsort(key, axis=-1, kind="stable")[..., :together]
     return Front(worst, rival, labels, np.isfinite(np.take_along_axis(key, labels, -1)) & ~over[..., None])
 

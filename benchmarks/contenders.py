@@ -211,8 +211,8 @@ TASKS = (
     Task("fab", "fab:steps=20", 20, random=False),
     Task("fab-t", f"fab-t:steps=20,targets={_TARGETS}", 20, random=False),
     Task("fab-t-l2", f"fab-t:steps=20,targets={_TARGETS}", 20, "L2", random=False),
-    Task("square", "square:proposals=500", 500),
-    Task("square-l2", "square:proposals=500", 500, "L2"),
+    Task("square", "square:proposals=500,rescale=true", 500),
+    Task("square-l2", "square:proposals=500,rescale=true", 500, "L2"),
     Task("cw", "cw:steps=20", 20, random=False),
     Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
@@ -313,12 +313,14 @@ PEERS = (
         "nearest",
         lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=_TARGETS, targeted_restarts=True),
     ),
-    Contender(_SQUARE, "pyautoattack", "broken", lambda g: g.reference("square", n_queries=g.steps)),
+    Contender(
+        _SQUARE, "pyautoattack", "broken", lambda g: g.reference("square", n_queries=g.steps, rescale_schedule=True)
+    ),
     Contender(
         _SQUARE,
         "torchattacks",
         "broken",
-        lambda g: g.torchattacks("Square", norm=g.task.norm, n_queries=g.steps, seed=g.seed, resc_schedule=False),
+        lambda g: g.torchattacks("Square", norm=g.task.norm, n_queries=g.steps, seed=g.seed, resc_schedule=True),
     ),
     Contender(_SQUARE, "ART", "broken", lambda g: g.art("SquareAttack", max_iter=g.steps)),
     Contender("cw", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_linf", max_iterations=g.steps)),

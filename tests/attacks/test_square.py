@@ -13,7 +13,7 @@ from torch import Tensor
 from classwise.attacks.base import Case, State
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import margin
-from classwise.attacks.square import Square, _bump, _bump_pair, _moved
+from classwise.attacks.square import SCHEDULED, Square, _bump, _bump_pair, _moved
 from classwise.compute import EXACT, Compute
 from classwise.draws import Draws
 from classwise.threat import Threat
@@ -95,6 +95,21 @@ def test_a_square_lies_anywhere_in_the_image_to_its_last_row_and_column() -> Non
     assert bool((corners.sum(1) == 1).all())  # the top left pixel of the 3 x 3 square, one of 16
     share = corners.float().mean(0)
     assert float((share - 1 / 16).abs().max()) < 5 * math.sqrt(1 / 16 * 15 / 16 / 4000)
+
+
+def test_a_short_search_goes_through_the_whole_schedule_if_rescaled() -> None:
+    """Of 100 proposals number k has the side that number 100 k has of 10,000."""
+    x = torch.full((4, 1, SIDE, SIDE), 0.5)
+    case = case_of(x, "Linf:0.1")
+    attack = Square(proposals=100, rescale=True)
+    state = attack.start(mean_of_pixels, case)
+    state |= {"x": x, "lowest": torch.zeros(4), "iteration": 1 + torch.tensor([0, 1, 10, 81])}
+    seen = attack.step(mean_of_pixels, case, state)["seen"]
+    assert [box(painted[0])[2] for painted in seen != x] == [29, 14, 7, 1]  # halved 0, 2, 4 and 9 times
+    same = Square(proposals=SCHEDULED, rescale=True)
+    assert torch.equal(
+        same.step(mean_of_pixels, case, state)["seen"], Square().step(mean_of_pixels, case, state)["seen"]
+    )
 
 
 @pytest.mark.parametrize("threat", ["Linf:0.1", "L2:0.5"])

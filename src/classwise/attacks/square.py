@@ -20,6 +20,8 @@ from classwise.settings import Count, Share, settings
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """After the proposals of these numbers (the first is number 0) the share of painted pixels is halved."""
+SCHEDULED = 10_000
+"""Proposals of the search that the milestones are made for."""
 
 
 @settings
@@ -37,8 +39,10 @@ class Square(Attack):
 
     Args:
         proposals: squares tried for each image; with the start, an image costs at most one query more.
-        p: the share of the pixels that a square covers at first, halved along `MILESTONES` whatever ``proposals`` is.
+        p: the share of the pixels that a square covers at first, halved along `MILESTONES`.
         restarts: how many starts an image gets.
+        rescale: whether the milestones shrink or grow with ``proposals``, from the `SCHEDULED` that they are made for,
+            as in the attack's own paper. A short search is stronger so. AutoAttack does not.
 
     Raises:
         UserError: under L1.
@@ -47,6 +51,7 @@ class Square(Attack):
     proposals: Count = 5000
     p: Share = 0.8
     restarts: Count = 1
+    rescale: bool = False
 
     records = ("queries",)
     norms = ("Linf", "L2")
@@ -96,11 +101,16 @@ class Square(Attack):
             "done": iteration >= self.proposals,
         }
 
+    def _phase(self, proposal: Tensor) -> Tensor:
+        """How often the share has been halved, of each row."""
+        place = proposal * SCHEDULED // self.proposals if self.rescale else proposal
+        return torch.bucketize(place, _constant(MILESTONES, place.device))
+
     def _propose(self, case: Case, best: Tensor, iteration: Tensor) -> Tensor:
         channels, height, width = best.shape[1:]
         linf = case.threat.norm == "Linf"
         sides = _sides(self.p, height, width, odd=not linf)
-        phase = torch.bucketize(iteration - 1, _constant(MILESTONES, best.device))
+        phase = self._phase(iteration - 1)
         side = _constant(sides, best.device)[phase]
         draws = case.uniform((channels + (2 if linf else 5),), iteration)
         signs = _signs(draws[:, :channels, None, None])

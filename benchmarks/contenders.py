@@ -213,7 +213,7 @@ TASKS = (
     Task("fab-t-l2", f"fab-t:steps=20,targets={_TARGETS}", 20, "L2", random=False),
     Task("square", "square:proposals=500,rescale=true", 500),
     Task("square-l2", "square:proposals=500,rescale=true", 500, "L2"),
-    Task("cw", "cw:steps=88,learning_rate=0.01", 20, random=False),
+    Task("cw", "cw:steps=44,searches=10,learning_rate=0.01", 20, random=False),
     Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
 """A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth. adv-lib's C&W for Linf tries more values of

@@ -197,7 +197,7 @@ def front(estimate: FloatArray, low: FloatArray, high: FloatArray, tol: float, t
 
     It is over when the upper bound of ``worst`` is at most the least lower bound among the others plus ``tol``. All
     others are told apart from ``worst``, so its interval is to be the narrowest: by the square root of how many still
-    contend, as a control has so many times the sample of each of k treatments (Dunnett, JASA 1955, section 6).
+    contend, as a control has so many times the sample of each of k treatments (Dunnett, JASA 1955).
 
     Args:
         estimate: (..., C) accuracies; infinity for a class without images, as in the other two.

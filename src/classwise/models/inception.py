@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, pooled, start_for_relu
@@ -51,6 +51,7 @@ class Halved(nn.Module):
         return F.avg_pool2d(x, 3, stride=2) if self.mean else F.max_pool2d(x, 3, stride=2)
 
 
+@fx.wrap
 def _at_least_three(x: Tensor) -> Tensor:
     return F.pad(x, (1, 1, 1, 1)) if min(x.shape[-2:]) < 3 else x
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeGuard
 
@@ -17,6 +17,7 @@ from classwise.models.base import Classifier
 from classwise.models.normalise import Normalized
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+_Forwards = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 
 
 @contextmanager
@@ -25,9 +26,9 @@ def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
 
     For a network of the zoo it is a twin: normalisation behind a convolution is folded into it, and weights are cast
     and laid out once instead of in every pass (of linear layers they stay in float32). Anybody else's model runs
-    itself, since its Python code may do anything (draw noise, count calls) that a twin would lose; so does a network
-    whose code asks for the size of its images. Of these only batch normalisation is shortened, in lower precision
-    (`affine_norms`).
+    itself, since its Python code may do anything (draw noise, count calls) that a twin would lose. Of these only batch
+    normalisation is shortened, in lower precision (`affine_norms`), and the last linear layer kept out of it
+    (`fine_logits`).
 
     Args:
         model: in evaluation mode, frozen, and left alone while the function is used.
@@ -37,7 +38,7 @@ def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
     if network is not None:
         yield _twin(model, network, compute)
     else:
-        with affine_norms(model):
+        with affine_norms(model), fine_logits(model):
             yield compute.forward(model)
 
 
@@ -96,8 +97,8 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
             module.forward = _affine(module, torch.float32)  # type: ignore[assignment, method-assign]  # on the instance
         elif type(module) is nn.Conv2d:
             module.to(dtype)
-        elif type(module) is nn.Linear:  # in bfloat16 a logit has three digits, too few to tell a small gain by
-            module.forward = _in_float32(module)  # type: ignore[assignment, method-assign]  # on the instance
+        elif type(module) is nn.Linear:
+            module.forward = _exact(module)  # type: ignore[assignment, method-assign]  # on the instance
     compute.prepare(network.requires_grad_(requires_grad=False))
     scale = 1 / model.std if isinstance(model, Normalized) else None
     shift = -model.mean / model.std if isinstance(model, Normalized) else None
@@ -112,9 +113,27 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
     return run
 
 
-def _in_float32(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+@contextmanager
+def fine_logits(model: nn.Module) -> Iterator[None]:
+    """Let the last linear layer run in its own precision under mixed precision too; afterwards all is as it was.
+
+    In bfloat16 a logit has three digits, too few to tell a small gain by. Taken for the last is the one that the model
+    names last; should logits come from elsewhere, nothing is lost but a little time.
+    """
+    layers = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in module.__dict__]
+    with _standing_in({layer: _exact(layer) for layer in layers[-1:]}):
+        yield
+
+
+def _exact(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """The layer's forward pass in the precision of its weights."""
     usual: Callable[[Tensor], Tensor] = layer.forward
-    return lambda x: usual(x.float())
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return usual(x.to(layer.weight.dtype))
+
+    return forward
 
 
 @contextmanager
@@ -128,13 +147,20 @@ def affine_norms(model: nn.Module) -> Iterator[int]:
     Yields:
         How many layers it changed: those that are exactly torch's own, in evaluation mode, with running statistics.
     """
-    changed = [module for module in model.modules() if _is_plain_norm(module)]
-    try:
-        for module in changed:
-            module.forward = _affine(module)  # type: ignore[assignment, method-assign]  # on the instance, for a while
+    changed: _Forwards = {module: _affine(module) for module in model.modules() if _is_plain_norm(module)}
+    with _standing_in(changed):
         yield len(changed)
+
+
+@contextmanager
+def _standing_in(forwards: _Forwards) -> Iterator[None]:
+    """Other forward passes on these very layers, for a while."""
+    try:
+        for module, forward in forwards.items():
+            module.forward = forward
+        yield
     finally:
-        for module in changed:
+        for module in forwards:
             del module.forward
 
 

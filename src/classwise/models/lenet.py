@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels
@@ -37,12 +37,11 @@ class LeNet(Classifier):
         x = _framed(x)
         x = F.max_pool2d(F.relu(self.conv1(x), inplace=True), 2)
         x = F.max_pool2d(F.relu(self.conv2(x), inplace=True), 2)
-        if x.shape[-2:] != (GRID, GRID):
-            x = F.adaptive_avg_pool2d(x, GRID)
-        x = F.relu(self.fc1(x.flatten(1)), inplace=True)
+        x = F.relu(self.fc1(F.adaptive_avg_pool2d(x, GRID).flatten(1)), inplace=True)
         return F.relu(self.fc2(x), inplace=True)
 
 
+@fx.wrap
 def _framed(x: Tensor) -> Tensor:
     rows, columns = (max(0, FRAME - size) for size in x.shape[-2:])
     if not rows and not columns:

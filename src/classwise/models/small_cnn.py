@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels
@@ -53,19 +53,24 @@ class SmallCNN(Classifier):
 
     def features(self, x: Tensor) -> Tensor:
         """The last hidden layer: (N, 200 * width)."""
-        border = 2 if min(x.shape[-2:]) < SMALL else 0
-        x = _pair(self.conv1, self.conv2, x, border)
-        x = _pair(self.conv3, self.conv4, x, border)
-        if x.shape[-2:] != (GRID, GRID):
-            x = F.adaptive_avg_pool2d(x, GRID)
-        x = F.relu(self.fc1(x.flatten(1)), inplace=True)
+        border = _border(x)
+        x = _pair(self.conv1, self.conv2, _framed(x, border))
+        x = _pair(self.conv3, self.conv4, _framed(x, border))
+        x = F.relu(self.fc1(F.adaptive_avg_pool2d(x, GRID).flatten(1)), inplace=True)
         if self.drop is not None:
             x = self.drop(x)
         return F.relu(self.fc2(x), inplace=True)
 
 
-def _pair(first: nn.Conv2d, second: nn.Conv2d, x: Tensor, border: int) -> Tensor:
-    if border:
-        x = F.pad(x, (border,) * 4)
-    x = F.relu(second(F.relu(first(x), inplace=True)), inplace=True)
-    return F.max_pool2d(x, 2)
+@fx.wrap
+def _border(x: Tensor) -> int:
+    return 2 if min(x.shape[-2:]) < SMALL else 0
+
+
+@fx.wrap
+def _framed(x: Tensor, border: int) -> Tensor:
+    return F.pad(x, (border,) * 4) if border else x
+
+
+def _pair(first: nn.Conv2d, second: nn.Conv2d, x: Tensor) -> Tensor:
+    return F.max_pool2d(F.relu(second(F.relu(first(x), inplace=True)), inplace=True), 2)

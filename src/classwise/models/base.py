@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from classwise.errors import UserError
 
@@ -82,6 +83,11 @@ def channels(count: int, width: float) -> int:
 def pooled(x: Tensor) -> Tensor:
     """The mean over the feature map: (N, F, H, W) to (N, F)."""
     return x.mean(dim=(2, 3))
+
+
+def to_grid(x: Tensor, side: int) -> Tensor:
+    """A feature map pooled to ``side`` squared: (N, F, H, W) to (N, F, side, side). One of that size stays as it is."""
+    return x if x.shape[-2:] == (side, side) else F.adaptive_avg_pool2d(x, side)
 
 
 def start_for_relu(network: nn.Module) -> None:

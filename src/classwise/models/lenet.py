@@ -7,7 +7,9 @@ from typing import ClassVar
 from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.models.base import Classifier, channels
+from classwise.models.base import Classifier, channels, to_grid
+
+fx.wrap("to_grid")  # asks for the size of its images: a step of its own in a trace
 
 GRID = 5
 """The last feature map is pooled to 5x5, its own size for 32x32 images."""
@@ -37,7 +39,7 @@ class LeNet(Classifier):
         x = _framed(x)
         x = F.max_pool2d(F.relu(self.conv1(x), inplace=True), 2)
         x = F.max_pool2d(F.relu(self.conv2(x), inplace=True), 2)
-        x = F.relu(self.fc1(F.adaptive_avg_pool2d(x, GRID).flatten(1)), inplace=True)
+        x = F.relu(self.fc1(to_grid(x, GRID).flatten(1)), inplace=True)
         return F.relu(self.fc2(x), inplace=True)
 
 

@@ -8,7 +8,9 @@ from typing import ClassVar
 from torch import Tensor, fx, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.models.base import Classifier, channels
+from classwise.models.base import Classifier, channels, to_grid
+
+fx.wrap("to_grid")  # asks for the size of its images: a step of its own in a trace
 
 GRID = 4
 """The last feature map is pooled to 4x4, its own size for 28x28 images."""
@@ -56,7 +58,7 @@ class SmallCNN(Classifier):
         border = _border(x)
         x = _pair(self.conv1, self.conv2, _framed(x, border))
         x = _pair(self.conv3, self.conv4, _framed(x, border))
-        x = F.relu(self.fc1(F.adaptive_avg_pool2d(x, GRID).flatten(1)), inplace=True)
+        x = F.relu(self.fc1(to_grid(x, GRID).flatten(1)), inplace=True)
         if self.drop is not None:
             x = self.drop(x)
         return F.relu(self.fc2(x), inplace=True)

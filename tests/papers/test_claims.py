@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.claims import Answer, Test, exactly, interval, judge, together, untestable
+from classwise.papers.claims import CORRELATION, Answer, Test, exactly, interval, judge, together, untestable
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -90,6 +91,20 @@ def test_items_corrected_together_are_as_one_item() -> None:
         for ours, theirs in zip(found, whole, strict=False):
             assert (ours.low, ours.high, ours.level) == pytest.approx((theirs.low, theirs.high, theirs.level), rel=1e-6)
         assert found[7].note == "no cats here"
+
+
+def test_a_correlation_stays_one() -> None:
+    """At its own level and when more claims stretch it; what decides is the whole interval."""
+    sure = Test(claim="kdd21/C1", estimand="rho", parts=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
+    unsure = replace(sure, parts=[normal(0.3, 0.25)])
+    alone = [verdict for test in (sure, unsure) for verdict in judge([test])]
+    assert [(one.answer, one.high) for one in alone] == [
+        ("holds", 1.0),
+        ("cannot tell", pytest.approx(0.79, abs=0.001)),
+    ]
+    for one in together(alone):
+        assert -1 <= one.low < one.value < one.high <= 1
+        assert one.limits == CORRELATION
 
 
 def test_an_interval_of_an_analysis_at_every_level() -> None:

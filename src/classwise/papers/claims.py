@@ -19,6 +19,9 @@ from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
 Answer = Literal["holds", "does not", "cannot tell"]
+Limits = tuple[float, float] | None
+CORRELATION = (-1.0, 1.0)
+"""The limits of a correlation."""
 ALPHA = 0.05
 _HALVINGS = 30
 _LEAST_LEVEL = 1e-9
@@ -36,6 +39,7 @@ class Test:
             zero. With several, each is asked at the whole level for "holds" (all must hold), and at its share of the
             level for "does not" (one is enough).
         exact: there is no sampling: the ends of the interval are the value.
+        limits: what the estimate cannot leave, such as -1 and 1 for a correlation; intervals are cut there.
         note: what a reader should know.
     """
 
@@ -46,6 +50,7 @@ class Test:
     parts: Sequence[Callable[[float], Estimate]]
     unit: str = "points"
     exact: bool = False
+    limits: Limits = None
     note: str = ""
 
     def at(self, level: float) -> tuple[Answer, Estimate]:
@@ -85,6 +90,7 @@ class Verdict:
         estimand: what was estimated.
         value: the estimate; with ``low`` and ``high``, its interval at `level`. NaN where nothing could be estimated.
         unit: of the estimate.
+        limits: what neither the value nor the interval can leave; None where nothing limits them.
         level: the error level that Holm's procedure left for it.
         p_value: before the correction.
         exact: there is no sampling.
@@ -98,6 +104,7 @@ class Verdict:
     low: float = float("nan")
     high: float = float("nan")
     unit: str = ""
+    limits: Limits = None
     level: float = ALPHA
     p_value: float = float("nan")
     exact: bool = False
@@ -160,19 +167,26 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 def _stretched(one: Verdict, level: float) -> Verdict:
     factor = two_sided_z(level) / two_sided_z(one.level)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
+    low, high = _cut(low, high, one.limits)
     return replace(one, low=low, high=high, level=level)
+
+
+def _cut(low: float, high: float, limits: Limits) -> tuple[float, float]:
+    return (low, high) if limits is None else (max(low, limits[0]), min(high, limits[1]))
 
 
 def _verdict(test: Test, level: float, p_value: float) -> Verdict:
     answer, estimate = test.at(level)
+    low, high = _cut(estimate.low, estimate.high, test.limits)
     return Verdict(
         claim=test.claim,
         answer=answer,
         estimand=test.estimand,
         value=estimate.value,
-        low=estimate.low,
-        high=estimate.high,
+        low=low,
+        high=high,
         unit=test.unit,
+        limits=test.limits,
         level=level,
         p_value=p_value,
         exact=test.exact,

@@ -301,8 +301,10 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
 
 
 def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON's null is a number that is not there."""
-    return {key: math.nan if value is None else value for key, value in plain.items()}
+    """JSON's null is a number that is not there, or no limits; a list is a pair of limits."""
+    found = {key: math.nan if value is None else value for key, value in plain.items()}
+    limits = plain.get("limits")
+    return {**found, "limits": None if limits is None else tuple(limits)}
 
 
 def _finite(value: Any) -> Any:

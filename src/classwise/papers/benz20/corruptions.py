@@ -135,6 +135,7 @@ class CorruptionsAndAttacks(Experiment):
             estimand="0.5 minus Spearman's correlation of the classes under corruptions and under PGD, both models",
             parts=parts,
             unit="",
+            limits=(ALIKE - 1, ALIKE + 1),
             note="'differently' is read as: a correlation below 0.5; noise of the images lowers it",
         )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from classwise.analysis.consistency import Consistency, ranked_alike
 from classwise.analysis.trends import trend
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
@@ -99,6 +99,7 @@ class WeakClasses(Experiment):
                     estimand="the least of Spearman's correlations of class robustness over the grid",
                     parts=[interval(robust.agreement.lowest)],
                     unit="",
+                    limits=CORRELATION,
                     note="one training of each: intervals speak of new images",
                 ),
             ),

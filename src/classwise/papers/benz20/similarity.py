@@ -13,7 +13,7 @@ from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
@@ -75,6 +75,7 @@ class SimilarityAndRobustness(Experiment):
                     estimand="minus Spearman's correlation of the greatest cosine and robust accuracy over the classes",
                     parts=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
                     unit="",
+                    limits=CORRELATION,
                     note="of one adversarial training",
                 ),
             ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.norms import norm_link, row_norms
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
@@ -50,12 +50,14 @@ class NormsAndRobustness(Experiment):
                     estimand="Spearman's correlation of robustness and norm, adversarial training",
                     parts=[interval(links["adversarial"].intervals[1])],
                     unit="",
+                    limits=CORRELATION,
                 ),
                 Test(
                     claim="iclr21/C6",
                     estimand="0.5 minus the size of Spearman's correlation of clean accuracy and norm, standard",
                     parts=[interval(weak)],
                     unit="",
+                    limits=(NONE - 1, NONE),
                     note="'no significant correlation' is read as: smaller than 0.5",
                 ),
             ),

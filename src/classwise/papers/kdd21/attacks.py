@@ -18,7 +18,7 @@ from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.papers import catalogue
-from classwise.papers.claims import Test, exactly, interval
+from classwise.papers.claims import CORRELATION, Test, exactly, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
@@ -215,6 +215,7 @@ class RankConsistency(Experiment):
                     estimand="the least of Spearman's correlations of class accuracies, four defences, three attacks",
                     parts=[interval(ours.lowest)],
                     unit="",
+                    limits=CORRELATION,
                 ),
                 Test(
                     claim="kdd21/C9",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.confusion import confused
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
@@ -36,6 +36,7 @@ class ConfusionUnderAttack(Experiment):
                 estimand="correlation of M_ij with M_ji over pairs of classes",
                 parts=[interval(found.pearson)],
                 unit="",
+                limits=CORRELATION,
             )
         ]
         beyond = {}

@@ -11,7 +11,7 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.attacks.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import CORRELATION, Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import SCALES, defended
 from classwise.papers.kdd21.temperature import grid
@@ -54,6 +54,7 @@ class SmoothVulnerableSensitive(Experiment):
                 estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
                 parts=[interval(one.vulnerable) for one in found.values()],
                 unit="",
+                limits=CORRELATION,
             ),
             Test(
                 claim="kdd21/C15",

@@ -150,6 +150,8 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
 
     for name in names:  # all of them before any work
         scale_of(name, scale)
+    if scale == "full" and device == "cpu":
+        typer.echo("full scale on a CPU: a network trains for days; see --device, or --scale laptop", err=True)
     kept = Store(store)
     results = []
     for name in names:

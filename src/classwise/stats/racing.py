@@ -123,8 +123,9 @@ class Rules:
         tol: the answer may be this much (a fraction) above the worst class.
         priors: (a, b) of each level: before and after the escalating attack has run on all survivors of a class.
         draw: how many survivors of a class are drawn at once.
-        patience: a class is escalated once this share of its pool has been drawn: about the passes of the escalating
-            attack over those of all after the first, so that draws never cost much more than it would have.
+        patience: a class is escalated once this share of its pool has been drawn. Lower, and classes are escalated
+            that a few more draws would have settled; higher, and draws are spent that escalating would have spared. The
+            default took the fewest passes over replayed races; no guarantee rests on it.
         together: how many classes are drawn from at once; 1 takes the fewest passes, more fill a device.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import typing
 from pathlib import Path
@@ -39,6 +40,15 @@ def test_each_has_a_docstring_a_finding_and_a_figure(name: str) -> None:
     assert figure.dispatch(returned) is not figure.dispatch(object), f"register a figure for {returned.__name__}"
     assert any(paper in str(inspect.getmodule(analysis).__doc__) for paper in ("kdd21", "iclr21", "benz20", "cfa23"))
     assert "Raises:" in str(analysis.__doc__) or name == "spread"
+
+
+def test_what_all_rankings_share_is_told_once() -> None:
+    one, other = outcomes(), outcomes(seed=5)
+    ranked = functools.partial(ranked_alike, {"SGD": one, "Adam": other}, resamples=20, permutations=20)
+    alike = figure(ranked(attacks={"strong": "PGD"})).svg()
+    assert "Rank correlation of the class accuracies, PGD" in alike
+    assert "SGD, PGD" not in alike
+    assert "SGD, weak" in figure(ranked()).svg()
 
 
 def findings() -> list[Finding]:

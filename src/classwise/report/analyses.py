@@ -81,7 +81,11 @@ def pairs(finding: Pairs) -> Drawing:
 def consistency(finding: Consistency) -> Drawing:
     """Spearman's correlation of every pair of rankings."""
     names = [str(name) for name in finding.accuracies.index]
-    return matrix("Rank correlation of the class accuracies", names, finding.correlations, "Spearman")
+    title = "Rank correlation of the class accuracies"
+    parts = [name.rpartition(", ") for name in names]
+    if len({(comma, attack) for _, comma, attack in parts}) == 1 and parts[0][1]:  # what is everybody's is told once
+        names, title = [model for model, _, _ in parts], f"{title}, {parts[0][2]}"
+    return matrix(title, names, finding.correlations, "Spearman")
 
 
 @figure.register

@@ -81,7 +81,8 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
         note: a line under the title.
     """
     across, upward = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    wide, left, right, top = 440.0, 44.0, 96.0, HEAD + 8
+    short = [shorten(name, 20) for name in names]
+    wide, left, right, top = 440.0, 44.0, max(96.0, *(width_of(name, 11) + 12 for name in short)), HEAD + 8
     drawing = Drawing(left + wide + right, top + SIDE + 44, title)
     drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
     columns, levels = ticks(float(across.min()), float(across.max())), ticks(0.0, float(upward.max()))
@@ -106,8 +107,7 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
         left_of, top_of = places[at]
         reading = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
         drawing.marks.append(Group([Dot(left_of, top_of, 4, "dot-main")], reading))
-        text = shorten(names[at], 14)
-        label, box = _beside(text, left_of, top_of, taken)
+        label, box = _beside(short[at], left_of, top_of, taken)
         taken.append(box)
         drawing.marks.append(label)
     return drawing

@@ -258,3 +258,19 @@ def test_a_schedule_may_sample_and_aim_from_step_to_step(tmp_path: Path) -> None
     part = f"{__name__}:TwiceAsOftenTowardTheNext"
     run = trained(tmp_path / "run", recipe="at-short", epochs=1, schedules=[part])
     assert run.recipe.schedules == ({"name": part},)
+
+
+def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mixed precision no pass of an attack runs the library's normalisation, and every pass of an update does."""
+    seen: list[tuple[bool, torch.dtype]] = []
+    usual = torch.nn.functional.batch_norm
+
+    def watched(x: torch.Tensor, *more: Any) -> torch.Tensor:
+        seen.append((more[4], x.dtype))
+        return usual(x, *more)
+
+    monkeypatch.setattr(torch.nn.functional, "batch_norm", watched)
+    changes = {**SMALL, "epochs": 1, "compute": {"dtype": "bfloat16"}}
+    train("at-short", out=tmp_path / "run", data="digits", changes=changes)
+    assert (True, torch.bfloat16) in seen
+    assert (False, torch.bfloat16) not in seen

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
 from classwise.models import build_model, load_model, save_weights
+from classwise.models.lean import affine_norms
 from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
 from classwise.storage import replacing, write_text
@@ -304,6 +306,10 @@ class Trainer:
             settings = schedule.settings(state, settings, self.epoch)
         return settings
 
+    def _borrowed(self) -> AbstractContextManager[object]:
+        """While images are crafted: normalisation that knows its weights stand still. Compiled code cannot change."""
+        return nullcontext() if self.recipe.compute.compile else affine_norms(self.model)
+
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """One step on the images of those rows: craft, update, count, average."""
         parts, model = self.parts, self.model
@@ -318,7 +324,7 @@ class Trainer:
         share = Share(self.team, len(rows))
         mine = share.of_batch(batch)
         model.train(self.recipe.craft == "train")
-        with frozen(model):
+        with frozen(model), self._borrowed():
             points = parts.objective.points(
                 self.forward, mine, parts.attack, settings, self.draws.child("craft").at(self.epoch)
             )

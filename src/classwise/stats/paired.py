@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from classwise.stats.counts import FloatArray, PairedCounts
-from classwise.stats.intervals import Estimate, Interval, sidak, two_sided_z
+from classwise.stats.intervals import Estimate, Interval, class_intervals, sidak, two_sided_z
 from classwise.stats.metrics import worst_class
 
 _HALVINGS = 60
@@ -130,19 +130,26 @@ def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDiffere
 def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
     """The worst-class accuracy of the first model minus that of the second.
 
-    The two worst classes may differ. Whatever they are, the difference lies between the least and the greatest of the
-    class differences: min p - min q <= p_k - q_k for k the worst class of q, and >= p_j - q_j for j the worst of p.
+    The two worst classes may differ. Whatever they are, min p - min q <= p_k - q_k for k the worst class of q, and
+    >= p_j - q_j for j the worst of p: bounds that are close where the models are alike. And it is between the ends of
+    the intervals of the two minima subtracted crosswise: closer where the models differ. Both are taken, and of k and j
+    only classes that may be the worst.
 
     Args:
         pairs: the four cells of each class.
-        alpha: 1 minus the coverage.
+        alpha: 1 minus the coverage; half is spent on the differences, a quarter on the accuracies of each model, each
+            simultaneous over the classes.
 
     Returns:
-        The plug-in difference, and [min_c lo_c, max_c hi_c] of simultaneous intervals: safe, and wide for many classes.
+        The plug-in difference and the stricter of the two bounds on each side.
 
     Raises:
         UserError: if no class has an image.
     """
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
-    bounds = class_differences(pairs, alpha, simultaneous=True)
-    return Estimate(value, float(np.nanmin(bounds.low)), float(np.nanmax(bounds.high)))
+    paired = class_differences(pairs, alpha / 2, simultaneous=True)
+    ours, theirs = (class_intervals(one, alpha / 4, simultaneous=True) for one in (pairs.first, pairs.second))
+    (our_low, our_high), (their_low, their_high) = ((np.nanmin(low), np.nanmin(high)) for low, high in (ours, theirs))
+    low = max(paired.low[ours.low <= our_high].min(), our_low - their_high)
+    high = min(paired.high[theirs.low <= their_high].max(), our_high - their_low)
+    return Estimate(value, float(low), float(high))

@@ -120,8 +120,8 @@ def fine_logits(model: nn.Module) -> Iterator[None]:
     In bfloat16 a logit has three digits, too few to tell a small gain by. Taken for the last is the one that the model
     names last; should logits come from elsewhere, nothing is lost but a little time.
     """
-    layers = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in module.__dict__]
-    with _standing_in({layer: _exact(layer) for layer in layers[-1:]}):
+    last = [module for module in model.modules() if type(module) is nn.Linear][-1:]
+    with _standing_in({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
         yield
 
 

@@ -74,22 +74,25 @@ SMOKE = Scale(
 )
 """About a second an experiment once its models are trained; for the tests."""
 
+_FAST = {"compute.dtype": FAST.dtype, "compute.channels_last": FAST.channels_last}
+"""Two to three times as fast as float32 on a CPU that has bfloat16."""
+
 LAPTOP = Scale(
     name="laptop",
-    about="5,000 images of CIFAR-10, a quarter-width ResNet-18 and 15 epochs: tendencies, with wide intervals",
+    about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 15 epochs in bfloat16: tendencies, with wide intervals",
     data="cifar10",
     threat="Linf:8/255",
     train=5000,
     test=1000,
     few=200,
     short=True,
-    changes={"model.width": 0.25, "epochs": 15, "data.validation": 0.06},
+    changes={"model.width": 0.25, "epochs": 15, "data.validation": 0.06, **_FAST},
 )
 """Minutes to an hour on two cores."""
 
 FASHION = Scale(
     name="laptop",
-    about="10,000 images of Fashion-MNIST, the four-layer CNN and 15 epochs: tendencies, with wide intervals",
+    about="10,000 images of Fashion-MNIST, the four-layer CNN, 15 epochs in bfloat16: tendencies, with wide intervals",
     data="fashion-mnist",
     threat="Linf:0.1",
     train=10_000,
@@ -106,6 +109,7 @@ FASHION = Scale(
         "optimizer.lr": 0.05,
         "attack.step_size": "0.25eps",
         "validation_attack.step_size": "0.25eps",
+        **_FAST,
     },
 )
 """Minutes a training on two cores, for what needs many trainings and names no class of CIFAR-10."""

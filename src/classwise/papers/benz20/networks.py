@@ -35,6 +35,7 @@ SCALES: Mapping[Name, Scale] = {
         compute=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
         changes={
             **FASHION.changes,
+            "compute.dtype": EXACT.dtype,
             "epochs": 6,
             "batch_size": 64,
             "attack.steps": 3,

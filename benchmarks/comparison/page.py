@@ -59,6 +59,8 @@ def report(*, quick: bool) -> str:
     facts = {"train": scale.train, "epochs": scale.epochs_of(EPOCHS), "warm": WARM, "late": EPOCHS - WARM}
     pages = "Page: [compare.html](defences/compare.html); every figure: [table.csv](defences/table.csv)."
     parts = ["# Every defence on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
+    if waiting := [method.name for method in METHODS if method.name not in found["pgd"].names]:
+        parts += [f"**Not run yet: {', '.join(waiting)}.**", ""]
     for suite, comparison in found.items():
         if comparison is not None:
             parts.append(_table(comparison, suite))

@@ -146,6 +146,21 @@ def test_a_comparison_claims_a_difference_only_beyond_chance(make_audit: MakeAud
     assert "No clear difference in the weakest class: 11.0 % at best , with new" in unclear
 
 
+def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """Of more methods than inks each has a row of its own, named at its left."""
+    audits = {f"method {place}": make_audit(seed=place) for place in range(6)}
+    page_of_six = compare_page(compare(audits), tmp_path / "six.html").read_text(encoding="utf-8")
+    del audits["method 5"]
+    page_of_five = compare_page(compare(audits), tmp_path / "five.html").read_text(encoding="utf-8")
+    legend = "Robust accuracy of each class, percent"
+    assert legend in page_of_five
+    assert legend not in page_of_six
+    reading = "method 1, Worst class: "
+    assert reading in page_of_six
+    assert reading not in page_of_five
+    assert "Worst class, method 1: " in page_of_five
+
+
 def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: Path) -> None:
     caution = Caution("zero-gradients", "Half of the gradients are zero.", 0.5)
     audits = {

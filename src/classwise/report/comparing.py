@@ -14,6 +14,7 @@ from classwise.report.origin import curves_around
 from classwise.report.provenance import settings_of
 from classwise.report.rendering import markup, render
 from classwise.report.sidebyside import (
+    MOST_METHODS,
     best_of,
     class_dots,
     class_table,
@@ -61,7 +62,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "sentences": sentences,
         "measures": markup(measure_dots(comparison)),
         "table": measure_table(comparison),
-        "classes": markup(class_dots(comparison)) if len(comparison.names) <= 6 else None,
+        "classes": markup(class_dots(comparison)) if len(comparison.names) <= MOST_METHODS else None,
         "class_table": class_table(comparison).first(200),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),

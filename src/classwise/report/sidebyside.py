@@ -15,20 +15,25 @@ from classwise.auditing.result import Audit
 from classwise.report import ranges, wording
 from classwise.report.drawing import Drawing
 from classwise.report.figures.dots import Value, dot_rows
+from classwise.report.inks import SERIES
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 
+MOST_METHODS = len(SERIES)
+"""Methods that inks tell apart."""
 MOST_CLASSES = 40
 """Classes in a figure: those that are lowest, or that differ most."""
 
 
 def measure_dots(comparison: Comparison) -> Drawing:
-    """Overall and worst-class accuracy of each method, with their intervals."""
-    methods = methods_of(comparison).values()
-    values = [[_value(method, name) for method in methods] for name in ("overall", "worst")]
+    """Overall and worst-class accuracy of each method, with their intervals; a row for each of more than have inks."""
+    title, sides, names = "Robust accuracy, percent", ("overall", "worst"), comparison.names
+    values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
-    return dot_rows("Robust accuracy, percent", rows, comparison.names, values, alpha=comparison.alpha)
+    if len(names) > MOST_METHODS:
+        return dot_rows(title, names, rows, values, alpha=comparison.alpha)
+    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha)
 
 
 def class_dots(comparison: Comparison) -> Drawing:

@@ -74,6 +74,7 @@ def report(*, quick: bool) -> str:
         return text
     folder.mkdir(parents=True, exist_ok=True)
     page = compare_page(found["pgd"], folder / "compare.html")
+    page.write_text(page.read_text(encoding="utf-8").replace(f"{root}/", ""), encoding="utf-8")  # not this machine's
     found["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
     (RESULTS / "defences.md").write_text(text, encoding="utf-8")
     return f"{RESULTS / 'defences.md'}, {page}\n"

@@ -78,14 +78,13 @@ def test_a_batch_holds_the_share_and_an_epoch_each_labelled_image_once(
     share: float, batch_size: int, extra: int, others: Images
 ) -> None:
     made = trainer(share, batch_size, others)
-    order, seen = torch.arange(80), []
-    for step in range(made.steps_per_epoch):
-        made.step = step
-        rows = made._rows(order, made.class_settings())
+    feed, order, seen = made.feed, torch.arange(80), []
+    for step in range(feed.steps):
+        rows = feed.rows(order, 0, step, made.class_settings())
         labelled, pseudo = rows[rows < 80], rows[rows >= 80]
         seen.append(labelled)
         assert len(pseudo) == round(len(labelled) * extra / (batch_size - extra))
-        assert step == made.steps_per_epoch - 1 or len(rows) == batch_size
+        assert step == feed.steps - 1 or len(rows) == batch_size
         assert int(pseudo.max()) < 80 + 90
     assert torch.equal(torch.cat(seen), order)
 
@@ -94,10 +93,10 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
     """TRADES on all: the loss is half the mean over labelled images and half the mean over pseudo-labelled ones."""
     made = trainer(0.5, 32, others)
     settings = made.class_settings()
-    rows = made._rows(torch.arange(80), settings)
-    batch = made._batch(rows, settings)
+    rows = made.feed.rows(torch.arange(80), 0, 0, settings)
+    batch = made.feed.batch(rows, 0, settings, 0.0)
     assert batch.y.tolist() == [*made.train.y[:16].tolist(), *((rows[16:] - 80) % 10).tolist()]
-    assert len(set(made.pool.index.tolist())) == 170  # each image draws for itself
+    assert len(set(made.feed.pool.index.tolist())) == 170  # each image draws for itself
     model = EXACT.forward(made.model)
     with frozen(made.model):
         points = made.parts.objective.points(model, batch, made.parts.attack, settings, Draws(0))

@@ -1,4 +1,4 @@
-"""The training loop: batches from the device, inner maximisation, update, per-class sums, epoch end, checkpoint."""
+"""The training loop: inner maximisation, update, per-class sums, epoch end, checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -20,25 +19,27 @@ from classwise.data import Images, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
-from classwise.models import build_model, load_model, save_weights
+from classwise.models import build_model, load_model
 from classwise.models.lean import affine_norms
 from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
-from classwise.storage import replacing, write_text
+from classwise.storage import write_text
 from classwise.team import Team, joined
 from classwise.training.averaging import Average
 from classwise.training.beginning import check_folder, check_same, model_spec, training_images, usual_threat
 from classwise.training.chronicle import epoch_rows, numbers, summary
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
+from classwise.training.feeding import Feed
 from classwise.training.folder import SCHEMA_VERSION, Run, Which
-from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.base import Step
 from classwise.training.recipe import Parts, Recipe
+from classwise.training.record import Record
 from classwise.training.reductions import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
 from classwise.training.sharing import Share, agreed, sharing_buffers, synchronised
 from classwise.training.state import load_state, save_state
-from classwise.training.unlabelled import appended, keep, pseudo_labelled
+from classwise.training.unlabelled import keep, pseudo_labelled
 from classwise.training.validating import shared_outputs, summed_up
 
 CHECKPOINT_SECONDS = 300.0
@@ -151,8 +152,7 @@ class Trainer:
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = self._split(images)
-        self.extra = None if extra is None else extra.to(self.device)
-        self.pool = self.train if self.extra is None else appended(self.train, self.extra)
+        self.feed = self._new_feed(extra)
         self.model = self._new_model(images)
         self.forward = recipe.compute.forward(self.model)
         self.optimizer = parts.optimizer.build(self.model)
@@ -164,10 +164,13 @@ class Trainer:
         self.average = Average()
         self.schedule_states = [schedule.start(self.classes) for schedule in parts.schedules]
         self.sums = self._new_sums()
-        self.rows: list[dict[str, Any]] = []
-        self.events: list[dict[str, Any]] = []
-        self.best: dict[str, float] = {}
-        self.judged: dict[str, dict[str, Tensor]] = {}
+        about = {
+            "model": model_spec(recipe, self.train),
+            "recipe": recipe.name,
+            "class_names": list(images.class_names),
+        }
+        labels = None if self.valid is None else self.valid.y
+        self.record = Record(run, parts.selection, labels, about, writes=self.team.first)
 
     def run_all(self) -> None:
         """From where the folder stands to the last epoch."""
@@ -181,18 +184,18 @@ class Trainer:
                 schedule.before_training(state, self._outputs)
                 for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
             ]
-        steps = self.steps_per_epoch
+        steps = self.feed.steps
         self.progress.begin("training", self.recipe.epochs * steps)
         self.progress.advance(self.epoch * steps + self.step)
         saved = time.monotonic()
         while self.epoch < self.recipe.epochs:
             started = time.monotonic()
             settings = self.class_settings()
-            order = self.draws.child("order").at(self.epoch).permutation(len(self.train), self.device)
+            order = self.feed.order(self.epoch)
             while self.step < steps:
                 if self.reacts:
                     settings = self.class_settings()
-                self.train_step(self._rows(order, settings), settings)
+                self.train_step(self.feed.rows(order, self.epoch, self.step, settings), settings)
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
@@ -206,40 +209,9 @@ class Trainer:
             saved = time.monotonic()
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Steps of an epoch; a last batch of a single image is left out, since it has no batch statistics."""
-        full, rest = divmod(len(self.train), self.labelled)
-        return full + (rest > 1)
-
-    @property
-    def labelled(self) -> int:
-        """Images of a full batch that come from the labelled ones, whose passes are the epochs."""
-        share = self.recipe.data.unlabelled
-        return self.recipe.batch_size - (0 if share is None else share.of(self.recipe.batch_size))
-
-    @property
     def reacts(self) -> bool:
         """Whether a schedule changes its settings within an epoch."""
         return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
-
-    def _rows(self, order: Tensor, settings: ClassSettings) -> Tensor:
-        """The images of this step: the epoch's next ones, or as many drawn by class where a schedule says how often.
-
-        Behind them come the pseudo-labelled ones, drawn evenly with replacement.
-        """
-        first = self.step * self.labelled
-        rows = order[first : first + self.labelled]
-        if settings.sampling is not None:
-            odds = settings.sampling[self.train.y].double().cumsum(0)
-            places = torch.arange(len(rows), device=self.device)
-            draws = self.draws.child("sampling").at(self.epoch).uniform(places, counter=self.step)
-            rows = torch.searchsorted(odds, draws * odds[-1], right=True).clamp_max(len(self.train) - 1)
-        if self.extra is None:
-            return rows
-        count = round(len(rows) * (self.recipe.batch_size - self.labelled) / self.labelled)
-        places = torch.arange(count, device=self.device)
-        drawn = self.draws.child("unlabelled").at(self.epoch).integers(places, (), len(self.extra), counter=self.step)
-        return torch.cat([rows, len(self.train) + drawn])
 
     def _split(self, images: Images) -> tuple[Images, Images | None]:
         """The training and the validation split, on the device; the same for the same data, share and seed."""
@@ -248,6 +220,20 @@ class Trainer:
             return images.to(self.device), None
         rest, held = stratified_split(images.y.cpu(), share, self.recipe.seed)
         return images.take(rest).to(self.device), images.take(held).to(self.device)
+
+    def _new_feed(self, extra: Images | None) -> Feed:
+        assert self.parts.threat is not None
+        share = self.recipe.data.unlabelled
+        more = 0 if share is None else share.of(self.recipe.batch_size)
+        return Feed(
+            self.train,
+            None if extra is None else extra.to(self.device),
+            self.recipe.batch_size - more,
+            more,
+            self.parts.augment,
+            self.parts.threat,
+            self.draws,
+        )
 
     def _new_model(self, images: Images) -> nn.Module:
         torch.manual_seed(self.recipe.seed)
@@ -278,8 +264,8 @@ class Trainer:
         write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n")
         held = [] if self.valid is None else self.valid.index.tolist()
         write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n")
-        if self.extra is not None:
-            keep(self.folder, self.extra)
+        if self.feed.extra is not None:
+            keep(self.folder, self.feed.extra)
         write_text(self.folder.recipe_file, self.recipe.yaml())
 
     def _environment(self) -> dict[str, Any]:
@@ -290,8 +276,8 @@ class Trainer:
             "classes": list(self.classes.names),
             "counts": {name: part.class_counts().tolist() for name, part in parts.items()},
         }
-        if self.extra is not None:
-            data["unlabelled"] = {"name": self.extra.name, "counts": self.extra.class_counts().tolist()}
+        if (extra := self.feed.extra) is not None:
+            data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
         processes = {"processes": self.team.size} if self.team.size > 1 else {}
         return {"schema_version": SCHEMA_VERSION, **environment(self.device), **processes, "data": data}
 
@@ -313,14 +299,13 @@ class Trainer:
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """One step on the images of those rows: craft, update, count, average."""
         parts, model = self.parts, self.model
-        total = self.recipe.epochs * self.steps_per_epoch
-        done = self.epoch * self.steps_per_epoch + self.step
-        progress = (done + 0.5) / total
+        done = self.epoch * self.feed.steps + self.step
+        progress = (done + 0.5) / (self.recipe.epochs * self.feed.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
         # For models that draw, such as those with dropout.
         torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
-        batch = dataclasses.replace(self._batch(rows, settings), progress=progress)
+        batch = self.feed.batch(rows, self.epoch, settings, progress)
         share = Share(self.team, len(rows))
         mine = share.of_batch(batch)
         model.train(self.recipe.craft == "train")
@@ -345,27 +330,6 @@ class Trainer:
         ]
         self.average = parts.averaging.after_step(self.average, model.state_dict(), progress)
 
-    def _batch(self, rows: Tensor, settings: ClassSettings) -> TrainingBatch:
-        """Images of those rows, augmented, with the ball of each."""
-        assert self.parts.threat is not None
-        index, y = self.pool.index[rows], self.pool.y[rows]
-        x = self.parts.augment(self.pool.x[rows], index, self.draws.child("augment").at(self.epoch))
-        x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
-        epsilon = settings.of("epsilon", y)
-        assert epsilon is not None
-        threat = self.parts.threat.with_epsilon(epsilon)
-        return TrainingBatch(x, y, index, threat, settings.of("step_size", y), self._targets(index, y, settings))
-
-    def _targets(self, index: Tensor, y: Tensor, settings: ClassSettings) -> Tensor | None:
-        """A target for each image, drawn from its class's law; -1 where the law is a zero row."""
-        law = settings.of("target", y)
-        if law is None:
-            return None
-        odds = law.double().cumsum(1)
-        draws = self.draws.child("target").at(self.epoch).uniform(index, (1,))
-        chosen = torch.searchsorted(odds, draws * odds[:, -1:], right=True).squeeze(1).clamp_max(law.shape[1] - 1)
-        return torch.where(odds[:, -1] > 0, chosen, -1)
-
     def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
         """Measure, let schedules and averager act, select, and write the epoch down."""
         measured = self.sums.signals()
@@ -375,7 +339,7 @@ class Trainer:
         began = self.epoch / self.recipe.epochs
         self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
         if self.average.news is not None:
-            self.tell(**self.average.news)
+            self.record.tell(self.epoch, **self.average.news)
         splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}, "valid": online}
         kept: dict[Which, nn.Module] = {"last": self.model}
         if self.average.weights:
@@ -389,20 +353,17 @@ class Trainer:
             for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
         ]
         for split, values in splits.items():
-            self.rows += epoch_rows(self.epoch, split, values, settings, self.classes.names)
+            self.record.rows += epoch_rows(self.epoch, split, values, settings, self.classes.names)
         for which, model in kept.items():
-            self._save(which, model)
+            self.record.keep(which, model, self.epoch)
             values = splits["valid" if which == "last" else "valid-average"]
-            self._select("best" if which == "last" else "best-average", model, values)
-        if self.team.first:
-            with replacing(self.folder.epochs_file) as temporary:
-                pd.DataFrame(self.rows).to_parquet(temporary, index=False)
-            write_text(self.folder.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
+            self.record.select("best" if which == "last" else "best-average", model, values, self.epoch)
+        self.record.write()
         begun = f"epoch {self.epoch + 1}/{self.recipe.epochs}: {seconds:.0f} s"
         self.progress.say("; ".join([begun, *summary(splits, self.classes.names, self.average.news)]))
         if isinstance(self.progress, Measured):
             rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
-            self.progress.measured(self.epoch, rate | numbers([row for row in self.rows if row["epoch"] == self.epoch]))
+            self.progress.measured(self.epoch, rate | numbers(self.record.of_epoch(self.epoch)))
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
         """Clean and robust accuracy of each class on the validation split, and what else is read.
@@ -428,29 +389,3 @@ class Trainer:
     def _save_state(self) -> None:
         if self.team.first:
             save_state(self)
-
-    def _save(self, which: Which, model: nn.Module, **more: Any) -> None:
-        if not self.team.first:
-            return
-        metadata = {"model": model_spec(self.recipe, self.train), "recipe": self.recipe.name, "epoch": self.epoch}
-        about = metadata | {"class_names": list(self.classes.names)} | more
-        save_weights(self.folder.weights_file(which), model, about)
-
-    def _select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor]) -> None:
-        rule = self.parts.selection
-        if isinstance(rule, WithinError):
-            assert self.valid is not None
-            self.judged[which], chosen = rule.judge(self.judged.get(which, {}), values["scores"], self.valid.y)
-            if chosen:
-                self._save(which, model)
-                self.tell(event="selected", which=which, score=None)
-            return
-        score = rule(values["robust"], values["count"]) if values else torch.inf
-        if score >= self.best.get(which, -torch.inf):
-            self.best[which] = score
-            self._save(which, model, score=score)
-            self.tell(event="selected", which=which, score=None if score == torch.inf else score)
-
-    def tell(self, **event: Any) -> None:
-        """Note an event of this epoch."""
-        self.events.append({"epoch": self.epoch, **event})

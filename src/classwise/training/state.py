@@ -28,10 +28,10 @@ def save_state(trainer: Trainer) -> None:
         "average": {"weights": trainer.average.weights, "facts": trainer.average.facts},
         "schedules": trainer.schedule_states,
         "sums": trainer.sums.sums,
-        "rows": trainer.rows,
-        "events": trainer.events,
-        "best": trainer.best,
-        "judged": trainer.judged,
+        "rows": trainer.record.rows,
+        "events": trainer.record.events,
+        "best": trainer.record.best,
+        "judged": trainer.record.judged,
         "processes": trainer.team.size,
     }
     with replacing(trainer.folder.state_file) as temporary:
@@ -59,7 +59,8 @@ def load_state(trainer: Trainer) -> None:
     trainer.average = Average(**state["average"])
     trainer.schedule_states = state["schedules"]
     trainer.sums.sums = state["sums"]
-    trainer.judged = state.get("judged", {})  # runs from before there was one have none
-    trainer.rows, trainer.events, trainer.best = state["rows"], state["events"], state["best"]
+    record = trainer.record
+    record.rows, record.events, record.best = state["rows"], state["events"], state["best"]
+    record.judged = state.get("judged", {})  # runs from before there was one have none
     if state.get("processes", 1) != trainer.team.size:
-        trainer.tell(event="resumed", processes=trainer.team.size)
+        record.tell(trainer.epoch, event="resumed", processes=trainer.team.size)

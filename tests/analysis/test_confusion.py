@@ -4,12 +4,22 @@ import dataclasses
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
-from classwise.analysis.confusion import confused
+from classwise.analysis.confusion import Confused, confused
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
+
+
+def of_matrix(matrix: ArrayLike, group: tuple[int, ...], resamples: int = 1000) -> Confused:
+    """Of predictions with these counts."""
+    counts = np.asarray(matrix)
+    labels, predictions = np.repeat(np.indices(counts.shape).reshape(2, -1), counts.ravel(), axis=1)
+    names = tuple(f"group {place}" for place in range(max(group) + 1))
+    table = Outcomes.from_predictions(labels, predictions, superclasses=group, superclass_names=names)
+    return confused(table, "clean", resamples=resamples)
 
 
 def test_the_matrix_by_a_loop() -> None:
@@ -48,7 +58,64 @@ def test_resamples_are_measured_as_the_matrix_is() -> None:
     assert found.pearson == pytest.approx((symmetry(confusion_rates(matrix)).pearson,) * 3)
     assert found.overlap == pytest.approx((1.0,) * 3)
     assert found.inside is not None
-    assert found.inside.share == pytest.approx((superclass_leakage(matrix, (0, 1, 1)).inside,) * 3)
+    assert found.inside.contrast == pytest.approx((1.0,) * 3)
+
+
+def test_a_few_errors_that_all_stay_inside_are_no_certainty() -> None:
+    """All 8 errors stay: no resample differs, and Wilson's interval of 8 in 8 still ends at 1 / (1 + 1.96^2 / 8)."""
+    matrix = [[4, 0, 0], [0, 0, 3], [0, 5, 0]]
+    found = of_matrix(matrix, (0, 1, 1)).inside
+    assert found is not None
+    low = 1 / (1 + 1.96**2 / 8)
+    assert found.share == pytest.approx((1, low, 1), abs=1e-4)
+    assert found.chance == superclass_leakage(matrix, (0, 1, 1)).chance == 0.5
+    assert found.excess == pytest.approx((0.5, low - 0.5, 0.5), abs=1e-4)
+
+
+def test_the_contrast_is_the_mean_rate_inside_minus_across() -> None:
+    matrix = np.array([[70, 20, 10], [6, 30, 4], [0, 1, 9]])
+    found = of_matrix(matrix, (0, 0, 1)).inside
+    assert found is not None
+    inside, across = (20 / 100 + 6 / 40) / 2, (10 / 100 + 4 / 40 + 0 / 10 + 1 / 10) / 4
+    assert found.contrast.value == pytest.approx(inside - across)
+    # Each rate is a share of its own class, so the variance is a sum over classes of multinomial ones.
+    weights = np.array([[0, 1 / 2, -1 / 4], [1 / 2, 0, -1 / 4], [-1 / 4, -1 / 4, 0]])
+    rates = matrix / matrix.sum(1, keepdims=True)
+    spread = ((rates * weights**2).sum(1) - (rates * weights).sum(1) ** 2) / matrix.sum(1)
+    assert (found.contrast.high - found.contrast.low) / 3.92 == pytest.approx(spread.sum() ** 0.5, rel=0.1)
+
+
+def test_without_a_pair_across_there_is_no_contrast() -> None:
+    found = of_matrix([[5, 2], [1, 6]], (0, 0)).inside
+    assert found is not None
+    assert np.isnan(found.contrast).all()
+
+
+@pytest.mark.parametrize("stays", [(0.9, 0.3), (0.97, 0.99)])
+def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]) -> None:
+    """Superclasses of four and six classes, whose errors stay inside with these probabilities."""
+    group = np.array([0] * 4 + [1] * 6)
+    same = group[:, None] == group[None, :]
+    error = np.linspace(0.02, 0.5, 10)
+    kept = np.array(stays)[group]
+    law = np.where(same, (error * kept / (same.sum(1) - 1))[:, None], (error * (1 - kept) / (~same).sum(1))[:, None])
+    np.fill_diagonal(law, 1 - error)
+    off = ~np.eye(10, dtype=bool)
+    share = (law * (same & off)).sum() / (law * off).sum()
+    excess = share - (error @ ((same.sum(1) - 1) / 9)) / error.sum()
+    contrast = law[same & off].mean() - law[~same].mean()
+    generator = np.random.default_rng(1)
+    hits = np.zeros(3)
+    rounds = 100
+    for _ in range(rounds):
+        matrix = np.stack([generator.multinomial(60, row) for row in law])
+        found = of_matrix(matrix, tuple(group), resamples=200).inside
+        assert found is not None
+        for place, (one, truth) in enumerate(
+            ((found.share, share), (found.excess, excess), (found.contrast, contrast))
+        ):
+            hits[place] += one.low <= truth <= one.high
+    assert (hits / rounds >= 0.88).all()  # 95 %, less three standard errors of 100 rounds
 
 
 def test_breaking_images_are_refused() -> None:

@@ -16,8 +16,9 @@ from classwise.errors import UserError
 from classwise.models import fingerprint, load_model
 from classwise.papers.benz20 import data_sets, features, long_tail, networks, plans, standard
 from classwise.papers.benz20.similarity import clean_logits
+from classwise.papers.claims import widest
 from classwise.papers.experiment import Bench, Result
-from classwise.papers.scales import MANY_TRAININGS, Scale
+from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on
 from classwise.papers.store import Store
 from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
@@ -150,10 +151,10 @@ def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
 def test_noise_alone_is_no_discrepancy() -> None:
     """Classes of the same share: the lower end is 0 in nearly all draws, whatever the plug-in says."""
     drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
-    found = [standard.widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
+    found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
     assert np.mean([one.value for one in found]) > 40
     assert np.mean([one.low > 0 for one in found]) <= 0.05
-    apart = standard.widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
+    apart = widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
     assert apart.low > 20
 
 
@@ -172,12 +173,12 @@ def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pyt
 def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
     """Only a data set's own radius, and no mirrored digits."""
     for data in data_sets.DATA_SETS[scale.name]:
-        own = data_sets.on(scale, data)
+        own = on(scale, data)
         recipe = Bench(own, Store(tmp_path / "store")).recipe("at")
         assert own.data == data
         assert (own.threat == "Linf:0.3") == (data == "mnist")
         assert recipe.threat == own.threat
-        if data in data_sets.DIGITS:
+        if data in DIGITS:
             assert recipe.data.augment in ("none", "crop")
 
 

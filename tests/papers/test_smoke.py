@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,12 @@ import pytest
 
 from classwise.errors import UserError
 from classwise.papers import EXPERIMENTS, catalogue
+from classwise.papers.claims import Answer, Verdict
 from classwise.papers.experiment import Result, run, scale_of
-from classwise.papers.page import paper_page
+from classwise.papers.page import claims_table, paper_page
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
+from classwise.report.tables import Cell
 
 from .conftest import Smoke
 
@@ -81,6 +83,14 @@ def test_the_big_table_is_what_the_outcomes_say(smoke: Smoke) -> None:
     assert row.cells[1].text == "65.5"
 
 
+def test_every_claim_of_the_papers_is_asked_somewhere(smoke: Smoke) -> None:
+    asked = {one.claim for result in smoke.results.values() for one in result.verdicts}
+    claims = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
+    assert len(claims) == 85
+    assert [claim for claim in claims if not asked & set(catalogue.same_claims(claim))] == []
+    assert asked <= set(claims)
+
+
 def test_claims_about_cifar_classes_are_not_judged_on_digits(smoke: Smoke) -> None:
     verdict = next(one for one in smoke.results["kdd21/T1"].verdicts if one.claim == "kdd21/C8")
     assert verdict.answer == "cannot tell"
@@ -96,6 +106,7 @@ def test_the_theorems_hold(smoke: Smoke) -> None:
 def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     text = paper_page(paper, smoke.store, tmp_path / "page.html").read_text(encoding="utf-8")
     items = [item for item in catalogue.items().values() if item.paper == paper]
+    assert text.index('id="claims"') < text.index('id="' + items[0].id)
     places = [text.index(f'id="{item.id}"') for item in items]
     assert places == sorted(places)
     assert len(text.encode()) < 500_000
@@ -106,7 +117,31 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     if paper == "cfa23":
         assert "<svg" in text
         assert "beta of TRADES" in text
-    paper_page(paper, None, tmp_path / "bare.html")
+    assert 'id="claims"' not in paper_page(paper, None, tmp_path / "bare.html").read_text(encoding="utf-8")
+
+
+def test_claims_in_short(smoke: Smoke) -> None:
+    """One answer with its items, several apart, and another paper's where the claim is the same."""
+
+    def answered(item: str, claim: str, answer: Answer) -> Result:
+        verdicts = (Verdict(claim=claim, answer=answer, estimand=""),)
+        return dataclasses.replace(smoke.results[item], verdicts=verdicts)
+
+    found = {
+        "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "holds")],
+        "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "holds")],
+        "kdd21/F5bc": [answered("kdd21/F5bc", "kdd21/C23", "holds"), answered("kdd21/F5bc", "kdd21/C1", "does not")],
+        "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "cannot tell")],
+        "kdd21/T1": [],
+    }
+    rows = {row.name: row for row in claims_table("kdd21", found).rows}
+    assert rows["C19"].cells[1] == Cell("holds", "kdd21/F4a, kdd21/F4b")
+    assert rows["C19"].good
+    assert rows["C23"].cells[1] == Cell("in part", "holds: kdd21/F5bc; cannot tell at this scale: kdd21/E10")
+    assert not rows["C23"].good
+    assert rows["C1"].cells[1] == Cell("not asked yet")  # of an item's results the largest scale counts alone
+    other = {row.name: row for row in claims_table("iclr21", found).rows}
+    assert other["C3"].cells[1] == rows["C19"].cells[1]
 
 
 def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +150,7 @@ def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
         scale_of("kdd21/T1", "labtop")
     with pytest.raises(UserError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"):
         scale_of("kdd21/M3", "smoke")
-    waiting = replace(catalogue.find("kdd21/T4"), id="kdd21/T9", absent="masks by hand")
+    waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", absent="masks by hand")
     monkeypatch.setattr(catalogue, "items", lambda: {waiting.id: waiting})
     with pytest.raises(UserError, match="kdd21/T9 cannot run yet; not in this version: masks by hand"):
         scale_of("kdd21/T9", "smoke")

@@ -5,6 +5,7 @@ kdd21 section 4.2 and Figure 2; iclr21 Figure 2; benz20 section 3.2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,22 +16,25 @@ from classwise.analysis.base import Finding, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry
 from classwise.stats.counts import FloatArray, IntArray, ratio
-from classwise.stats.intervals import Estimate
+from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
 
 class Inside(NamedTuple):
-    """The errors that stay inside the superclass.
+    """The errors that stay inside the superclass, and how they compare with those that leave it.
 
     Attributes:
-        share: of all errors, with its interval.
+        share: of all errors, with its interval (Wilson's: a few errors that all stay inside are no certainty).
         chance: what that share would be if every error fell on one of the other classes alike.
         excess: share minus chance, with its interval: above 0 where errors keep to the family.
+        contrast: the mean rate M_ij over the pairs of classes inside a superclass, minus that over the pairs across
+            (kdd21 claim C6), with its interval; NaN if there are no pairs of one of the two kinds.
     """
 
     share: Estimate
     chance: float
     excess: Estimate
+    contrast: Estimate
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +100,7 @@ def confused(
     found = symmetry(confusion_rates(matrix))
     superclasses, inside = outcomes.meta.superclasses, None
     if superclasses is not None:
-        share, chance = superclass_leakage(matrix, superclasses)
-        shares, chances = _leakages(drawn, np.asarray(superclasses))
-        excess = percentiles(share - chance, shares - chances, alpha)
-        inside = Inside(percentiles(share, shares, alpha), chance, excess)
+        inside = _inside(matrix, drawn, np.asarray(superclasses), alpha)
     return Confused(
         attack=outcomes.member(attack),
         class_names=outcomes.class_names,
@@ -124,10 +125,34 @@ def _symmetries(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
     return pearson, 1 - ratio(np.abs(above - below).sum(axis=1), (above + below).sum(axis=1))
 
 
-def _leakages(drawn: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
-    """`superclass_leakage` of (R, C, C) counts: the shares (R,) and their chance values."""
-    errors = drawn * ~np.eye(len(group), dtype=np.bool_)
+def _inside(matrix: IntArray, drawn: FloatArray, group: IntArray, alpha: float) -> Inside:
+    """The statements about superclasses of a matrix (C, C) and of its resamples (R, C, C).
+
+    The excess is a difference of two numbers with intervals of their own, which MOVER (Zou and Donner 2008) joins as if
+    they were independent; that the images of each class are a fixed number makes up for what they share.
+    """
+    share, chance = superclass_leakage(matrix, group)
+    wrong = int(matrix.sum() - matrix.trace())
+    low, high = (float(end) for end in wilson(np.array(round(np.nan_to_num(share) * wrong)), np.array(wrong), alpha))
+    usual = percentiles(chance, _chances(drawn, group), alpha)
+    below, above = math.hypot(share - low, usual.high - chance), math.hypot(high - share, chance - usual.low)
+    excess = Estimate(share - chance, share - chance - below, share - chance + above)
+    contrasts = _contrasts(np.concatenate([matrix[None], drawn]), group)
+    contrast = percentiles(float(contrasts[0]), contrasts[1:], alpha)
+    return Inside(Estimate(share, low, high), chance, excess, contrast)
+
+
+def _chances(drawn: FloatArray, group: IntArray) -> FloatArray:
+    """The chance values of `superclass_leakage` of (R, C, C) counts: (R,)."""
+    errors = (drawn * ~np.eye(len(group), dtype=np.bool_)).sum(axis=2)
+    chance = ratio((group[:, None] == group[None, :]).sum(axis=1) - 1, len(group) - 1)
+    return ratio(errors @ chance, errors.sum(axis=1))
+
+
+def _contrasts(counts: FloatArray, group: IntArray) -> FloatArray:
+    """The mean rate inside minus that across of (R, C, C) counts, over the pairs whose truth has images: (R,)."""
+    size = counts.sum(axis=2, keepdims=True)
+    rates, there = counts / np.maximum(size, 1), size[0] > 0
     same = group[:, None] == group[None, :]
-    chance = ratio(same.sum(axis=1) - 1, len(group) - 1)
-    total = errors.sum(axis=(1, 2))
-    return ratio((errors * same).sum(axis=(1, 2)), total), ratio(errors.sum(axis=2) @ chance, total)
+    inside, across = same & ~np.eye(len(group), dtype=np.bool_) & there, ~same & there
+    return ratio((rates * inside).sum((1, 2)), inside.sum()) - ratio((rates * across).sum((1, 2)), across.sum())

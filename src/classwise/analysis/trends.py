@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import special
 
 from classwise.analysis.base import Finding
 from classwise.errors import UserError, unknown
 from classwise.stats.counts import FloatArray, outcomes
-from classwise.stats.intervals import Estimate, checked_level
+from classwise.stats.intervals import Estimate, student
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accuracies
 from classwise.training.folder import Run
 
@@ -215,13 +214,8 @@ def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
     found = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
     for key, column in (("change", "worst"), ("change_overall", "overall")):
         steps = np.diff(frame[column].to_numpy(dtype=np.float64))
-        size = np.abs(steps)
-        reach = float("nan")
-        if len(steps) > 1:
-            quantile = special.stdtrit(len(steps) - 1, 1 - checked_level(alpha) / 2)
-            reach = float(quantile * size.std(ddof=1) / np.sqrt(len(steps)))
-        mean = float(size.mean())
-        found |= {key: mean, f"{key}_low": mean - reach, f"{key}_high": mean + reach}
+        size = student(np.abs(steps), alpha)
+        found |= {key: size.value, f"{key}_low": size.low, f"{key}_high": size.high}
         if key == "change":
             found["variance"] = float(steps.var())
     weakest = frame["worst_class"].to_numpy()

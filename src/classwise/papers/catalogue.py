@@ -197,6 +197,11 @@ def claim(name: str) -> Mapping[str, str]:
     return found
 
 
+def same_claims(name: str) -> tuple[str, ...]:
+    """The claim itself, and those of other papers that say the same."""
+    return (name, *_read("items.yaml")["same_claims"].get(name, ()))
+
+
 def present(reference: str) -> bool:
     """Whether this version has what a reference names: ``recipe trades``, ``data svhn``, ``python module:name``."""
     kind, _, name = reference.partition(" ")
@@ -246,6 +251,7 @@ def _printed(item: str) -> Mapping[str, Any]:
     return found
 
 
+@cache
 def _read(name: str) -> Mapping[str, Any]:
     text = (resources.files("classwise.papers") / name).read_text(encoding="utf-8")
     found: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, the fast one if there is

@@ -15,6 +15,8 @@ from typing import Literal
 
 import numpy as np
 
+from classwise.report import ranges
+from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -192,6 +194,20 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         exact=test.exact,
         note=test.note,
     )
+
+
+def widest(counts: ClassCounts, beyond: float = 0.0) -> Callable[[float], Estimate]:
+    """MCD in points minus some, between intervals that hold for all classes at once: noise lifts no lower end above 0.
+
+    Args:
+        counts: of the classes.
+        beyond: points.
+    """
+
+    def at(level: float) -> Estimate:
+        return Estimate(*(100 * end - beyond for end in ranges.discrepancy(counts, level)))
+
+    return at
 
 
 def exactly(value: float) -> Callable[[float], Estimate]:

@@ -24,7 +24,7 @@ from classwise.data.splits import stratified_subset
 from classwise.errors import UserError, unknown
 from classwise.papers import EXPERIMENTS, catalogue
 from classwise.papers.claims import Test, Verdict, judge, untestable
-from classwise.papers.scales import NAMES, Name, Scale
+from classwise.papers.scales import NAMES, Name, Scale, on
 from classwise.papers.store import Store, Trained
 from classwise.progress import Progress, Silent
 from classwise.report.drawing import Drawing
@@ -123,6 +123,27 @@ class Bench:
         self.device = device
         self.progress: Progress = progress or Silent()
         self.used: dict[str, str] = {}
+
+    def on_all(self, names: Sequence[str]) -> tuple[dict[str, Bench], dict[str, str]]:
+        """A bench for each data set that is there, on the same store and record; and why the others are not.
+
+        Raises:
+            UserError: if none is.
+        """
+        found, absent = dict[str, Bench](), dict[str, str]()
+        for name in names:
+            own = Bench(on(self.scale, name), self.store, device=self.device, progress=self.progress)
+            own.used = self.used
+            try:
+                _ = own.train_images, own.test_images
+            except UserError as error:
+                absent[name] = str(error)
+                self.progress.say(f"{name} is left out: {error}")
+                continue
+            found[name] = own
+        if not found:
+            raise UserError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
+        return found, absent
 
     @cached_property
     def train_images(self) -> Images:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,46 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "p"), rows, note)
 
 
+def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
+    """A row for each claim of a paper: what the paper found, and the verdicts of the items that ask it.
+
+    Args:
+        name: of the paper.
+        found: results by item, the largest scale first, which alone counts; a claim that is another paper's is judged
+            by that paper's items.
+    """
+    said: dict[str, list[tuple[str, Verdict]]] = {}
+    for item, results in found.items():
+        for one in results[0].verdicts if results else ():
+            said.setdefault(one.claim, []).append((item, one))
+    rows = []
+    for claim in catalogue.facts(name)["claims"]:
+        asked = [pair for known in catalogue.same_claims(claim["id"]) for pair in said.get(known, ())]
+        answers = {one.answer for _, one in asked}
+        rows.append(
+            Row(
+                claim["id"].partition("/")[2],
+                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _in_short(asked)],
+                weak=answers == {"does not"},
+                good=answers == {"holds"},
+            )
+        )
+    return Table("What is claimed, and what these runs say", ("claim", "what is claimed", "verdict"), rows)
+
+
+def _in_short(asked: Sequence[tuple[str, Verdict]]) -> Cell:
+    """The answers to one claim, each with the items that gave it."""
+    items: dict[str, list[str]] = {}
+    for item, one in asked:
+        items.setdefault(ANSWERS[one.answer], []).append(item)
+    if not items:
+        return Cell("not asked yet")
+    named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in items.items()}
+    if len(named) == 1:
+        return Cell(*named.popitem())
+    return Cell("in part", "; ".join(f"{answer}: {where}" for answer, where in named.items()))
+
+
 def estimate_text(one: Verdict) -> tuple[str, str]:
     """The estimate and its interval, each as text."""
     if one.value != one.value:  # NaN: nothing was estimated
@@ -91,9 +131,11 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     facts = catalogue.facts(name)
     about = facts["bibliography"]
     items = [item for item in catalogue.items().values() if item.paper == name]
-    found: dict[str, list[Result]] = {item.id: [] for item in items}
-    for result in corrected([one for item in items for one in results_of(item, store)] if store is not None else []):
-        found[result.item].append(result)
+    everything: dict[str, list[Result]] = {item: [] for item in catalogue.items()}
+    kept = [one for item in catalogue.items().values() for one in results_of(item, store)] if store is not None else []
+    for result in corrected(kept):
+        everything[result.item].append(result)
+    found = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
     done = sum(bool(results) for results in found.values())
     return {
@@ -105,6 +147,7 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
             f"{counts['missing']} that wait for something. {done} have been run."
         ),
         "population": "Intervals speak of new images of the same classes, with the trained models fixed.",
+        "claims": claims_table(name, everything) if done else None,
         "items": [_item(item, found[item.id]) for item in items],
     }
 

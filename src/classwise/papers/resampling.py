@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,3 +76,9 @@ class Resampled:
     def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
         return interval(self.estimate(statistic), scale)
+
+
+def beyond_others(change: FloatArray, classes: Sequence[int]) -> FloatArray:
+    """The mean of a change of class accuracies, (..., C), over some classes minus that over the others, (...)."""
+    others = [label for label in range(change.shape[-1]) if label not in classes]
+    return np.asarray(change[..., list(classes)].mean(axis=-1) - change[..., others].mean(axis=-1))

@@ -119,6 +119,20 @@ FULL = Scale(name="full", about="the paper's own setting", data="cifar10", threa
 
 CIFAR = "cifar10"
 """The data whose classes the papers name."""
+MNIST_RADIUS = "Linf:0.3"
+DIGITS = ("mnist", "svhn")
+"""Data whose images must not be mirrored."""
+
+
+def on(scale: Scale, data: str) -> Scale:
+    """A scale on another data set; on its own it is itself, so that the models are shared."""
+    if data == scale.data:
+        return scale
+    threat = MNIST_RADIUS if data == "mnist" else scale.threat
+    if scale.name == "laptop":
+        return replace(FASHION, data=data, threat=threat, test=5000)
+    changes = {"attack.step_size": "0.25eps", "data.augment": "crop" if data in DIGITS else "crop-flip"}
+    return replace(scale, data=data, threat=threat, changes={**scale.changes, **changes})
 
 
 def other_data(claim: str, scale: Scale) -> dict[str, str]:

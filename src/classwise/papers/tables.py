@@ -72,6 +72,12 @@ def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
     return Cell(value, f"{low} to {high}" if known else "")
 
 
+def left_out(absent: Mapping[str, str]) -> list[Table]:
+    """A table of the data sets that are not there, and why; none if all are."""
+    rows = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
+    return [Table("Data sets that were left out", ("data set", "why"), rows)] if rows else []
+
+
 def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:
     """Printed rows by some of their keys."""
     return {tuple(str(row[key]) for key in keys): row for row in rows}

@@ -54,6 +54,17 @@ def sidak(alpha: float, tests: int) -> float:
     return float(-np.expm1(np.log1p(-checked_level(alpha)) / max(tests, 1)))
 
 
+def student(values: ArrayLike, alpha: float = 0.05) -> Estimate:
+    """The mean of some numbers with Student's t interval (1908); its ends are NaN for fewer than two numbers."""
+    found = np.asarray(values, dtype=np.float64)
+    degrees = len(found) - 1
+    mean, reach = float(found.mean()), float("nan")
+    if degrees > 0:
+        quantile = special.stdtrit(degrees, 1 - checked_level(alpha) / 2)
+        reach = float(quantile * found.std(ddof=1) / np.sqrt(len(found)))
+    return Estimate(mean, mean - reach, mean + reach)
+
+
 def score_interval(proportion: ArrayLike, count: ArrayLike, quantile: ArrayLike) -> Interval:
     """Wilson's score interval of a proportion for any (also an effective) count and quantile; NaN for count 0."""
     p, n, z = (np.asarray(values, dtype=np.float64) for values in (proportion, count, quantile))

@@ -9,13 +9,11 @@ from typing import ClassVar
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
-from classwise.papers.benz20.standard import widest
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, widest
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import CIFAR, FASHION, FULL, LAPTOP, SMOKE, Name, Scale
-from classwise.papers.tables import estimate_cell
+from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
+from classwise.papers.tables import estimate_cell, left_out
 from classwise.report import ranges
 from classwise.report.analyses import figure
 from classwise.report.drawing import Drawing
@@ -26,9 +24,6 @@ DATA_SETS: Mapping[Name, Sequence[str]] = {
     "laptop": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
     "full": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
 }
-MNIST_RADIUS = "Linf:0.3"
-DIGITS = ("mnist", "svhn")
-"""Data whose images must not be mirrored."""
 DRAWN = 20
 """Up to so many classes each have a row of their own in a figure."""
 
@@ -43,17 +38,6 @@ class Pair:
     def __iter__(self) -> Iterator[tuple[str, Audit]]:
         """Both, with what they are called."""
         return iter((("standard", self.standard), ("adversarial", self.adversarial)))
-
-
-def on(scale: Scale, data: str) -> Scale:
-    """The scale on another of the data sets; on its own it is itself, so that the models are shared."""
-    if data == scale.data:
-        return scale
-    threat = MNIST_RADIUS if data == "mnist" else scale.threat
-    if scale.name == "laptop":
-        return replace(FASHION, data=data, threat=threat, test=5000)
-    changes = {"attack.step_size": "0.25eps", "data.augment": "crop" if data in DIGITS else "crop-flip"}
-    return replace(scale, data=data, threat=threat, changes={**scale.changes, **changes})
 
 
 class DataSets(Experiment):
@@ -86,9 +70,7 @@ class DataSets(Experiment):
         for attack in ("clean", "PGD"):
             heads += [f"{attack}: average", "worst class", "MCD"]
         tables = [Table("In percent and points", (*heads, "weakest"), rows, "Small: 95 % intervals for new images.")]
-        if absent:
-            reasons = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
-            tables.append(Table("Data sets that were left out", ("data set", "why"), reasons))
+        tables += left_out(absent)
         note = f"on {', '.join(found)}; one training of each model"
         return Findings(
             tables=tables,
@@ -116,19 +98,11 @@ def audited(bench: Bench) -> tuple[dict[str, Pair], dict[str, str]]:
     Raises:
         UserError: if none is.
     """
-    found, absent = dict[str, Pair](), dict[str, str]()
-    for data in DATA_SETS[bench.scale.name]:
-        own = Bench(on(bench.scale, data), bench.store, device=bench.device, progress=bench.progress)
-        try:
-            _ = own.train_images, own.test_images
-        except UserError as error:
-            absent[data] = str(error)
-            bench.progress.say(f"{data} is left out: {error}")
-            continue
-        found[data] = Pair(under_pgd(own, own.trained("standard", {"seed": 1})), under_pgd(own, own.trained("at")))
-        bench.used.update(own.used)
-    if not found:
-        raise UserError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
+    benches, absent = bench.on_all(DATA_SETS[bench.scale.name])
+    found = {
+        data: Pair(under_pgd(own, own.trained("standard", {"seed": 1})), under_pgd(own, own.trained("at")))
+        for data, own in benches.items()
+    }
     return found, absent
 
 

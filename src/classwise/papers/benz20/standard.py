@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.auditing.result import Audit
-from classwise.papers.claims import Test
+from classwise.papers.claims import Test, widest
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.resampling import Resampled
@@ -22,7 +22,7 @@ from classwise.report.drawing import Drawing
 from classwise.report.figures.dots import Value, dot_rows
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.intervals import class_intervals
 from classwise.threat import Threat
 
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
@@ -37,15 +37,6 @@ def at_radius(bench: Bench, trained: Trained, share: float) -> Audit:
     scale = replace(bench.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
     own = Bench(scale, bench.store, device=bench.device, progress=bench.progress)
     return under_pgd(own, trained)
-
-
-def widest(counts: ClassCounts) -> Callable[[float], Estimate]:
-    """MCD in points, between intervals that hold for all classes at once: noise alone lifts no lower end above 0."""
-
-    def at(level: float) -> Estimate:
-        return Estimate(*(100 * end for end in ranges.discrepancy(counts, level)))
-
-    return at
 
 
 class StandardModel(Experiment):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from classwise.auditing.result import Audit
 from classwise.papers.cfa23.methods import METHODS, NOTE, Method, audited, average, both, pair_cell, worst
 from classwise.papers.cfa23.parts import ccm, ccr
 from classwise.papers.claims import Test, exactly
@@ -24,6 +25,8 @@ LAMBDAS: Mapping[Name, Sequence[float]] = {
     "laptop": (0.3, 0.5, 0.7),
     "full": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
+LITTLE = 0.02
+"""A change of the average to which a method counts as insensitive."""
 HARD = (2, 3, 4, 5)
 """The classes of CIFAR-10 whose radius the paper finds below the usual one."""
 
@@ -81,7 +84,7 @@ class _Lambdas(Experiment):
                 note=NOTE,
             )
         ]
-        more, beyond = self.own(last, own, bench.scale)
+        more, beyond = self.own(audits, last, own, bench.scale)
         rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
         heads = (f"{self.plain}, or the number", "average / worst class")
         return Findings(
@@ -94,10 +97,11 @@ class _Lambdas(Experiment):
             beyond=beyond,
         )
 
-    def own(self, last: Mapping[str, float], run: Run, scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """Further claims, of what each class has at the end."""
-        del last, run, scale
-        return [], {}
+    @abstractmethod
+    def own(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """The other tests: of the audits by value, and of what each class has at the end of a run."""
 
 
 class MarginBase(_Lambdas):
@@ -113,10 +117,24 @@ class MarginBase(_Lambdas):
         """CCM alone."""
         return {"schedules": [ccm(value)]}
 
-    def own(self, last: Mapping[str, float], run: Run, scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C18: hard classes have a radius below the usual one at the end, the others above."""
+    def own(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C17: 0.5 is best, and little depends on the value. C18: hard classes have a radius below the usual one."""
+        others = [both(audits["0.5"], audit) for name, audit in audits.items() if name not in (self.plain, "0.5")]
+        tests = [
+            Test(claim=self.claim, estimand=estimand, parts=parts, note=NOTE)
+            for estimand, parts in (
+                ("average at 0.5 minus that at each other value", [pair.part(average, 100) for pair in others]),
+                (
+                    f"{100 * LITTLE:g} points minus the change of the average from 0.5 to each other value, either way",
+                    [pair.part(lambda a, s=s: LITTLE + s * average(a), 100) for pair in others for s in (1, -1)],  # type: ignore[misc]
+                ),
+            )
+            if parts
+        ]
         if scale.data != CIFAR:
-            return [], other_data("cfa23/C18", scale)
+            return tests, other_data("cfa23/C18", scale)
         usual = Threat.parse(str(run.recipe.threat)).epsilon
         assert isinstance(usual, float)
         sides = [(usual - e if c in HARD else e - usual) * 255 for c, e in enumerate(last.values())]
@@ -128,7 +146,7 @@ class MarginBase(_Lambdas):
             exact=True,
             note="of this one training",
         )
-        return [test], {}
+        return [*tests, test], {}
 
 
 class RegularisationBase(_Lambdas):
@@ -143,3 +161,21 @@ class RegularisationBase(_Lambdas):
     def changes(self, value: float) -> Mapping[str, Any]:
         """CCM at 0.3, and CCR."""
         return {"schedules": [ccm(0.3), ccr(value)]}
+
+    def own(
+        self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C23, its second half: hard classes have a smaller beta at the end."""
+        del run, scale
+        counts = audits[self.plain].counts("all")
+        easy = counts.accuracy > np.median(counts.accuracy)
+        beta = np.array(list(last.values()))
+        test = Test(
+            claim=self.claim,
+            estimand="mean beta at the end: classes above the median of TRADES minus the others",
+            parts=[exactly(float(beta[easy].mean() - beta[~easy].mean()))],
+            unit="",
+            exact=True,
+            note="of this one training; it holds almost by the definition of CCR",
+        )
+        return [test], {}

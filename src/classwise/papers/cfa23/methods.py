@@ -204,8 +204,12 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     return [
         Test(
             claim="cfa23/C14",
-            estimand="FRL over TRADES + EMA, best epoch: worst class gained, average lost",
-            parts=[over_ema.part(worst, 100), over_ema.part(lambda a: -average(a), 100)],
+            estimand="FRL over TRADES + EMA, best epoch: worst class gained, 2 points minus that, average lost",
+            parts=[
+                over_ema.part(worst, 100),
+                over_ema.part(lambda a: 0.02 - worst(a), 100),
+                over_ema.part(lambda a: -average(a), 100),
+            ],
             note=NOTE,
         ),
         Test(

@@ -1,52 +1,80 @@
-"""kdd21/F1: robustness of each class over the epochs."""
+"""kdd21/F1: robustness of each class over the epochs, on several data sets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
 from classwise.analysis.trends import trend
-from classwise.papers.claims import Test
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.claims import Test, widest
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.resampling import Resampled
-from classwise.papers.scales import USUAL, Name, Scale
-from classwise.papers.tables import class_table
+from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
+from classwise.papers.tables import Key, class_table, left_out
 from classwise.report.analyses import figure
+from classwise.stats.counts import ClassCounts
 
-LARGE = 0.10
-"""A large gap between classes; the paper has 40 to 50 points on CIFAR-10, and 6 on MNIST."""
+MNIST = "mnist"
+DATA_SETS: Mapping[Name, Sequence[str]] = {
+    "smoke": (SMOKE.data,),
+    "laptop": (CIFAR, MNIST),
+    "full": (CIFAR, MNIST, "svhn", "stl10", "cifar100"),
+}
+"""The paper's but ImageNet, whose models it trains in another way."""
+LARGE, VISIBLE = 10, 1
+"""A large gap between classes and a visible one, in points; the paper has 40 to 50 on CIFAR-10, and 6 on MNIST."""
+HIGH = 95
+"""The total that the paper has on MNIST at least, in percent."""
 
 
 class GapsOverEpochs(Experiment):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training."""
 
     item = "kdd21/F1"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": SMOKE,
+        "laptop": replace(LAPTOP, about=f"{LAPTOP.about}; of MNIST 10,000 images and the four-layer CNN, at 0.3"),
+        "full": replace(FULL, about="the paper's data sets but ImageNet; one that is not there is left out"),
+    }
 
     def run(self, bench: Bench) -> Findings:
-        """The validation split over the epochs, and claim C1 on the test images at the end."""
-        trained = bench.trained("at")
-        audit = under_pgd(bench, trained)
-        table = audit.outcomes
+        """The validation splits over the epochs, and claims C1 and C2 on the test images at the end."""
+        benches, absent = bench.on_all(DATA_SETS[bench.scale.name])
+        tables, figures, ends = [], [], dict[str, Outcomes]()
+        for data, own in benches.items():
+            trained = own.trained("at")
+            ends[data] = under_pgd(own, trained).outcomes
+            caption = f"{data}: the validation split; shaded from the lowest to the highest class."
+            figures.append((figure(trend({"AT": trained.run})), caption))
+            counts: dict[Key, ClassCounts] = {("AT",): ends[data].counts("PGD")}
+            tables.append(class_table(f"{data}: test images at the end, in percent", counts, ends[data].class_names))
+        tests, beyond = _asked(ends)
+        return Findings(tables=[*tables, *left_out(absent)], figures=figures, tests=tests, beyond=beyond)
+
+
+def _asked(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]]:
+    """Tests of C1 and C2 as far as there are data sets for them, and what cannot be asked."""
+    tests, beyond = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes a GPU for days"}
+    usual = {data: table for data, table in ends.items() if data != MNIST}
+    at_once = "by intervals that hold for all classes at once"
+    if usual:
+        parts = [widest(table.counts("PGD"), LARGE) for table in usual.values()]
+        note = f"on {', '.join(usual)}; 'large' is read as: more than {LARGE} points {at_once}"
+        estimand = f"MCD under PGD at the end, minus {LARGE} points"
+        tests.append(Test(claim="kdd21/C1", estimand=estimand, parts=parts, note=note))
+    else:
+        beyond["kdd21/C1"] = f"the claim is about six data sets, and this run had {MNIST} alone"
+    if MNIST in ends:
+        table = ends[MNIST]
         images = Resampled(table.correct("PGD")[None], table.labels, table.num_classes)
-        drawing = figure(trend({"AT": trained.run}))
-        data, names = bench.scale.data, table.class_names
-        return Findings(
-            tables=(class_table("Test images at the end, in percent", {("AT",): table.counts("PGD")}, names),),
-            figures=((drawing, "The validation split; shaded from the lowest to the highest class."),),
-            tests=(
-                Test(
-                    claim="kdd21/C1",
-                    estimand="MCD under PGD at the end, minus 10 points",
-                    parts=[images.part(lambda a: np.ptp(a[..., 0, :], axis=-1) - LARGE, 100)],
-                    note=f"one of the six data sets: {data}; 'large' is read as: more than 10 points",
-                ),
-            ),
-            beyond={
-                "kdd21/C2": f"the claim is about MNIST, and this scale has {data}",
-                "kdd21/C3": f"the claim is about ImageNet, and this scale has {data}",
-            },
-        )
+        total = images.part(lambda a: a[..., 0, :].mean(axis=-1) - HIGH / 100, 100)
+        note = f"'visible' is read as: more than {VISIBLE} point {at_once}"
+        estimand = f"total under PGD minus {HIGH} points; MCD minus {VISIBLE} point"
+        parts = [total, widest(table.counts("PGD"), VISIBLE)]
+        tests.append(Test(claim="kdd21/C2", estimand=estimand, parts=parts, note=note))
+    else:
+        beyond["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
+    return tests, beyond

@@ -18,9 +18,10 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
 from classwise.data import CORRUPTIONS, DATA
 from classwise.errors import UserError
+from classwise.papers import catalogue
 from classwise.settings import make
 from classwise.training.loop import train
-from classwise.training.recipe import Recipe
+from classwise.training.recipe import Recipe, recipe_names
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
@@ -39,6 +40,44 @@ def test_every_guard_has_a_page_and_a_line_of_the_index() -> None:
         assert page.startswith(f"# `{name}`\n")
         for part in ("Looks at", "Why it matters", "What to do", "Passes"):
             assert f"**{part}.** " in page, (name, part)
+
+
+def cells(page: Path, heading: str = "") -> list[list[str]]:
+    """The rows of the tables of a page, or of those below one heading."""
+    text = page.read_text(encoding="utf-8")
+    part = text.partition(f"{heading}\n")[2].partition("\n### ")[0] if heading else text
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line[:1] == "|"]
+
+
+def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
+    methods = [row for row in cells(ROOT / "docs" / "methods.md") if row[0].startswith("`")]
+    counted = {
+        name: row[4]
+        for row in cells(ROOT / "docs" / "results" / "methods.md")
+        for name in re.findall("`(.*?)`", row[0])
+    }
+    costs = {row[0].strip("`"): row[3] for row in methods if "classwise" not in row[0]}
+    assert sorted(costs) == sorted(name for name in recipe_names() if not name.endswith("-short"))
+    assert {name: cost for name, cost in costs.items() if counted[name] != cost} == {}
+    said = {word for row in methods for word in row[2].split(", ")}
+    settings = {"radius", "weight", "beta", "sampling", "target", "scale", "margin"}
+    assert said == settings | {"-", "loss", "update", "average", "network", "data", "logits"}
+
+
+def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = cells(ROOT / "docs" / "results" / "defences.md", "### Each method minus AT, in points, on the same images")[
+        2:
+    ]
+    for name, overall, _, worst, *_ in rows:
+        assert f" {name}: {overall.split()[0]}, {worst.split()[0]}" in text
+    named = {row[0].strip("`"): row[4] for row in cells(ROOT / "docs" / "methods.md") if len(row) == 6}
+    recipes = {"AT": "at", "TRADES": "trades", "FAT": "fat", "FRL": "frl", "AT + EMA": "at-ema"}
+    recipes |= {f"{base} + CFA": f"cfa-{base.lower()}" for base in ("AT", "TRADES", "FAT")}
+    for row in catalogue.printed_rows("cfa23/T1"):
+        if row["method"] in recipes:
+            average, worst = row["aa_best"]
+            assert named[recipes[row["method"]]] == f"{average:g} / {worst:g}"
 
 
 def test_every_data_set_and_corruption_is_described() -> None:

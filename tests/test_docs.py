@@ -51,11 +51,8 @@ def cells(page: Path, heading: str = "") -> list[list[str]]:
 
 def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
     methods = [row for row in cells(ROOT / "docs" / "methods.md") if row[0].startswith("`")]
-    counted = {
-        name: row[4]
-        for row in cells(ROOT / "docs" / "results" / "methods.md")
-        for name in re.findall("`(.*?)`", row[0])
-    }
+    measured = cells(ROOT / "docs" / "results" / "methods.md")
+    counted = {name: row[4] for row in measured for name in re.findall("`(.*?)`", row[0])}
     costs = {row[0].strip("`"): row[3] for row in methods if "classwise" not in row[0]}
     assert sorted(costs) == sorted(name for name in recipe_names() if not name.endswith("-short"))
     assert {name: cost for name, cost in costs.items() if counted[name] != cost} == {}
@@ -66,10 +63,8 @@ def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
 
 def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    rows = cells(ROOT / "docs" / "results" / "defences.md", "### Each method minus AT, in points, on the same images")[
-        2:
-    ]
-    for name, overall, _, worst, *_ in rows:
+    compared = cells(ROOT / "docs/results/defences.md", "### Each method minus AT, in points, on the same images")
+    for name, overall, _, worst, *_ in compared[2:]:
         assert f" {name}: {overall.split()[0]}, {worst.split()[0]}" in text
     named = {row[0].strip("`"): row[4] for row in cells(ROOT / "docs" / "methods.md") if len(row) == 6}
     recipes = {"AT": "at", "TRADES": "trades", "FAT": "fat", "FRL": "frl", "AT + EMA": "at-ema"}

@@ -91,7 +91,8 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
             said.setdefault(one.claim, []).append((item, one))
     rows = []
     for claim in catalogue.facts(name)["claims"]:
-        asked = [pair for known in catalogue.same_claims(claim["id"]) for pair in said.get(known, ())]
+        judged = [pair for known in catalogue.same_claims(claim["id"]) for pair in said.get(known, ())]
+        asked = [(item, one) for item, one in judged if one.estimand] or judged  # what was estimated comes first
         answers = {one.answer for _, one in asked}
         rows.append(
             Row(
@@ -114,7 +115,7 @@ def _in_short(asked: Sequence[tuple[str, Verdict]]) -> Cell:
     named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in items.items()}
     if len(named) == 1:
         return Cell(*named.popitem())
-    return Cell("in part", "; ".join(f"{answer}: {where}" for answer, where in named.items()))
+    return Cell("; ".join(named), "; ".join(f"{answer}: {where}" for answer, where in named.items()))
 
 
 def estimate_text(one: Verdict) -> tuple[str, str]:

@@ -73,10 +73,15 @@ class _AlongAttack(Experiment):
         found = _beside(parts, [line.title for line in self.lines])
         table = Table(
             "Of how many test images it is true",
-            ("images", "of the test set", "percent", f"variance of the confidences, {self.lines[0].title}"),
+            (
+                "images",
+                "of the test set",
+                "percent",
+                f"variance, thousandths, {self.lines[0].title}",
+            ),
             [_share_row(words, where, rows[0]) for words, where in self.shares(arises, converse)],
             "Small: 95 % intervals for new images. The variance is that of the attacked images' confidences, 0 to "
-            f"{(found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.2g}.",
+            f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
         )
         caption = f"{told} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
         return Findings(tables=(table,), figures=((figure(found), caption),), tests=self.claims(right, rows, bench))
@@ -209,5 +214,5 @@ def _beside(parts: Sequence[Steps], titles: Sequence[str]) -> Steps:
 
 def _share_row(words: str, where: BoolArray, rows: pd.DataFrame) -> Row:
     values: Any = rows["confidence_variance"].to_numpy(dtype=np.float64)[where]
-    sharp = estimate_cell(mean(values), 1, 4) if len(values) > 1 else Cell(NONE)
+    sharp = estimate_cell(mean(values), 1000, 2) if len(values) > 1 else Cell(NONE)
     return Row(words, [Cell(f"{int(where.sum())} of {len(where)}"), estimate_cell(share(where)), sharp])

@@ -16,11 +16,9 @@ from classwise.errors import UserError
 from classwise.models import fingerprint, load_model
 from classwise.papers.benz20 import data_sets, features, long_tail, networks, plans, standard
 from classwise.papers.benz20.similarity import clean_logits
-from classwise.papers.claims import widest
 from classwise.papers.experiment import Bench, Result
 from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on
 from classwise.papers.store import Store
-from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
 
 from .conftest import Smoke
@@ -84,13 +82,6 @@ def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFac
     assert found[0].digest() == bench.recipe("at").digest()
 
 
-def test_metrics_of_class_accuracies() -> None:
-    accuracy = np.array([[0.2, 0.5, 0.8], [0.4, 0.4, 0.1]])
-    assert long_tail.average(accuracy) == pytest.approx([0.5, 0.3])
-    assert long_tail.worst(accuracy) == pytest.approx([0.2, 0.1])
-    assert long_tail.discrepancy(accuracy) == pytest.approx([0.6, 0.3])
-
-
 def test_changes_are_against_the_plain_model(smoke: Smoke) -> None:
     result = smoke.results["benz20/P3.7"]
     plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
@@ -146,16 +137,6 @@ def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
     averages = [float(row.cells[0].text) for row in rows]
     assert len(rows) == 1 + len(standard.RADII)
     assert averages == sorted(averages, reverse=True)
-
-
-def test_noise_alone_is_no_discrepancy() -> None:
-    """Classes of the same share: the lower end is 0 in nearly all draws, whatever the plug-in says."""
-    drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
-    found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
-    assert np.mean([one.value for one in found]) > 40
-    assert np.mean([one.low > 0 for one in found]) <= 0.05
-    apart = widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
-    assert apart.low > 20
 
 
 def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:

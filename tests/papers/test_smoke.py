@@ -120,6 +120,9 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     assert 'id="claims"' not in paper_page(paper, None, tmp_path / "bare.html").read_text(encoding="utf-8")
 
 
+HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("cannot tell", ""))
+
+
 def test_claims_in_short(smoke: Smoke) -> None:
     """One answer with its items, several apart, and another paper's where the claim is the same."""
 
@@ -127,12 +130,15 @@ def test_claims_in_short(smoke: Smoke) -> None:
         verdicts = (Verdict(claim=claim, answer=answer, estimand=estimand),)
         return dataclasses.replace(smoke.results[item], verdicts=verdicts)
 
+    half, other_half = (answered("kdd21/F2", "kdd21/C6", said, of) for said, of in HALVES)
+    two_halves = dataclasses.replace(half, verdicts=(*half.verdicts, *other_half.verdicts))
     found = {
         "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "holds")],
         "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "holds")],
         "kdd21/F5bc": [answered("kdd21/F5bc", "kdd21/C23", "holds"), answered("kdd21/F5bc", "kdd21/C1", "does not")],
         "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "cannot tell")],
         "kdd21/T1": [],
+        "kdd21/F2": [two_halves],
         "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "cannot tell", estimand="")],  # it only says who asks
     }
     rows = {row.name: row for row in claims_table("kdd21", found).rows}
@@ -141,6 +147,7 @@ def test_claims_in_short(smoke: Smoke) -> None:
     both = "holds: kdd21/F5bc; cannot tell at this scale: kdd21/E10"
     assert rows["C23"].cells[1] == Cell("holds; cannot tell at this scale", both)
     assert not rows["C23"].good
+    assert not rows["C6"].good  # what an item that asks one half cannot say of the other counts
     assert rows["C1"].cells[1] == Cell("not asked yet")  # of an item's results the largest scale counts alone
     other = {row.name: row for row in claims_table("iclr21", found).rows}
     assert other["C3"].cells[1] == rows["C19"].cells[1]

@@ -15,13 +15,13 @@ from typing import Literal
 
 import numpy as np
 
-from classwise.report import ranges
-from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
 Answer = Literal["holds", "does not", "cannot tell"]
 Limits = tuple[float, float] | None
+Part = Callable[[float], Estimate]
+"""From an error level to an estimate with its interval."""
 CORRELATION = (-1.0, 1.0)
 """The limits of a correlation."""
 ALPHA = 0.05
@@ -49,7 +49,7 @@ class Test:
 
     claim: str
     estimand: str
-    parts: Sequence[Callable[[float], Estimate]]
+    parts: Sequence[Part]
     unit: str = "points"
     exact: bool = False
     limits: Limits = None
@@ -67,7 +67,9 @@ class Test:
         shared = [part(level / len(self.parts)) for part in self.parts]
         refuting = min(shared, key=lambda estimate: estimate.high)
         never = self.exact and lowest.low <= 0  # what is known without error and is not above zero does not hold
-        return ("does not", refuting) if refuting.high < 0 or never else ("cannot tell", lowest)
+        if refuting.high < 0 or never:
+            return "does not", refuting
+        return "cannot tell", lowest if lowest.high >= 0 else refuting
 
     def level(self) -> float:
         """The smallest error level at which it can tell: its p-value; 1 if it cannot at any."""
@@ -196,21 +198,7 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
     )
 
 
-def widest(counts: ClassCounts, beyond: float = 0.0) -> Callable[[float], Estimate]:
-    """MCD in points minus some, between intervals that hold for all classes at once: noise lifts no lower end above 0.
-
-    Args:
-        counts: of the classes.
-        beyond: points.
-    """
-
-    def at(level: float) -> Estimate:
-        return Estimate(*(100 * end - beyond for end in ranges.discrepancy(counts, level)))
-
-    return at
-
-
-def exactly(value: float) -> Callable[[float], Estimate]:
+def exactly(value: float) -> Part:
     """A number that is known without error, at any level."""
 
     def at(level: float) -> Estimate:
@@ -220,7 +208,7 @@ def exactly(value: float) -> Callable[[float], Estimate]:
     return at
 
 
-def interval(estimate: Estimate, scale: float = 1.0) -> Callable[[float], Estimate]:
+def interval(estimate: Estimate, scale: float = 1.0) -> Part:
     """What an analysis estimated, with its 95 % interval, at any level; times ``scale`` (100 for points).
 
     Value +- r: r is the larger of the two distances to the interval's ends, scaled to the level by the normal

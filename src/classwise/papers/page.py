@@ -92,7 +92,8 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
     rows = []
     for claim in catalogue.facts(name)["claims"]:
         judged = [pair for known in catalogue.same_claims(claim["id"]) for pair in said.get(known, ())]
-        asked = [(item, one) for item, one in judged if one.estimand] or judged  # what was estimated comes first
+        asking = {item for item, one in judged if one.estimand}  # the others only say who asks
+        asked = [(item, one) for item, one in judged if item in asking or not asking]
         answers = {one.answer for _, one in asked}
         rows.append(
             Row(

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.errors import UserError
-from classwise.papers.claims import interval
-from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes
+from classwise.papers.claims import Part, interval
+from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
 from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies
 
 Statistic = Callable[[FloatArray], FloatArray]
@@ -47,7 +48,7 @@ class Resampled:
         count = np.bincount(index, minlength=num_classes)
         for label in np.flatnonzero(count == 0)[:1]:
             raise UserError(f"class {label} has no image; resampling needs one of each class")
-        self.count = count
+        self.count, self.right, self.labels = count, right, index
         self.accuracy = np.stack([ClassCounts.from_labels(index, row, num_classes).accuracy for row in right])
         self.resampled = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)
 
@@ -73,9 +74,17 @@ class Resampled:
         changed[np.arange(rows * classes), row, label] += inwards / self.count[label]
         return float(np.abs(statistic(changed) - value).max())
 
-    def part(self, statistic: Statistic, scale: float = 1.0) -> Callable[[float], Estimate]:
+    def part(self, statistic: Statistic, scale: float = 1.0) -> Part:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
         return interval(self.estimate(statistic), scale)
+
+    def worst(self, first: int = 0, second: int = 1) -> Part:
+        """The worst class of a row minus that of another, in points, which may be two classes.
+
+        Not by resampling: a minimum over many low classes is lower by chance than one over few.
+        """
+        pairs = PairedCounts.from_labels(self.labels, self.right[first], self.right[second], len(self.count))
+        return lambda level: Estimate(*(100 * end for end in difference_of_minima(pairs, level)))
 
 
 def beyond_others(change: FloatArray, classes: Sequence[int]) -> FloatArray:

@@ -9,7 +9,8 @@ from typing import ClassVar
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
 from classwise.auditing.result import Audit
-from classwise.papers.claims import Test, widest
+from classwise.papers.bounds import widest
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale

@@ -16,7 +16,8 @@ from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.data.images import Images
 from classwise.papers.benz20.standard import class_dots
-from classwise.papers.claims import Test, widest
+from classwise.papers.bounds import widest
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale

@@ -76,7 +76,7 @@ class SimilarityAndRobustness(Experiment):
                     parts=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
                     unit="",
                     limits=CORRELATION,
-                    note="of one adversarial training",
+                    note="of one adversarial training; the greatest, where the plan may mean the average cosine",
                 ),
             ),
         )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
-
 from classwise.auditing.result import Audit
-from classwise.papers.claims import Test, widest
+from classwise.papers.bounds import wider, widest
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
@@ -21,7 +19,7 @@ from classwise.report.analyses import ROWS
 from classwise.report.drawing import Drawing
 from classwise.report.figures.dots import Value, dot_rows
 from classwise.report.tables import Cell, Row, Table
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.threat import Threat
 
@@ -58,9 +56,7 @@ class StandardModel(Experiment):
         drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(bench, bench.trained("at")).outcomes
-        correct = [table.correct("clean"), audits[judged].outcomes.correct("PGD")]
-        correct += [adversarial.correct("clean"), adversarial.correct("PGD")]
-        images = Resampled(np.stack(correct), table.labels, table.num_classes)
+        smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
         rows = [
             Row(name, [estimate_cell(ranges.macro(one)), estimate_cell(ranges.discrepancy(one)), _spread(one)])
             for name, one in counts.items()
@@ -87,7 +83,7 @@ class StandardModel(Experiment):
                     claim="benz20/C3",
                     estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
                     f"{shown[1]}, adversarial clean",
-                    parts=[images.part(_larger(place), 100) for place in range(3)],
+                    parts=[wider(adversarial.counts("PGD"), one) for one in smaller],
                     note="the standard model is judged where its average is nearest 50 percent",
                 ),
             ),
@@ -103,10 +99,6 @@ def name_of(scale: Scale, share: float) -> str:
 
 def _spread(counts: ClassCounts) -> Cell:
     return estimate_cell(ranges.variance(counts), 1e4)
-
-
-def _larger(place: int) -> Callable[[FloatArray], FloatArray]:
-    return lambda a: np.asarray(np.ptp(a[..., 3, :], axis=-1) - np.ptp(a[..., place, :], axis=-1))
 
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:

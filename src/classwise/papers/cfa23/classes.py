@@ -134,9 +134,10 @@ class TinyImageNet(Experiment):
         methods = at_scale(self.methods, bench.scale)
         audits = audited(bench, methods)
         parts = [
-            both(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]).part(metric, 100)
+            part
             for base in BASES[bench.scale.name]
-            for metric in (average, worst_fifth)
+            for pair in [both(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
+            for part in (average(pair), pair.part(worst_fifth, 100))
         ]
         test = Test(
             claim="cfa23/C21",

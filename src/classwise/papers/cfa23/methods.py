@@ -10,7 +10,7 @@ import numpy as np
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
-from classwise.papers.claims import Test
+from classwise.papers.claims import Part, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
@@ -18,7 +18,7 @@ from classwise.papers.store import Trained
 from classwise.report import ranges, wording
 from classwise.report.tables import Cell, Row, Table
 from classwise.settings import Spec
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Which
 
@@ -166,7 +166,7 @@ def _tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> lis
         return both(audits[one, kind], audits[other, kind], attack)
 
     beats = [
-        paired(f"{base} + CFA", other, kind).part(metric, 100)
+        metric(paired(f"{base} + CFA", other, kind))
         for base in bases
         for other in (base, f"{base} + EMA")
         for kind in CHOSEN
@@ -182,13 +182,13 @@ def _tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> lis
         Test(
             claim="cfa23/C12",
             estimand="clean average of the plain method minus that of CFA, best epoch, each base",
-            parts=[paired(base, f"{base} + CFA", "best", "clean").part(average, 100) for base in bases],
+            parts=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
             note=NOTE,
         ),
         *frl_tests(audits),
     ]
     if "FAT" in bases:
-        falls = [paired(other, "FAT", "best").part(worst, 100) for other in ("AT", "TRADES")]
+        falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
         estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
         tests.append(Test(claim="cfa23/C13", estimand=estimand, parts=falls, note=NOTE))
     return tests
@@ -196,36 +196,33 @@ def _tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> lis
 
 def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     """C14 and C15: what FRL gains over TRADES + EMA and costs, and TRADES + CFA beside it."""
-    over_ema, over_frl = (
-        both(audits[one, "best"], audits[other, "best"])
-        for one, other in (("FRL", "TRADES + EMA"), ("TRADES + CFA", "FRL + EMA"))
-    )
-    last = both(audits["FRL + EMA", "last"], audits["TRADES + CFA", "last"])
+
+    def paired(one: str, other: str, kind: str = "best") -> Resampled:
+        return both(audits[one, kind], audits[other, kind])
+
+    over_frl = paired("TRADES + CFA", "FRL + EMA")
+    pairs = (("FRL", "TRADES + EMA"), ("FRL + EMA", "TRADES + EMA"))
     return [
         Test(
             claim="cfa23/C14",
-            estimand="FRL over TRADES + EMA, best epoch: worst class gained, 2 points minus that, average lost",
-            parts=[
-                over_ema.part(worst, 100),
-                over_ema.part(lambda a: 0.02 - worst(a), 100),
-                over_ema.part(lambda a: -average(a), 100),
-            ],
-            note=NOTE,
+            estimand="FRL and FRL + EMA over TRADES + EMA, best epoch: worst class gained, average lost",
+            parts=[part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))],
+            note=f"{NOTE}; that the gain is under 2 points is not asked: no test of this size could tell",
         ),
         Test(
             claim="cfa23/C15",
             estimand="TRADES + CFA over FRL + EMA: average and worst, best epoch; the other way: worst, last epoch",
-            parts=[over_frl.part(average, 100), over_frl.part(worst, 100), last.part(worst, 100)],
+            parts=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
             note=NOTE,
         ),
     ]
 
 
-def average(accuracy: FloatArray) -> FloatArray:
-    """The average of the first row minus that of the second."""
-    return np.asarray(accuracy[..., 0, :].mean(axis=-1) - accuracy[..., 1, :].mean(axis=-1))
+def average(pair: Resampled) -> Part:
+    """The average of the first row minus that of the second, in points."""
+    return pair.part(lambda a: a[..., 0, :].mean(axis=-1) - a[..., 1, :].mean(axis=-1), 100)
 
 
-def worst(accuracy: FloatArray) -> FloatArray:
-    """The worst class of the first row minus that of the second."""
-    return np.asarray(accuracy[..., 0, :].min(axis=-1) - accuracy[..., 1, :].min(axis=-1))
+def worst(pair: Resampled) -> Part:
+    """The worst class of the first row minus that of the second, in points."""
+    return pair.worst()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
+from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import (
     BASES,
     METHODS,
@@ -20,11 +21,10 @@ from classwise.papers.cfa23.methods import (
     pair_cell,
     worst,
 )
-from classwise.papers.claims import Test
+from classwise.papers.claims import Part, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.report.tables import Cell, Row, Table
-from classwise.stats.intervals import Estimate
 
 FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "begin": 0.25, "threshold": 0.2}
 
@@ -40,6 +40,8 @@ def ccr(lambda2: float) -> dict[str, Any]:
 
 
 BOTH = "TRADES + CCM + CCR"
+LITTLE = 0.5
+"""Points of the average that FAWA may cost."""
 
 
 class _Parts(Experiment):
@@ -70,8 +72,8 @@ class _Parts(Experiment):
         """The tests of the table."""
 
 
-def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[Callable[[float], Estimate]]:
-    return [both(audits[one], audits[other]).part(metric, 100) for one, other in pairs for metric in (average, worst)]
+def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[Part]:
+    return [metric(both(audits[one], audits[other])) for one, other in pairs for metric in (average, worst)]
 
 
 class CalibrationAlone(_Parts):
@@ -118,13 +120,13 @@ class AveragingAlone(_Parts):
     }
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
-        """C19: the worst class gains, the average loses at most 0.3 points."""
+        """C19: the worst class gains, the average loses little; the paper has up to 0.3 points."""
         pairs = [
             both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"])
             for base in BASES["full"]
             if f"{base} + EMA" in audits
         ]
-        parts = [pair.part(worst, 100) for pair in pairs]
-        parts += [pair.part(lambda a: average(a) + 0.003, 100) for pair in pairs]
-        estimand = "FAWA minus EMA: worst class, and average plus 0.3 points"
+        parts = [worst(pair) for pair in pairs]
+        parts += [plus(average(pair), LITTLE) for pair in pairs]
+        estimand = f"FAWA minus EMA: worst class, and average plus {LITTLE} points"
         return [Test(claim="cfa23/C19", estimand=estimand, parts=parts, note=NOTE)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from classwise.analysis.norms import row_norms
+from classwise.papers.bounds import wider
 from classwise.papers.cfa23.methods import average, both, worst
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
@@ -17,7 +16,6 @@ from classwise.papers.tables import estimate_cell
 from classwise.report import ranges
 from classwise.report.figures.bars import class_bars
 from classwise.report.tables import Cell, Row, Table
-from classwise.stats.counts import FloatArray
 from classwise.training.equal_norms import equalised
 
 
@@ -47,8 +45,9 @@ class EqualNorms(Experiment):
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, found), Cell(ends)]))
         pair = both(audits["equal norms"], audits["as trained"], "PGD")
-        gains = {"average": average, "worst class": worst, "gap": _gap}
-        changes = [Row(name, [estimate_cell(pair.estimate(metric))]) for name, metric in gains.items()]
+        gap = wider(counts["equal norms"], counts["as trained"])
+        gains = {"average": average(pair), "worst class": worst(pair), "gap": gap}
+        changes = [Row(name, [estimate_cell(part(0.05), 1)]) for name, part in gains.items()]
         heads = ("model", "clean average", "PGD average", "PGD worst class", "PGD gap", "norms of the rows")
         names = bench.test_images.class_names
         note = "Small: 95 % intervals for new images, the one training fixed."
@@ -64,14 +63,8 @@ class EqualNorms(Experiment):
                 Test(
                     claim="iclr21/C22",
                     estimand="worst class under PGD: rows rescaled to equal norms minus as trained",
-                    parts=[pair.part(worst, 100)],
+                    parts=[worst(pair)],
                     note="one of the three guidelines, applied after training; a penalty during training is not tried",
                 ),
             ),
         )
-
-
-def _gap(accuracy: FloatArray) -> FloatArray:
-    """The highest minus the lowest class, of the first row minus that of the second."""
-    gap = np.ptp(accuracy, axis=-1)
-    return np.asarray(gap[..., 0] - gap[..., 1])

@@ -58,7 +58,7 @@ class NormsAndRobustness(Experiment):
                     parts=[interval(weak)],
                     unit="",
                     limits=(NONE - 1, NONE),
-                    note="'no significant correlation' is read as: smaller than 0.5",
+                    note="'no significant correlation' is read as: smaller than 0.5; noise of the images lowers it",
                 ),
             ),
         )

@@ -11,7 +11,7 @@ from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.temperatures import DEER, resampled
 from classwise.papers.iclr21.variants import note, variants
-from classwise.papers.kdd21.attacks import CIFAR, FIVE, PGD, SCALES, Attacked, attacked, extremes
+from classwise.papers.kdd21.attacks import CAR, CAT, CIFAR, FIVE, PGD, SCALES, Attacked, attacked, extremes, on_average
 from classwise.papers.kdd21.temperature import tpgd
 from classwise.papers.scales import Name, Scale, other_data
 from classwise.papers.tables import Key, by_name, class_table, estimate_cell, summary_table
@@ -19,8 +19,6 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 
-CAR, CAT = 1, 3
-"""The classes of CIFAR-10 that the paper finds most robust and most vulnerable."""
 CHOSEN: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
 """The paper's 1/T for each defence."""
 
@@ -43,6 +41,7 @@ class DefencesWithRST(Experiment):
         beyond: dict[str, str] = {}
         if bench.scale.data == CIFAR:
             tests = [
+                on_average("iclr21/C7", found),
                 extremes("iclr21/C7", ours),
                 _dropped("iclr21/C8", found, "FGSM", "PGD"),
                 _dropped("iclr21/C9", found, "transfer", "N_attack"),

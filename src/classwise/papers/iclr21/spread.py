@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
 from classwise.analysis.spread import spread
-from classwise.papers.claims import Test, interval
+from classwise.papers.bounds import plus
+from classwise.papers.claims import Part, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
-from classwise.stats.intervals import Estimate
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate, class_intervals
 
 MANY = 4
 """Intervals of ten points that count as many."""
@@ -30,13 +30,13 @@ class RobustnessHistogram(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """Counts with intervals, and claim C16."""
-        found = spread(under_pgd(bench, bench.trained("at")).outcomes, "PGD")
+        audit = under_pgd(bench, bench.trained("at"))
+        found = spread(audit.outcomes, "PGD")
         ends = (100 * found.edges).round().astype(int).tolist()
         edges = [f"{low} to {high} %" for low, high in itertools.pairwise(ends)]
         counts = [Estimate(*ends) for ends in zip(found.count, found.low, found.high, strict=True)]
         rows = [Row(name, [estimate_cell(one, 1, 0)]) for name, one in zip(edges, counts, strict=True)]
-        # At least as many as have a lower end above zero, at most as many as have an upper one.
-        filled = [float(np.count_nonzero(side > 0)) - MANY for side in (found.count, found.low, found.high)]
+        accuracies = audit.counts("PGD")
         return Findings(
             tables=(Table("Classes by their robustness", ("interval", "classes"), rows, "Small: 95 % intervals."),),
             figures=((figure(found), "Adversarial training under PGD."),),
@@ -44,9 +44,26 @@ class RobustnessHistogram(Experiment):
                 Test(
                     claim="iclr21/C16",
                     estimand="intervals of ten points that hold a class, minus 4",
-                    parts=[interval(Estimate(*filled))],
+                    parts=[plus(filled(accuracies, found.edges), -MANY)],
                     unit="",
                     note=f"the claim is about CIFAR-100 and ImageNet; this is {bench.scale.data}",
                 ),
             ),
         )
+
+
+def filled(counts: ClassCounts, edges: FloatArray) -> Part:
+    """How many of the bins of `spread` hold a class.
+
+    By intervals for all classes at once: the bins in which one of these lies wholly, and those that one touches.
+    """
+    bottom, top = edges[:-1, None].copy(), edges[1:, None]
+    bottom[0] = -1  # the first bin holds its lower end, the others do not
+
+    def at(level: float) -> Estimate:
+        low, high = (end[counts.present] for end in class_intervals(counts, level, simultaneous=True))
+        value = counts.accuracy[counts.present]
+        ends = ((value, value), (low, high), (high, low))  # held, held for sure, touched
+        return Estimate(*(float(((a > bottom) & (b <= top)).any(axis=1).sum()) for a, b in ends))
+
+    return at

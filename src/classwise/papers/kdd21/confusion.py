@@ -22,6 +22,7 @@ class ConfusionUnderAttack(Experiment):
     symmetric: ClassVar[str] = "kdd21/C5"
     related: ClassVar[str] = "kdd21/C6"
     others: ClassVar[Mapping[str, str]] = {"kdd21/C7": "the claim is about SVHN"}
+    note: ClassVar[str] = ""
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
     def run(self, bench: Bench) -> Findings:
@@ -38,6 +39,7 @@ class ConfusionUnderAttack(Experiment):
                 parts=[interval(found.pearson)],
                 unit="",
                 limits=CORRELATION,
+                note=self.note.format(bench.scale.data),
             )
         ]
         beyond = dict(self.others)
@@ -73,3 +75,4 @@ class ConfusedLabels(ConfusionUnderAttack):
     symmetric = "benz20/C5"
     related = "benz20/C5"
     others: ClassVar[Mapping[str, str]] = {}
+    note = "on {}, all pairs of classes; the plan asks for CIFAR-100, inside its superclasses"

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from classwise.analysis.trends import trend
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.claims import Test, widest
+from classwise.papers.bounds import widest
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.resampling import Resampled

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import numpy as np
+
 from classwise.analysis.smoothness import Smoothness, smoothness
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.bounds import alike
 from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import DEFENCES, under_pgd
+from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
+from classwise.stats.counts import FloatArray
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""
@@ -29,17 +36,18 @@ class _Confidences(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """A bar for each class and model."""
-        found = smoothness(
-            {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in self.recipes.items()}, "PGD"
-        )
+        tables = {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in self.recipes.items()}
+        found = smoothness(tables, "PGD")
         rows = [Row(name, [estimate_cell(found.mean(name), 1, 4)]) for name in self.recipes]
         table = Table("Mean CVC over the classes", ("model", "CVC"), rows, "Small: 95 % intervals for new images.")
-        tests, beyond = self.claims(found, bench.scale)
+        tests, beyond = self.claims(found, tables, bench.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
         return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
 
     @abstractmethod
-    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
         """The tests of the figure, and what this scale cannot speak about."""
 
 
@@ -49,14 +57,33 @@ def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[
     return Test(claim=claim, estimand=estimand, parts=parts, unit="thousandths")
 
 
+def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
+    """That of each two models the one with the larger total under PGD has the lower mean CVC."""
+    parts = []
+    for one, other in itertools.combinations(tables, 2):
+        rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
+        total = Resampled(rows, tables[one].labels, tables[one].num_classes).part(_first_minus_second, 100)
+        parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
+    estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
+    return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths")
+
+
+def _first_minus_second(accuracy: FloatArray) -> FloatArray:
+    total = accuracy.mean(axis=-1)
+    return np.asarray(total[..., 0] - total[..., 1])
+
+
 class ConfidencesOfDefences(_Confidences):
     """kdd21 Figure 3a: CVC of four defences."""
 
     item = "kdd21/F3a"
     recipes = DEFENCES
 
-    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
         """C17: HE is the smoothest; C16: animals are smoother than transportation."""
+        del tables
         others = [name for name in DEFENCES if name != "HE"]
         tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", found, "HE", others)]
         if scale.data != CIFAR:
@@ -83,11 +110,12 @@ class ConfidencesOfVariants(_Confidences):
     item = "iclr21/F5a"
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
 
-    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C13: what resists PGD better is smoother."""
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C13: of two models the one that resists PGD better is smoother."""
         del scale
-        estimand = "mean CVC of Madry's model and of TRADES minus that of MART"
-        return [_below("iclr21/C13", estimand, found, "MART", ["Madry", "TRADES"])], {}
+        return [_stronger_is_smoother(found, tables)], {}
 
 
 class ConfidencesOnTheSphere(_Confidences):
@@ -96,13 +124,9 @@ class ConfidencesOnTheSphere(_Confidences):
     item = "iclr21/F5e"
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "HE": "he", "HE-LIS": "he-lis", "HE-CMP": "he-cmp"}
 
-    def claims(self, found: Smoothness, scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C13: all three are far smoother than adversarial training."""
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C13: the same of all three beside adversarial training."""
         del scale
-        parts = [
-            interval(difference(found.mean("Madry"), found.mean(name)), 1000)
-            for name in self.recipes
-            if name != "Madry"
-        ]
-        estimand = "mean CVC of Madry's model minus that of HE, HE-LIS, HE-CMP"
-        return [Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths")], {}
+        return [_stronger_is_smoother(found, tables)], {}

@@ -16,7 +16,7 @@ from classwise.data.derived import random_regions, white_background
 from classwise.data.images import Images
 from classwise.data.masks import GrabCut, MaskQuality, mask_quality
 from classwise.papers import catalogue
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.beta import ATTACK, LOWEST, TAKER, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import share
@@ -134,8 +134,9 @@ class SingleImages(Experiment):
     def run(self, bench: Bench) -> Findings:
         """First and second class of both images, before and after; claim C25 as a share."""
         data, plain = painted(bench), trades(bench)
-        before, after = (
-            bench.audited(plain, tempered(bench), images=images).outcomes for images in (data.images, data.white)
+        before, after, control = (
+            bench.audited(plain, tempered(bench), images=images).outcomes
+            for images in (data.images, data.white, data.elsewhere)
         )
         order = extremes(before, ATTACK, VICTIM, count=len(data.images))
         broken = predictions(before, ATTACK) != VICTIM
@@ -160,11 +161,12 @@ class SingleImages(Experiment):
         beyond = other_data("kdd21/C25", bench.scale)
         tests = []
         if bench.scale.data == CIFAR and broken.any():
-            estimand = "of the images that are not robust, the share that white makes robust, natural prediction right"
-            beyond, tests = (
-                {},
-                [Test(claim="kdd21/C25", estimand=estimand, parts=[interval(share(mended[broken]), 100)])],
-            )
+            estimand = "of the images that are not robust, the share that a white background makes robust, natural "
+            estimand += "prediction right, minus the share that as much white elsewhere does"
+            either = np.stack([mended, repaired(before, control)])[:, broken]
+            victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
+            parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
+            beyond, tests = {}, [Test(claim="kdd21/C25", estimand=estimand, parts=parts)]
         elif bench.scale.data == CIFAR:
             beyond = {"kdd21/C25": "every image is robust"}
         caption = f"{told} {int(mended.sum())} of {int(broken.sum())} images that are not robust are repaired."

@@ -1,0 +1,125 @@
+"""Parts whose statistic noise pushes one way: false verdicts on null data, and closed forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classwise.papers.bounds import alike, greatest, lowered, minus, negative, plus, wider, widest
+from classwise.papers.claims import Part, exactly
+from classwise.papers.iclr21.spread import filled
+from classwise.papers.resampling import Resampled
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate
+
+EDGES = np.linspace(0, 1, 11)
+
+
+def at(value: float, low: float, high: float) -> Part:
+    """A number whose reach is that of the interval at 5 %, and twice that at smaller levels."""
+
+    def part(level: float) -> Estimate:
+        wide = 1 if level >= 0.05 else 2
+        return Estimate(value, value - wide * (value - low), value + wide * (high - value))
+
+    return part
+
+
+def test_arithmetic_of_parts() -> None:
+    assert minus(at(5, 4, 7), at(2, 1, 4))(0.05) == (3, (5 - 2) - (2 + 4), (5 + 4) - (2 - 2))
+    assert minus(at(5, 4, 7), at(2, 1, 4))(0.1) == (3, 4 - 4, 7 - 1)
+    assert negative(at(5, 4, 7))(0.05) == (-5, -7, -4)
+    assert plus(at(5, 4, 7), -1)(0.05) == (4, 3, 6)
+    assert greatest([at(1, 0, 4), at(2, 1, 3)])(0.1) == (2, 1, 4)
+    assert greatest([at(1, 0, 4), at(2, 1, 3)])(0.05) == (2, 0, 7)
+    assert lowered(at(-0.5, -0.6, -0.4), 1)(0.05) == (-0.5, -0.6, 1)
+
+
+@pytest.mark.parametrize(
+    ("sign", "expected"),
+    [
+        (at(3, 1, 5), (2, 1, 4)),
+        (at(-3, -5, -1), (-2, -4, -1)),
+        (at(1, -1, 3), (2, -4, 4)),
+        (at(-1, -3, 1), (-2, -4, 4)),
+    ],
+)
+def test_alike_follows_the_sign_where_it_is_known(sign: Part, expected: tuple[float, float, float]) -> None:
+    assert alike(sign, at(2, 1, 4))(0.1) == expected
+
+
+def test_noise_alone_is_no_discrepancy() -> None:
+    """Classes of the same share: the lower end is 0 in nearly all draws, whatever the plug-in says."""
+    drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
+    found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
+    assert np.mean([one.value for one in found]) > 40
+    assert np.mean([one.low > 0 for one in found]) <= 0.05
+    apart = widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
+    assert apart.low > 20
+
+
+def rows(*laws: FloatArray, images: int, seed: int) -> Resampled:
+    """Rows of right and wrong, apart, on so many images of each class."""
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(laws[0])), images)
+    return Resampled(np.stack([generator.random(len(labels)) < law[labels] for law in laws]), labels, len(laws[0]))
+
+
+def counts(law: FloatArray, images: int, seed: int) -> ClassCounts:
+    drawn = np.random.default_rng(seed).binomial(images, law)
+    return ClassCounts(np.full(len(law), images), drawn)
+
+
+TIED, SINGLE = np.full(10, 0.3), np.array([0.3, *[0.6] * 9])
+ENDS, PAIR = np.array([0.3] * 5 + [0.5] * 5), np.array([0.3, *[0.4] * 8, 0.5])
+
+
+def test_neither_worst_class_beats_the_other_by_noise() -> None:
+    """The minimum over ten classes at 30 percent is below that over one, in samples; in truth they are the same."""
+    found = [rows(SINGLE, TIED, images=100, seed=seed).worst()(0.05) for seed in range(60)]
+    assert np.mean([one.value for one in found]) > 4
+    assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
+    clear = rows(SINGLE + 0.2, TIED, images=1000, seed=0).worst()(0.05)
+    assert clear.low > 0
+
+
+def test_no_gap_is_wider_by_noise() -> None:
+    found = [wider(counts(ENDS, 100, 2 * seed), counts(PAIR, 100, 2 * seed + 1))(0.05) for seed in range(60)]
+    assert np.mean([one.value for one in found]) > 2
+    assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
+    assert wider(counts(np.array([0.1, 0.9]), 100, 0), counts(np.array([0.5, 0.55]), 100, 1))(0.05).low > 0
+
+
+def test_the_best_of_many_is_no_gain_by_noise() -> None:
+    """Nine attacks that are as strong as the first."""
+
+    def drop(images: Resampled) -> Estimate:
+        each = [
+            images.part(lambda a, k=k: a[..., 0, :].mean(axis=-1) - a[..., k, :].mean(axis=-1), 100)  # type: ignore[misc]
+            for k in range(1, 10)
+        ]
+        return greatest(each)(0.05)
+
+    found = [drop(rows(*[TIED] * 10, images=50, seed=seed)) for seed in range(40)]
+    assert np.mean([one.value for one in found]) > 2
+    assert sum(one.low > 0 for one in found) <= 3
+
+
+def test_edge_classes_fill_no_further_bins() -> None:
+    """A hundred classes in the middle of four bins: their noise reaches into others, and says nothing of them."""
+    law = np.repeat([0.25, 0.35, 0.45, 0.55], 25)
+    found = [filled(counts(law, 100, seed), EDGES)(0.05) for seed in range(60)]
+    assert np.mean([one.value for one in found]) > 5
+    assert all(one.low <= 4 <= one.high for one in found)
+    wide = filled(counts(np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.55]), 10_000, 0), EDGES)
+    assert wide(0.05) == (6, 6, 6)
+
+
+def test_bins_hold_their_upper_ends() -> None:
+    """As `spread` has it: 0 and 0.1 are in the first bin, 0.2 in the second."""
+    exact = ClassCounts(np.array([10, 10, 10]), np.array([0, 1, 2]))
+    assert filled(exact, EDGES)(0.05).value == 2
+
+
+def test_an_exact_number_stays_exact() -> None:
+    assert plus(negative(exactly(2.0)), 3)(0.01) == (1, 1, 1)

@@ -1,4 +1,4 @@
-"""Run and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, those that take minutes."""
+"""Run and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, all but `comparison`."""
 
 from __future__ import annotations
 

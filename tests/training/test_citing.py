@@ -31,6 +31,10 @@ def test_a_recipes_papers_come_once_each_in_the_order_of_its_parts() -> None:
     assert keys("faal") == ["madry2018towards", "zhang2024fairness"]
     assert keys("csr") == ["jin2025enhancing", "madry2018towards"]
     assert keys("standard") == []
+    assert keys("robust-error") == ["madry2018towards", "benz2021robustness"]
+    assert keys("effective-number") == ["madry2018towards", "cui2019class"]
+    assert keys("auto-beta")[-1] == "tian2021analysis"
+    assert {"rebuffi2021data", "li2023data", "lee2024dafa"} <= set(keys("frontier"))
     assert keys("awp") == ["wu2020adversarial"]
 
 

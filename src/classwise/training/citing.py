@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from classwise.data import AUGMENTATIONS
 from classwise.errors import unknown
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
-from classwise.training.recipe import Recipe, recipe_names
+from classwise.training.recipe import Part, Recipe, recipe_names
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,28 @@ PAPERS = {
             2025,
         ),
         Paper(
+            "tian2021analysis",
+            "Tian, Qi and Kuang, Kun and Jiang, Kelu and Wu, Fei and Wang, Yisen",
+            "Analysis and Applications of Class-wise Robustness in Adversarial Training",
+            "ACM SIGKDD Conference on Knowledge Discovery and Data Mining",
+            2021,
+        ),
+        Paper(
+            "rebuffi2021data",
+            "Rebuffi, Sylvestre-Alvise and Gowal, Sven and Calian, Dan Andrei and Stimberg, Florian and Wiles, Olivia "
+            "and Mann, Timothy A.",
+            "Data Augmentation Can Improve Robustness",
+            _NEURIPS,
+            2021,
+        ),
+        Paper(
+            "li2023data",
+            "Li, Lin and Spratling, Michael",
+            "Data Augmentation Alone Can Improve Adversarial Training",
+            _ICLR,
+            2023,
+        ),
+        Paper(
             "medi2025trix",
             "Medi, Tejaswini and Jung, Steffen and Keuper, Margret",
             "TRIX: Trading Adversarial Fairness via Mixed Adversarial Training",
@@ -285,7 +308,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "at-margin": ("madry2018towards",),
     "bat": ("sun2023improving",),
     "csr": ("jin2025enhancing",),
-    "auto-beta": (),
+    "auto-beta": ("tian2021analysis",),
     "critical-class": ("benz2021robustness",),
     "towards-class": ("benz2021robustness",),
     "lis": (),
@@ -297,15 +320,18 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "cfol": ("pethick2023revisiting",),
     "wat": ("li2023wat",),
     "fair-tat": ("medi2025fairtat",),
-    "class-weights": ("cui2019class",),
+    "class-weights": (),
+    "inverse": (),
+    "effective": ("cui2019class",),
+    "robust-error": ("benz2021robustness",),
     "ldam": ("cao2019learning",),
     "margins": (),
     "ccm": ("wei2023cfa",),
     "ccr": ("wei2023cfa",),
-    "vector-beta": (),
+    "vector-beta": ("tian2021analysis",),
     "none": (),
     "swa": ("izmailov2018averaging",),
-    "ema": (),
+    "ema": ("rebuffi2021data",),
     "fawa": ("wei2023cfa",),
     "fawa-chart": ("wei2023cfa",),
     "fawa-iut": ("wei2023cfa",),
@@ -319,6 +345,9 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "codat": ("zhi2025codat",),
     "logit-similarity": ("benz2021robustness",),
     "plain": (),
+    "crop": (),
+    "crop-flip": (),
+    "idbh-weak": ("li2023data",),
     "unlabelled": ("carmon2019unlabeled",),
     "awp": ("wu2020adversarial",),
     "sgd": (),
@@ -358,8 +387,15 @@ def _parts(recipe: Recipe) -> list[str]:
     parts = (objective, *criterion, *([] if objective == "standard" else [recipe.attack]))
     extra = [] if recipe.data.unlabelled is None else ["unlabelled"]
     rest = (*extra, *recipe.schedules, recipe.reduction, recipe.update, recipe.optimizer, recipe.rate, recipe.averaging)
-    return [part.partition(":")[0] if isinstance(part, str) else str(part.get("name")) for part in (*parts, *rest)]
+    return [name for part in (*parts, *rest, recipe.data.augment) for name in _names(part)]
 
 
-PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS)
+def _names(part: Part) -> list[str]:
+    """What a part is called, and which kind of it is meant where it has kinds of other sources."""
+    if isinstance(part, str):
+        return [part.partition(":")[0]]
+    return [str(part[key]) for key in ("name", "kind") if key in part]
+
+
+PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS, AUGMENTATIONS)
 """The tables whose every name has its line in `SOURCES`."""

@@ -125,23 +125,26 @@ def not_converged(evidence: Evidence) -> Found | None:
     return None
 
 
-DLR_ATTACKS, DLR_CLASSES = ("apgd-dlr", "apgd-t"), 4
-"""The attacks on a difference of logits ratio, and the classes that its targeted form divides by."""
+DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
+"""The attacks whose loss is always a difference of logits ratio, and the classes that it needs."""
 
 
 def few_classes(evidence: Evidence) -> Found | None:
-    """The difference of logits ratio is used with fewer than four classes."""
+    """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
-    labels = tuple(label for label, attack in evidence.attacks.items() if _uses_dlr(attack))
-    if classes >= DLR_CLASSES or not labels:
+    needed = {label: _needed(attack) for label, attack in evidence.attacks.items()}
+    labels = tuple(label for label, least in needed.items() if classes < least)
+    if not labels:
         return None
-    what = f"{quoted(labels)}: the difference of logits ratio needs {DLR_CLASSES} classes and there are {classes}"
+    least = max(needed[label] for label in labels)
+    what = f"{quoted(labels)}: the difference of logits ratio needs {least} classes and there are {classes}"
     return Found(f"{what}, so that another loss takes its place; the suite varies less.", float(classes))
 
 
-def _uses_dlr(attack: Attack) -> bool:
-    losses = (getattr(attack, name, None) for name in ("objective", "loss"))
-    return ATTACKS.name_of(type(attack)) in DLR_ATTACKS or "dlr" in [each for each in losses if isinstance(each, str)]
+def _needed(attack: Attack) -> int:
+    """The classes that an attack's loss needs: 4 for the targeted ratio, 3 for the plain one, else 2."""
+    losses = [getattr(attack, name, None) for name in ("objective", "loss")]
+    return DLR_CLASSES.get(ATTACKS.name_of(type(attack)) or "", 3 if "dlr" in losses else 2)
 
 
 GUARDS: dict[str, Guard] = {

@@ -93,6 +93,21 @@ def test_items_corrected_together_are_as_one_item() -> None:
         assert found[7].note == "no cats here"
 
 
+def test_an_answer_and_its_interval_agree() -> None:
+    """With several parts too, of which each is asked at its share of the level for "does not"."""
+    random = np.random.default_rng(5)
+    told = set()
+    for _ in range(40):
+        tests = [claim(*random.normal(0, 3, size=size)) for size in (1, 2, 5, 9, 3)]
+        for verdict in together([one for test in tests for one in judge([test])]):
+            told.add(verdict.answer)
+            if verdict.answer == "holds":
+                assert verdict.low > 0
+            elif verdict.answer == "does not":
+                assert verdict.high < 0
+    assert told == {"holds", "does not", "cannot tell"}
+
+
 def test_a_correlation_stays_one() -> None:
     """At its own level and when more claims stretch it; what decides is the whole interval."""
     sure = Test(claim="kdd21/C1", estimand="rho", parts=[normal(0.8, 0.25)], unit="", limits=CORRELATION)

@@ -55,21 +55,21 @@ class Test:
     limits: Limits = None
     note: str = ""
 
-    def at(self, level: float) -> tuple[Answer, Estimate]:
-        """The answer at an error level, and the estimate that decides: the lowest one."""
+    def at(self, level: float) -> tuple[Answer, Estimate, int]:
+        """The answer at an error level, the estimate that decides, and over how many parts it shares the level."""
         whole = [part(level) for part in self.parts]
         for estimate in whole:
             if math.isnan(estimate.low) or math.isnan(estimate.high):
-                return "cannot tell", estimate
+                return "cannot tell", estimate, 1
         lowest = min(whole, key=lambda estimate: estimate.low)
         if lowest.low > 0:
-            return "holds", lowest
+            return "holds", lowest, 1
         shared = [part(level / len(self.parts)) for part in self.parts]
         refuting = min(shared, key=lambda estimate: estimate.high)
         never = self.exact and lowest.low <= 0  # what is known without error and is not above zero does not hold
         if refuting.high < 0 or never:
-            return "does not", refuting
-        return "cannot tell", lowest if lowest.high >= 0 else refuting
+            return "does not", refuting, len(self.parts)
+        return ("cannot tell", lowest, 1) if lowest.high >= 0 else ("cannot tell", refuting, len(self.parts))
 
     def level(self) -> float:
         """The smallest error level at which it can tell: its p-value; 1 if it cannot at any."""
@@ -96,6 +96,7 @@ class Verdict:
         unit: of the estimate.
         limits: what neither the value nor the interval can leave; None where nothing limits them.
         level: the error level that Holm's procedure left for it.
+        shares: over how many parts this estimate shares that level.
         p_value: before the correction.
         exact: there is no sampling.
         note: what a reader should know.
@@ -110,6 +111,7 @@ class Verdict:
     unit: str = ""
     limits: Limits = None
     level: float = ALPHA
+    shares: int = 1
     p_value: float = float("nan")
     exact: bool = False
     note: str = ""
@@ -169,7 +171,7 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 
 def _stretched(one: Verdict, level: float) -> Verdict:
-    factor = two_sided_z(level) / two_sided_z(one.level)
+    factor = two_sided_z(level / one.shares) / two_sided_z(one.level / one.shares)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
     low, high = _cut(low, high, one.limits)
     return replace(one, low=low, high=high, level=level)
@@ -180,7 +182,7 @@ def _cut(low: float, high: float, limits: Limits) -> tuple[float, float]:
 
 
 def _verdict(test: Test, level: float, p_value: float) -> Verdict:
-    answer, estimate = test.at(level)
+    answer, estimate, shares = test.at(level)
     low, high = _cut(estimate.low, estimate.high, test.limits)
     return Verdict(
         claim=test.claim,
@@ -192,6 +194,7 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         unit=test.unit,
         limits=test.limits,
         level=level,
+        shares=shares,
         p_value=p_value,
         exact=test.exact,
         note=test.note,

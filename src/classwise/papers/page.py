@@ -126,7 +126,7 @@ def estimate_text(one: Verdict) -> tuple[str, str]:
     value = f"{one.value:+.2f} {one.unit}".strip()
     if one.low != one.low:
         return value, "" if one.exact else "no resample differs"
-    return (value, "") if one.exact else (value, f"{one.low:+.2f} to {one.high:+.2f} ({level(one.level)})")
+    return (value, "") if one.exact else (value, f"{one.low:+.2f} to {one.high:+.2f} ({level(one.level / one.shares)})")
 
 
 def _context(name: str, store: Store | None) -> dict[str, Any]:

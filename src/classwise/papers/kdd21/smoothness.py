@@ -38,8 +38,10 @@ class _Confidences(Experiment):
         """A bar for each class and model."""
         tables = {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in self.recipes.items()}
         found = smoothness(tables, "PGD")
-        rows = [Row(name, [estimate_cell(found.mean(name), 1, 4)]) for name in self.recipes]
-        table = Table("Mean CVC over the classes", ("model", "CVC"), rows, "Small: 95 % intervals for new images.")
+        rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in self.recipes]
+        table = Table(
+            "Mean CVC over the classes", ("model", "CVC, thousandths"), rows, "Small: 95 % intervals for new images."
+        )
         tests, beyond = self.claims(found, tables, bench.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
         return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)

@@ -78,6 +78,21 @@ def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tm
     assert not any("meant to start" in line for line in started.lines)
 
 
+def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
+    """What it loses as it learns, robust accuracy, would choose one of its first."""
+    changes = TINY | {"epochs": 4, "threat": "Linf:0.3"}
+    quiet, warned = Heard(), Heard()
+    run = train("standard-short", out=tmp_path / "run", data="digits", changes=changes, progress=quiet)
+    assert run.best_epoch() == 3
+    assert not any("standard training loses" in line for line in quiet.lines)
+    other = changes | {"selection": "overall"}
+    train("standard-short", out=tmp_path / "other", data="digits", changes=other, progress=warned)
+    assert any(
+        line == "selection 'overall' is by robust accuracy, which standard training loses; set last"
+        for line in warned.lines
+    )
+
+
 def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     def rows(name: str) -> pd.DataFrame:
         changes = TINY | {"epochs": 2}

@@ -32,6 +32,7 @@ from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSum
 from classwise.training.feeding import Feed
 from classwise.training.folder import SCHEMA_VERSION, Run, Which
 from classwise.training.objectives.base import Step
+from classwise.training.objectives.standard import Standard
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.record import Record
 from classwise.training.reductions import per_image
@@ -122,6 +123,8 @@ def _train(
     if plan.model.start is None and not run.recipe_file.is_file():
         for name in plan.fine_tuning():
             progress.say(f"{name!r} is meant to start from a robust model; give one, as in --set model.start=runs/at")
+    if isinstance(parts.objective, Standard) and plan.selection != "last":
+        progress.say(f"selection {plan.selection!r} is by robust accuracy, which standard training loses; set last")
     parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(plan, parts, images, run, device, progress, extra, team).run_all()

@@ -78,6 +78,10 @@ class Resampled:
         """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
         return interval(self.estimate(statistic), scale)
 
+    def total(self, first: int = 0, second: int = 1) -> Part:
+        """The mean over the classes of a row minus that of another, in points."""
+        return self.part(lambda a: a[..., first, :].mean(axis=-1) - a[..., second, :].mean(axis=-1), 100)
+
     def worst(self, first: int = 0, second: int = 1) -> Part:
         """The worst class of a row minus that of another, in points, which may be two classes.
 

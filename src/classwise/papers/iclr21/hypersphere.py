@@ -9,7 +9,7 @@ import numpy as np
 
 from classwise.papers import catalogue
 from classwise.papers.bounds import greatest, plus
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.temperatures import at_temperatures
 from classwise.papers.kdd21.attacks import under_pgd
@@ -115,10 +115,6 @@ class LargeTemperatures(Experiment):
         stack = np.stack([table.correct(attack) for table in tables.values() for attack in attacks])
         images = Resampled(stack, first.labels, first.num_classes)
 
-        def above(first: int, second: int) -> Part:
-            """The total in one row minus that in another, in points."""
-            return images.part(lambda a: a[..., first, :].mean(axis=-1) - a[..., second, :].mean(axis=-1), 100)
-
         # The rows of each model; the least of one is below the least of another if below each row of it.
         _, he, *others = (range(place * len(attacks), (place + 1) * len(attacks)) for place in range(len(tables)))
         return Findings(
@@ -135,12 +131,14 @@ class LargeTemperatures(Experiment):
                 Test(
                     claim="iclr21/C17",
                     estimand="total of HE at 1/T = 1 minus its least over 1/T",
-                    parts=[greatest([above(he[0], row) for row in he[1:]])],
+                    parts=[greatest([images.total(he[0], row) for row in he[1:]])],
                 ),
                 Test(
                     claim="iclr21/C19",
                     estimand="least total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
-                    parts=[plus(greatest([above(own, row) for row in other]), 1) for other in others for own in he],
+                    parts=[
+                        plus(greatest([images.total(own, row) for row in other]), 1) for other in others for own in he
+                    ],
                     note="'vanishes' is read as: less than 1 point is left",
                 ),
             ),

@@ -20,7 +20,6 @@ from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
-from classwise.stats.counts import FloatArray
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""
@@ -64,15 +63,10 @@ def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> 
     parts = []
     for one, other in itertools.combinations(tables, 2):
         rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
-        total = Resampled(rows, tables[one].labels, tables[one].num_classes).part(_first_minus_second, 100)
+        total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
         parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
     return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths")
-
-
-def _first_minus_second(accuracy: FloatArray) -> FloatArray:
-    total = accuracy.mean(axis=-1)
-    return np.asarray(total[..., 0] - total[..., 1])
 
 
 class ConfidencesOfDefences(_Confidences):

@@ -124,7 +124,7 @@ class MartAndTemperature(_Tempered):
             Test(
                 claim="kdd21/C18",
                 estimand="share of images that stand against PGD and fall to 1/T = 5, minus that of the converse",
-                parts=[images.part(_fall, 100)],
+                parts=[images.total()],
                 note="any second attack breaks some other images; so many more it does by the temperature",
             )
         ]
@@ -146,7 +146,7 @@ class HypersphereAndTemperature(_Tempered):
             Test(
                 claim="iclr21/C17",
                 estimand="total of HE at 1/T = 1 minus that at 1/T = 10",
-                parts=[images.part(_fall, 100)],
+                parts=[images.total()],
             )
         ]
 
@@ -173,7 +173,7 @@ class MadryAndMart(_AlongAttack):
         """C13, on the images that stand on both: the outputs of the weaker of the two models are sharper."""
         where = self.arises(right)
         values = [one["confidence_variance"].to_numpy(dtype=np.float64)[where] for one in rows]
-        stronger = Resampled(right[::-1], rows[0]["label"], bench.test_images.num_classes).part(_fall, 100)
+        stronger = Resampled(right[::-1], rows[0]["label"], bench.test_images.num_classes).total()
         return [
             Test(
                 claim="iclr21/C13",
@@ -201,10 +201,6 @@ def mean(values: FloatArray) -> Estimate:
         return Estimate(float("nan"), float("nan"), float("nan"))
     value, reach = float(values.mean()), two_sided_z(0.05) * float(values.std(ddof=1) / np.sqrt(len(values)))
     return Estimate(value, value - reach, value + reach)
-
-
-def _fall(accuracy: FloatArray) -> FloatArray:
-    return np.asarray(accuracy[..., 0, :].mean(axis=-1) - accuracy[..., 1, :].mean(axis=-1))
 
 
 def _beside(parts: Sequence[Steps], titles: Sequence[str]) -> Steps:

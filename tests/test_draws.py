@@ -56,6 +56,12 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter:
         assert torch.equal(draw(index.flip(0), (3, 5), counter).flip(0), whole)
 
 
+@pytest.mark.parametrize("counter", [0, 1, 7, 10**6, 2**40 + 3])
+def test_a_counter_is_the_same_as_a_number_and_as_a_tensor(counter: int) -> None:
+    rows = torch.full_like(INDEX, counter)
+    assert torch.equal(Draws(3).uniform(INDEX, counter=counter), Draws(3).uniform(INDEX, counter=rows))
+
+
 def test_a_counter_may_differ_from_row_to_row() -> None:
     draws, index = Draws(5), torch.arange(4)
     mixed = draws.uniform(index, (2,), counter=torch.tensor([0, 7, 0, 7]))

@@ -72,7 +72,8 @@ class Draws:
         """Hashed 64-bit words, (N, *shape)."""
         rows = index.to(torch.int64)
         keys = _mix(rows.mul(_GAMMA).add_(self._key))
-        keys = _mix(keys.add_(torch.as_tensor(counter, dtype=torch.int64, device=index.device).mul(_MIX_1)))
+        step = counter.to(torch.int64).mul(_MIX_1) if isinstance(counter, Tensor) else _signed(counter * _MIX_1)
+        keys = _mix(keys.add_(step))  # a number of Python's goes along with the call: no copy that waits for a device
         offsets = torch.arange(1, math.prod(shape) + 1, device=index.device).mul_(_GAMMA)
         return _mix(keys[:, None] + offsets).view(len(rows), *shape)
 

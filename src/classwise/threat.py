@@ -84,7 +84,8 @@ class Threat:
 
     def radius(self, like: Tensor) -> Tensor:
         """The radius shaped to broadcast over images: (N or 1, 1, ...)."""
-        epsilon = torch.as_tensor(self.epsilon, dtype=like.dtype, device=like.device)
+        given = self.epsilon
+        epsilon = given.to(like) if isinstance(given, Tensor) else like.new_full((1,), given)
         return epsilon.reshape(-1, *[1] * (like.ndim - 1))
 
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:

@@ -40,4 +40,17 @@ METHODS: dict[str, dict[str, object]] = {
     },
     "he-lis-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
     "he-cmp-short": {"model": {"name": "lenet", "options": {"head": "cosine"}}},
+    "fast-at-short": {},
+    "n-fgsm-short": {},
 }
+ELSEWHERE: dict[str, dict[str, object]] = {
+    "mart-short": {"model": {"name": "lenet"}},
+    "fat-short": {},
+    "fat-trades-short": {},
+    "codat-short": {},
+    "csr-short": {},
+    "bat-short": {},
+    "cfa-trades-short": {},
+    "cfa-code-short": {"model": {"name": "preactresnet18", "width": 0.0625}},
+}
+"""Methods whose runs are resumed in tests of their own."""

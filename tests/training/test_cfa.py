@@ -16,6 +16,7 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions import mean
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.cfa import CCM, CCR
+from classwise.training.schedules.critical import CriticalClass
 from classwise.training.schedules.vector_beta import VectorBeta
 
 EPSILON = 8 / 255
@@ -59,6 +60,17 @@ def test_radii_and_betas_follow_equations_6_to_8_over_three_epochs(count: int) -
         assert close(settings.beta, [(0.5 + t) * 6 for t in accuracy])
         assert close(settings.clean_weight, [1 / (1 + (0.5 + t) * 6) for t in accuracy])
         assert close(settings.robust_weight, [1 / (1 + (0.5 + t) * 6) for t in accuracy])
+
+
+def test_regularisation_keeps_the_weights_of_other_schedules_in_either_order() -> None:
+    calibration, critical = CCR(lambda2=0.5), CriticalClass(critical="1", weight=4)
+    parts = [(part, part.start(classes(3))) for part in (calibration, critical)]
+    for order in (parts, parts[::-1]):
+        settings = constants(3)
+        for part, state in order:
+            settings = part.settings(state, settings, 0)
+        assert close(settings.clean_weight, [1 / 7, 4 / 7, 1 / 7])
+        assert close(settings.robust_weight, [1 / 7, 4 / 7, 1 / 7])
 
 
 def test_a_class_that_no_batch_held_keeps_what_it_had() -> None:

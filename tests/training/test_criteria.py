@@ -119,6 +119,23 @@ def test_the_margin_is_in_the_loss_and_the_scale_everywhere(name: str, classes: 
         assert torch.allclose(step.terms[key], term, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", list(OBJECTIVES))
+def test_every_objective_attacks_the_scaled_model(name: str) -> None:
+    """Whether the criterion has the scale or a schedule sets it; the margin is in no attack."""
+    model = build_model("lenet", num_classes=3, in_channels=2, head="cosine").eval()
+    cosines = EXACT.forward(model)
+    batch = TrainingBatch(images(6, 2, 8), torch.tensor([0, 1, 1, 2, 2, 0]), torch.arange(6), Threat("Linf", 0.1))
+    plain, own = make(OBJECTIVES, name), make(OBJECTIVES, {"name": name, "criterion": {"name": "he", "scale": 30}})
+    attack = plain.inner(make(ATTACKS, "pgd:steps=3"))
+    scheduled = ClassSettings(scale=torch.tensor(30.0), logit_margin=torch.tensor([0.5, 0.1, 0.2]))
+    expected = plain.points(lambda x: 30 * cosines(x), batch, attack, ClassSettings(), Draws(0))
+    for objective, settings in ((own, ClassSettings()), (plain, scheduled)):
+        points = objective.points(cosines, batch, attack, settings, Draws(0))
+        assert points.keys() == expected.keys()
+        for key in points:
+            assert torch.equal(points[key], expected[key]), key
+
+
 def test_the_head_returns_cosines_and_keeps_its_rows_on_the_sphere() -> None:
     head = CosineHead(5, 3)
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.data import Images
 from classwise.errors import UserError
 from classwise.progress import Silent
 from classwise.training import loop
-from classwise.training.classes import ClassSettings
+from classwise.training.feeding import Feed
 from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 
 from .killing import KillAt, Killed
-from .on_digits import METHODS, TINY
+from .on_digits import ELSEWHERE, METHODS, TINY
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -122,23 +122,28 @@ class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
 
 
 @pytest.mark.parametrize("count", [2, 100])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS | ELSEWHERE)
 def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_never_waits_in_a_step(
     name: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Class c has about 1/(c + 1) of the first one's images; no batch holds all of 100 classes."""
-    step = loop.Trainer.train_step
 
-    def watched(self: loop.Trainer, rows: Tensor, settings: ClassSettings) -> None:
-        with NeverWaits():  # type: ignore[no-untyped-call]
-            step(self, rows, settings)
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with NeverWaits():  # type: ignore[no-untyped-call]
+                return call(*args)
 
-    monkeypatch.setattr(loop.Trainer, "train_step", watched)
+        return run
+
+    for owner, part in ((loop.Trainer, "train_step"), (loop.Trainer, "class_settings"), (Feed, "rows")):
+        monkeypatch.setattr(owner, part, watched(getattr(owner, part)))
     counts = [max(3, 40 // (label + 1)) for label in range(count)]
     y = torch.arange(count).repeat_interleave(torch.tensor(counts))
     x = torch.rand(len(y), 1, 8, 8, generator=torch.Generator().manual_seed(0))
     images = Images(x, y, [str(label) for label in range(count)], "noise", "train")
-    run = train(name, out=tmp_path / "run", data=images, changes=TINY | METHODS[name] | {"data.subset": None})
+    run = train(
+        name, out=tmp_path / "run", data=images, changes=TINY | (METHODS | ELSEWHERE)[name] | {"data.subset": None}
+    )
     assert run.complete
     weights = run.model("last").state_dict().values()
     assert all(bool(value.isfinite().all()) for value in weights)

@@ -51,3 +51,15 @@ def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
         changes = {key: value for key, value in changes.items() if not key.startswith("attack")}
     run = train(recipe, out=tmp_path / "run", data="digits", changes=changes)
     assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1
+
+
+def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> None:
+    """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
+    changes = TINY | {"epochs": 1, "batch_size": 120, "update.begin": 0.0}
+    runs = [
+        train("trades-awp-short", out=tmp_path / f"{gamma}", data="digits", changes=changes | {"update.gamma": gamma})
+        for gamma in (0.0, 5.0)
+    ]
+    still, moved = (run.epochs.query("split == 'train'")[["clean", "robust"]] for run in runs)
+    assert still.equals(moved)
+    assert not runs[0].epochs.query("split == 'valid'").equals(runs[1].epochs.query("split == 'valid'"))

@@ -53,6 +53,26 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "epochs", "moments"),
+    [
+        ("he-lis", 12, {"schedules.0.epochs": 12}),
+        ("he-cmp-short", 15, {"schedules.0.epochs": 14}),
+        ("dafa", 11, {"schedules.0.begin": 7}),
+        ("dafa", 1, {"schedules.0.begin": 1}),
+        ("frl", 4, {"schedules.0.halve_every": 2}),
+        ("ldam", 200, {"schedules.0.begin": 160}),
+        ("cfa-trades", 30, {}),
+    ],
+)
+def test_in_another_number_of_epochs_moments_stay_at_their_shares(
+    name: str, epochs: int, moments: dict[str, int]
+) -> None:
+    changes = Recipe.read(name).moments(epochs)
+    assert changes == {"epochs": epochs, **moments}
+    assert Recipe.read(name, changes).epochs == epochs
+
+
+@pytest.mark.parametrize(
     ("changes", "field", "value"),
     [
         ({"epochs": 3}, lambda r: r.epochs, 3),

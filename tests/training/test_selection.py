@@ -13,7 +13,7 @@ from torch import Tensor
 from classwise.training import SELECTIONS, loop
 from classwise.training.loop import train
 from classwise.training.recipe import Recipe
-from classwise.training.selection import WithinError, _error_of_sum, _parts_of_merit
+from classwise.training.selection import AtShare, WithinError, _error_of_sum, _parts_of_merit, three_quarters
 
 from .killing import KillAt, Killed
 from .test_loop import SMALL, contents
@@ -28,10 +28,10 @@ SPLITS = [
 @pytest.mark.parametrize(("robust", "count", "overall", "worst"), SPLITS)
 def test_the_rules_by_hand(robust: list[float], count: list[float], overall: float, worst: float) -> None:
     expected = {"overall": overall, "worst": worst, "overall+worst": overall + worst, "last": math.inf}
-    assert set(expected) == set(SELECTIONS) - {"within-error"}
+    assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters"}
     for name, score in expected.items():
         rule = Recipe.read("at", {"selection": name}).parts().selection
-        assert not isinstance(rule, WithinError)
+        assert not isinstance(rule, WithinError | AtShare)
         assert rule(torch.tensor(robust), torch.tensor(count)) == pytest.approx(score)
 
 
@@ -40,7 +40,7 @@ def test_the_rules_choose_different_epochs() -> None:
     count, chosen = torch.ones(2), {}
     for name in SELECTIONS:
         rule = Recipe.read("at", {"selection": name}).parts().selection
-        if isinstance(rule, WithinError):
+        if isinstance(rule, WithinError | AtShare):
             continue
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
         chosen[name] = max(range(4), key=lambda epoch, scores=scores: (scores[epoch], epoch))  # type: ignore[misc]
@@ -116,3 +116,17 @@ def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, mon
         train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
     cut = train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
     assert contents(cut) == contents(whole)
+
+
+@pytest.mark.parametrize(("epochs", "kept"), [(1, 0), (2, 1), (4, 2), (5, 3), (100, 74)])
+def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> None:
+    assert [epoch for epoch in range(epochs) if three_quarters.chosen(epoch, epochs)] == [kept]
+
+
+def test_a_run_keeps_the_epoch_three_quarters_through_and_needs_no_validation_split(tmp_path: Path) -> None:
+    changes = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
+    run = train("at-short", out=tmp_path / "run", data="digits", changes=changes)
+    assert run.best_epoch() == 2
+    cut = train("at-short", out=tmp_path / "cut", data="digits", changes=changes | {"selection": "last"})
+    assert run.weights_file("last").read_bytes() == cut.weights_file("last").read_bytes()
+    assert run.weights_file("best").read_bytes() != run.weights_file("last").read_bytes()

@@ -85,7 +85,7 @@ def test_the_command_line_speaks_once(ranks: list[dict[str, Any]], folder: Path)
 
 
 def test_killed_and_resumed_in_two_processes_gives_the_same_bits(folder: Path) -> None:
-    """With batch normalisation too, whose running statistics each process measures on rows of its own."""
+    """With batch normalisation too, whose running statistics each process measures on its own rows, crafting or not."""
     whole, cut = Run(folder / "norm"), Run(folder / "norm-cut")
     assert whole.complete
     assert contents(cut) == contents(whole)

@@ -9,12 +9,10 @@ import pytest
 import torch
 from scipy import optimize
 
-from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
-from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.temperature import CMP, LIS, Floats, inverse_temperature, largest_probability
 
@@ -97,8 +95,3 @@ def test_it_looks_at_the_untrained_network(tmp_path: Path) -> None:
     assert bool((met.abs() <= 1 + 1e-5).all())
     reached = largest_probability(met.double().numpy(), float(state["scale"]))
     assert reached == pytest.approx(0.2 + 0.8 / 27, abs=1e-6)
-
-
-def test_a_scale_that_nothing_takes_is_one_line() -> None:
-    with pytest.raises(UserError, match="schedule 'cmp' sets a criterion's scale"):
-        Recipe.read("he-cmp", {"objective": "at-margin", "model": {"name": "lenet"}})

@@ -94,9 +94,12 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
     made = trainer(0.5, 32, others)
     settings = made.class_settings()
     rows = made.feed.rows(torch.arange(80), 0, 0, settings)
-    batch = made.feed.batch(rows, 0, settings, 0.0)
+    batch = made.feed.batch(rows, 0, 0, settings, 0.0)
     assert batch.y.tolist() == [*made.train.y[:16].tolist(), *((rows[16:] - 80) % 10).tolist()]
     assert len(set(made.feed.pool.index.tolist())) == 170  # each image draws for itself
+    again = made.feed.batch(rows, 0, 1, settings, 0.0)  # and so does each time that a pseudo-labelled one is drawn
+    assert torch.equal(again.index[:16], batch.index[:16])
+    assert not set(again.index[16:].tolist()) & set(batch.index.tolist())
     model = EXACT.forward(made.model)
     with frozen(made.model):
         points = made.parts.objective.points(model, batch, made.parts.attack, settings, Draws(0))

@@ -104,13 +104,16 @@ def python(folder: Path) -> dict[str, Any]:
     for recipe in RECIPES:
         train(recipe, out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
     norm: dict[str, Any] = SETTINGS | {"model": {"name": "preactresnet18", "width": 0.0625}, "data.subset": 100}
-    train("at-short", out=folder / "norm", changes=norm, batch_size=EACH)
+    train("cfa-code-short", out=folder / "norm", changes=norm, batch_size=EACH)
     loop.CHECKPOINT_SECONDS = 0.0
-    for name, changes in (("norm-cut", norm), ("handed-over", begun(folder))):
+    for name, recipe, changes in (
+        ("norm-cut", "cfa-code-short", norm),
+        ("handed-over", "at-short", begun(folder)),
+    ):
         with contextlib.suppress(Killed):
-            call = functools.partial(train, "at-short", out=folder / name, changes=changes, batch_size=EACH)
+            call = functools.partial(train, recipe, out=folder / name, changes=changes, batch_size=EACH)
             found[name] = said(lambda call=call: call(progress=KillAt(3)))
-    train("at-short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
+    train("cfa-code-short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
     if dist.get_rank() == 0:
         with contextlib.suppress(Killed):
             call = functools.partial(train, "at-short", out=folder / "taken-over", changes=begun(folder), alone=True)

@@ -140,8 +140,8 @@ def coloured(x: Tensor, operation: Tensor, draw: Tensor) -> Tensor:
         operation: (N,) the number of each image's operation.
         draw: (N,) in [0, 1), how far the blends go.
     """
-    weights = x.new_tensor(_LUMINANCE) if x.shape[1] == 3 else x.new_full((x.shape[1],), 1 / x.shape[1])
-    grey = (x * weights[:, None, None]).sum(1, keepdim=True)
+    weights = _LUMINANCE if x.shape[1] == 3 else (1 / x.shape[1],) * x.shape[1]
+    grey = torch.stack([weight * x[:, channel] for channel, weight in enumerate(weights)], 1).sum(1, keepdim=True)
     bases = (grey.expand_as(x), torch.zeros_like(x), grey.mean((1, 2, 3), keepdim=True).expand_as(x), _smoothed(x))
     result = x
     for number, (base, (low, high)) in enumerate(zip(bases, _FACTORS, strict=True)):

@@ -20,7 +20,6 @@ OBJECTIVES: Registry[Objective] = Registry(
     {
         "standard": "classwise.training.objectives.standard:Standard",
         "at": "classwise.training.objectives.adversarial:AdversarialTraining",
-        "at-margin": "classwise.training.objectives.margin:MarginAdversarialTraining",
         "trades": "classwise.training.objectives.trades:Trades",
         "trix": "classwise.training.objectives.trix:Trix",
         "mart": "classwise.training.objectives.mart:Mart",
@@ -116,5 +115,6 @@ SELECTIONS: Registry[object] = Registry(
         "worst": "classwise.training.selection:worst",
         "last": "classwise.training.selection:last",
         "within-error": "classwise.training.selection:within_error",
+        "three-quarters": "classwise.training.selection:three_quarters",
     },
 )

@@ -305,7 +305,6 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "mart": ("wang2020improving",),
     "fat": ("zhang2020attacks",),
     "fat-trades": ("zhang2020attacks",),
-    "at-margin": ("madry2018towards",),
     "bat": ("sun2023improving",),
     "csr": ("jin2025enhancing",),
     "auto-beta": ("tian2021analysis",),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Term = Literal["clean", "robust"]
+"""A term that class weights multiply: TRADES has both, AT only the robust one, standard training only the clean."""
 
 
 @dataclass(frozen=True)

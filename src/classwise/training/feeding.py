@@ -16,6 +16,9 @@ from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.unlabelled import appended
 
+_PLACES = 32
+"""The bits of a draw's index that are left to the number of the image."""
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -73,16 +76,17 @@ class Feed:
         drawn = self.draws.child("unlabelled").at(epoch).integers(places, (), len(self.extra), counter=step)
         return torch.cat([rows, len(self.images) + drawn])
 
-    def batch(self, rows: Tensor, epoch: int, settings: ClassSettings, progress: float) -> TrainingBatch:
+    def batch(self, rows: Tensor, epoch: int, step: int, settings: ClassSettings, progress: float) -> TrainingBatch:
         """The images of rows, augmented, with the ball and the target of each.
 
         Args:
             rows: what `rows` gave.
             epoch: from 0.
+            step: of the epoch, from 0.
             settings: the class settings in force.
             progress: the share of the training that is done.
         """
-        index, y = self.pool.index[rows], self.pool.y[rows]
+        index, y = self._index(rows, step, settings), self.pool.y[rows]
         x = self.augment(self.pool.x[rows], index, self.draws.child("augment").at(epoch))
         x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
@@ -90,6 +94,18 @@ class Feed:
         threat = self.threat.with_epsilon(epsilon)
         target = self._targets(index, y, epoch, settings)
         return TrainingBatch(x, y, index, threat, settings.of("step_size", y), target, progress=progress)
+
+    def _index(self, rows: Tensor, step: int, settings: ClassSettings) -> Tensor:
+        """What the draws of each row hang on, (N,): its image, and its place in the epoch if it was drawn.
+
+        So an image that is drawn twice is cropped and attacked in two ways.
+        """
+        index = self.pool.index[rows]
+        if settings.sampling is None and self.extra is None:
+            return index
+        places = torch.arange(len(rows), device=rows.device) + (step * (self.labelled + self.unlabelled) + 1)
+        drawn = rows >= (0 if settings.sampling is not None else len(self.images))
+        return torch.where(drawn, index + (places << _PLACES), index)
 
     def _targets(self, index: Tensor, y: Tensor, epoch: int, settings: ClassSettings) -> Tensor | None:
         """A target for each image, drawn from its class's law; -1 where the law is a zero row."""

@@ -173,7 +173,7 @@ class Trainer:
             "class_names": list(images.class_names),
         }
         labels = None if self.valid is None else self.valid.y
-        self.record = Record(run, parts.selection, labels, about, writes=self.team.first)
+        self.record = Record(run, parts.selection, recipe.epochs, labels, about, writes=self.team.first)
 
     def run_all(self) -> None:
         """From where the folder stands to the last epoch."""
@@ -308,23 +308,24 @@ class Trainer:
             group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
         # For models that draw, such as those with dropout.
         torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
-        batch = self.feed.batch(rows, self.epoch, settings, progress)
+        batch = self.feed.batch(rows, self.epoch, self.step, settings, progress)
         share = Share(self.team, len(rows))
         mine = share.of_batch(batch)
-        model.train(self.recipe.craft == "train")
-        with frozen(model), self._borrowed():
-            points = parts.objective.points(
-                self.forward, mine, parts.attack, settings, self.draws.child("craft").at(self.epoch)
-            )
-        model.train()
         taken: list[Step] = []
+        with sharing_buffers(share, model):
+            model.train(self.recipe.craft == "train")
+            with frozen(model), self._borrowed():
+                points = parts.objective.points(
+                    self.forward, mine, parts.attack, settings, self.draws.child("craft").at(self.epoch)
+                )
+            model.train()
 
-        def loss() -> Tensor:
-            taken.append(share.of_step(parts.objective.step(self.forward, mine, points, settings)))
-            return share.summing(parts.reduction(taken[-1], batch, settings), model)
+            def loss() -> Tensor:
+                taken.append(share.of_step(parts.objective.step(self.forward, mine, points, settings)))
+                return share.summing(parts.reduction(taken[-1], batch, settings), model)
 
-        sharing_buffers(share, model, lambda: parts.update(model, self.optimizer, loss, progress))
-        step = taken[-1]
+            parts.update(model, self.optimizer, loss, progress)
+        step = taken[0]  # of the weights as they were; AWP's second pass is at others
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
         self.schedule_states = [

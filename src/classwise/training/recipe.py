@@ -117,6 +117,10 @@ class ModelSettings:
     sync_batch_norm: bool = False
 
 
+MOMENTS = ("begin", "epochs", "halve_every")
+"""The fields of schedules that are numbers of epochs."""
+
+
 @settings
 class Recipe:
     """One training set-up, complete.
@@ -180,14 +184,17 @@ class Recipe:
             asker = CRITERIA.name_of(type(objective.criterion))
             raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
         schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
+        if sum(schedule.sets_scale for schedule in schedules) > 1:
+            raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); keep one of them")
         for part, schedule in zip(self.schedules, schedules, strict=True):
             name = part if isinstance(part, str) else part.get("name")
             if schedule.needs_beta and not objective.regularised:
                 raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
-            if schedule.needs_margin and not objective.takes_margin:
-                raise UserError(f"schedule {name!r} sets margins, which this objective does not take; use at-margin")
-            if schedule.sets_scale and objective.takes_margin:
-                raise UserError(f"schedule {name!r} sets a criterion's scale, which at-margin does not have; use at")
+            if schedule.weighs and not schedule.weighs & objective.weighed:
+                raise UserError(
+                    f"schedule {name!r} weighs the {' and '.join(sorted(schedule.weighs))} term, which this objective "
+                    f"does not have; its own is the {' and '.join(sorted(objective.weighed))} one"
+                )
             held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
             if held_out and self.data.validation == 0:
                 raise UserError(
@@ -201,7 +208,7 @@ class Recipe:
             )
         averaging = make(AVERAGERS, self.averaging)
         gated = any(name.startswith("valid") for name in averaging.reads)
-        if self.data.validation == 0 and (self.selection != "last" or gated):
+        if self.data.validation == 0 and (self.selection not in ("last", "three-quarters") or gated):
             raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
         return Parts(
             threat=None if self.threat is None else Threat.parse(self.threat),
@@ -217,6 +224,15 @@ class Recipe:
             validation_attack=make(ATTACKS, self.validation_attack),
             augment=make(AUGMENTATIONS, self.data.augment),
         )
+
+    def moments(self, epochs: int) -> dict[str, Any]:
+        """Changes that give the recipe so many epochs, the moments of its schedules at the same shares of them."""
+        share = epochs / self.epochs
+        changes: dict[str, Any] = {"epochs": epochs}
+        for place, schedule in enumerate(self.parts().schedules):
+            held = {name: getattr(schedule, name, 0) for name in MOMENTS}
+            changes |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in held.items() if at}
+        return changes
 
     def fine_tuning(self) -> list[str]:
         """The names of the parts whose source starts from a robust model."""

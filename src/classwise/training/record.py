@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.models import save_weights
 from classwise.storage import replacing, write_text
 from classwise.training.folder import Run, Which
-from classwise.training.selection import Selection, WithinError
+from classwise.training.selection import AtShare, Selection, WithinError
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Record:
     Args:
         run: the folder.
         rule: which epoch is the best.
+        epochs: of the whole run.
         labels: of the validation split, int64 (N,), or None without one.
         about: what is written beside weights.
         writes: whether this process writes; every process remembers all.
@@ -35,6 +36,7 @@ class Record:
 
     run: Run
     rule: Selection
+    epochs: int
     labels: Tensor | None
     about: Mapping[str, Any]
     writes: bool = True
@@ -61,6 +63,11 @@ class Record:
             values: what was measured on the validation split; none: the last epoch is the best.
             epoch: from 0.
         """
+        if isinstance(self.rule, AtShare):
+            if self.rule.chosen(epoch, self.epochs):
+                self.keep(which, model, epoch)
+                self.tell(epoch, event="selected", which=which, score=None)
+            return
         if isinstance(self.rule, WithinError):
             assert self.labels is not None
             before = self.judged.get(which, {})

@@ -86,7 +86,25 @@ class WithinError:
 within_error = WithinError()
 
 
-Selection = Rule | WithinError
+@dataclass(frozen=True)
+class AtShare:
+    """The epoch at a share of the run, whatever the validation split says (iclr21 section 3: 75 of 100).
+
+    Args:
+        share: of the epochs.
+    """
+
+    share: float
+
+    def chosen(self, epoch: int, epochs: int) -> bool:
+        """Whether an epoch (from 0) of so many is the one."""
+        return epoch + 1 == max(1, round(self.share * epochs))
+
+
+three_quarters = AtShare(0.75)
+
+
+Selection = Rule | WithinError | AtShare
 
 
 def _parts_of_merit(scores: Tensor, y: Tensor) -> Tensor:

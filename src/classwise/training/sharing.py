@@ -8,7 +8,8 @@ processes, and what a process draws for an image does not depend on which proces
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,14 +118,15 @@ class Share:
         return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
-def sharing_buffers(share: Share, model: nn.Module, work: Callable[[], None]) -> None:
-    """Do a step's update, after which all processes have the same buffers."""
+@contextmanager
+def sharing_buffers(share: Share, model: nn.Module) -> Iterator[None]:
+    """What a step does to the model's buffers; after it all processes have the same ones."""
     if share.team.size == 1:
-        work()
+        yield
         return
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     before = [buffer.clone() for buffer in buffers]
-    work()
+    yield
     share.average_changes(buffers, before)
 
 

@@ -36,6 +36,22 @@ def test_cfol_is_exp3_by_hand() -> None:
     assert close(state["scores"], [2.0, 1.0 + 0.5 / (1 - p)])
 
 
+@pytest.mark.parametrize("count", [3, 10, 100])
+def test_exp3_over_any_number_of_classes(count: int) -> None:
+    """Every second class errs once: its score grows by rate / p, the others' stay."""
+    schedule = CFOL(mix=0.5, rate=0.25)
+    state = schedule.start(Classes(tuple(map(str, range(count))), torch.ones(count, dtype=torch.int64)))
+    y = torch.arange(count)
+    step = erring(y, [label % 2 == 1 for label in range(count)], count)
+    for _ in range(2):
+        law, before = schedule.law(state), state["scores"]
+        state = schedule.after_batch(state, step, batch_of(y))
+        expected = before + torch.where(y % 2 == 1, 0.25 / law, torch.zeros(()))
+        assert close(state["scores"], expected.tolist(), 1e-4)
+    focused = state["scores"].softmax(0)
+    assert close(schedule.law(state), (0.5 / count + 0.5 * focused).tolist())
+
+
 def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
     schedule = CFOL(mix=0.5, rate=0.1, acts="weights")
     state = schedule.start(Classes(("a", "b", "c"), torch.tensor([1, 3, 0])))

@@ -41,6 +41,16 @@ def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
     assert weights.tolist() == pytest.approx(expected)
 
 
+def test_dafa_says_once_that_weights_turn_negative() -> None:
+    """All easier classes are taken for class 0, which takes more than they have."""
+    confidence = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.9, 0.0], [0.1, 0.0, 0.9]])
+    schedule = DAFA(begin=1, strength=3, floor=0.05)
+    with pytest.warns(UserWarning, match=r"DAFA: strength = 3 turns weights negative; they count as 0.05"):
+        state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": confidence}, 0)
+    assert close(state["weights"], [1 + 2 * 3 * 0.4 * 0.9, 0.05, 0.05])
+    schedule.after_epoch(state, {"train.confidence": confidence}, 0)  # said once
+
+
 def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
     confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
     own, average = DAFA(begin=1), AverageDAFA(begin=1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from classwise.training.classes import ClassSettings
-from classwise.training.objectives.margin import with_margin
+from classwise.attacks.losses import cross_entropy
+from classwise.training.criteria import Softmax
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.ldam import LDAM
 from classwise.training.schedules.long_tail import ClassWeights
@@ -67,8 +69,24 @@ def test_ldam_by_hand(scale: float) -> None:
     assert close(late.robust_weight, raw([1 / (1 - 0.99**160), 1 / (1 - 0.99**10), 0, 1 / (1 - 0.99**810)]))
     logits, y = torch.tensor([[0.3, 0.1, 0.0, -0.2], [0.2, 0.4, 0.1, 0.9]]), torch.tensor([0, 3])
     expected = scale * torch.tensor([[0.05, 0.1, 0.0, -0.2], [0.2, 0.4, 0.1, 0.9 - 0.5 / 3]])
-    assert torch.allclose(with_margin(logits, y, early), expected, atol=1e-6)
-    assert with_margin(logits, y, ClassSettings()) is logits
+    scaled = Softmax().scaled(lambda x: x, early)(logits)
+    asked: list[torch.Tensor] = []
+
+    def seen(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        asked.append(z)
+        return cross_entropy(z, y)
+
+    Softmax()(scaled, y, early, seen)
+    assert torch.allclose(asked[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+def test_ldams_margins_for_any_number_of_classes(count: int) -> None:
+    counts = torch.arange(1, count + 1) ** 2
+    after = LDAM(largest=0.8).settings(
+        LDAM().start(Classes(tuple(map(str, range(count))), counts)), constants(count), 0
+    )
+    assert close(after.logit_margin, [0.8 / math.sqrt(label) for label in range(1, count + 1)])
 
 
 def test_ldam_on_balanced_data_counts_robust_images() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from classwise.training.schedules.wat import WAT
@@ -32,6 +33,18 @@ def test_wat_is_hedge_by_hand() -> None:
     after = schedule.settings(state, constants(2), 2)
     for weight in (after.clean_weight, after.robust_weight):
         assert close(weight, [2 * w[0] + w[2], 2 * w[1] + w[2]])
+
+
+@pytest.mark.parametrize("count", [3, 10, 100])
+def test_wat_over_any_number_of_classes(count: int) -> None:
+    """Losses c / C: the expert of class c weighs exp(rate c / C), that of the average exp of their mean."""
+    schedule = WAT(rate=2.0, beta=6)
+    losses = torch.arange(count) / count
+    signals = {"valid.loss": losses, "valid.divergence": torch.zeros(count), "valid.count": torch.ones(count)}
+    state = schedule.after_epoch(schedule.start(classes(count)), signals, 0)
+    raised = [math.exp(2 * c / count) for c in range(count)] + [math.exp((count - 1) / count)]
+    expected = [(count * value + raised[-1]) / sum(raised) for value in raised[:-1]]
+    assert close(schedule.settings(state, constants(count), 1).robust_weight, expected, 1e-5)
 
 
 def test_wat_gives_a_class_without_validation_images_the_average() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from classwise.attacks.losses import divergence
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.objectives.friendly import Past, at_the_boundary
 
@@ -34,6 +35,7 @@ class Balanced(Objective):
     past: Past = 0
 
     regularised = True
+    weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws

@@ -17,7 +17,7 @@ from classwise.draws import Draws
 from classwise.settings import describe, make, settings
 from classwise.threat import Threat
 from classwise.training import CRITERIA
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, Term
 from classwise.training.criteria import Criterion, Softmax
 
 
@@ -32,7 +32,8 @@ class TrainingBatch:
     Args:
         x: images in [0, 1], (N, C, H, W).
         y: labels, int64 (N,).
-        index: each image's number in the training split, int64 (N,).
+        index: what the draws of a row hang on, int64 (N,): its image's number in the training split, and for one that
+            was drawn with replacement its place in the epoch too.
         threat: the norm and the radius of each image.
         step_size: the inner attack's step for each image, or None for the attack's own.
         target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
@@ -99,8 +100,8 @@ class Objective(ABC):
 
     #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
     regularised: ClassVar[bool] = False
-    #: Whether the class settings ``logit_margin`` and ``scale`` mean something to this objective.
-    takes_margin: ClassVar[bool] = False
+    #: The terms of its steps that class weights multiply.
+    weighed: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
 
     def described(self) -> dict[str, Any]:
         """The fields as a spec has them; the plain criterion goes unsaid, as in recipes older than criteria."""

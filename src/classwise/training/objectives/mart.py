@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from classwise.attacks.losses import cross_entropy, divergence
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 
@@ -27,6 +29,7 @@ class Mart(Objective):
     beta: NonNegative = 5.0
 
     regularised = True
+    weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def inner(self, attack: Attack) -> Attack:
         """The recipe's attack on the cross-entropy, from TRADES' start."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.settings import settings
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 
 
 @settings
 class Standard(Objective):
     """CE(f(x), y)."""
+
+    weighed: ClassVar[frozenset[Term]] = frozenset({"clean"})
 
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws

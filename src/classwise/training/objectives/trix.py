@@ -36,7 +36,7 @@ class Trix(Trades):
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits or towards the targets."""
-        del settings
+        model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
         classes = reference.shape[1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.errors import UserError, unknown
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.objectives.base import Step, TrainingBatch
 
 State = dict[str, Tensor]
@@ -64,12 +64,15 @@ class ClassSchedule(ABC):
     reads: ClassVar[frozenset[str]] = frozenset()
     #: Whether it changes beta, so that the objective must have one.
     needs_beta: ClassVar[bool] = False
-    #: Whether it sets logit margins, so that the objective must take them.
-    needs_margin: ClassVar[bool] = False
-    #: Whether it sets the scale of the logits, so that a criterion must take it.
+    #: Whether it sets the scale of the logits, which only one schedule of a recipe can.
     sets_scale: ClassVar[bool] = False
     #: Whether its source starts from a robust model; a run from random weights is then told so.
     fine_tunes: ClassVar[bool] = False
+
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The terms whose weights it sets, of which the objective must have one; none if it sets no weights."""
+        return frozenset()
 
     @abstractmethod
     def start(self, classes: Classes) -> State:

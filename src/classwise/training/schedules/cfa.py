@@ -11,6 +11,7 @@ from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.following import RobustAccuracyFollower
+from classwise.training.schedules.weighing import weighed
 
 
 @settings
@@ -62,5 +63,4 @@ class CCR(_Calibration):
         """The betas and weights of this epoch."""
         assert before.beta is not None
         beta = self._scaled(before.beta, self.lambda2, state, epoch)
-        weight = 1 / (1 + beta)
-        return dataclasses.replace(before, beta=beta, clean_weight=weight, robust_weight=weight)
+        return weighed(dataclasses.replace(before, beta=beta), 1 / (1 + beta))

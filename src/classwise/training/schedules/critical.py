@@ -7,9 +7,9 @@ import dataclasses
 import torch
 
 from classwise.settings import NonNegative, settings
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import BOTH, Term, weighed
+from classwise.training.schedules.weighing import BOTH, weighed
 
 
 @settings
@@ -27,6 +27,11 @@ class CriticalClass(ClassSchedule):
     critical: str
     weight: NonNegative = 4.0
     terms: tuple[Term, ...] = BOTH
+
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The terms."""
+        return frozenset(self.terms)
 
     def start(self, classes: Classes) -> State:
         """The weights.

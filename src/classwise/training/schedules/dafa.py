@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from classwise.settings import Count, NonNegative, settings
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import Term, weighed
+from classwise.training.schedules.weighing import told_once, weighed
 
 
 def class_weights(confidence: Tensor, strength: float) -> Tensor:
@@ -57,6 +57,11 @@ class DAFA(ClassSchedule):
     #: The signal that is P.
     confidence: ClassVar[str] = "train.confidence"
 
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The terms."""
+        return frozenset(self.terms)
+
     def start(self, classes: Classes) -> State:
         """All classes weigh 1."""
         return {"weights": torch.ones(len(classes), device=classes.device)}
@@ -65,7 +70,10 @@ class DAFA(ClassSchedule):
         """The weights, once, at the end of the warm-up."""
         if epoch + 1 != self.begin:
             return state
-        return {"weights": class_weights(signals[self.confidence], self.strength).clamp_min(self.floor)}
+        weights = class_weights(signals[self.confidence], self.strength)
+        if bool((weights < 0).any()):
+            told_once(f"DAFA: strength = {self.strength:g} turns weights negative; they count as {self.floor:g}")
+        return {"weights": weights.clamp_min(self.floor)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The constants during the warm-up, then the weighed ones."""

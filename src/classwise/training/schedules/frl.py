@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.settings import Count, NonNegative, Positive, Share, settings
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.weighing import weighed
 
@@ -49,6 +49,11 @@ class FRL(ClassSchedule):
     reads = frozenset({"valid.clean", "valid.robust"})
     needs_beta = True
     fine_tunes = True
+
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The clean term: a constraint on clean errors needs one."""
+        return frozenset({"clean"})
 
     def start(self, classes: Classes) -> State:
         """No constraint binds yet."""

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from classwise.settings import NonNegative, Positive, settings
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.long_tail import Base, balanced, effective
-from classwise.training.schedules.weighing import BOTH, Term, weighed
+from classwise.training.schedules.weighing import BOTH, weighed
 
 
 @settings
 class LDAM(ClassSchedule):
     """The logit margin of class c is largest (n_c / min n)^(-1/4); late in training effective-number weights join it.
 
-    The objective must take margins, as ``at-margin`` does. On balanced data, ``robust`` puts n_c a_c for n_c, a_c the
+    A criterion applies them, under any objective. On balanced data, ``robust`` puts n_c a_c for n_c, a_c the
     robust accuracy on the training batches of the last epoch (the count itself until one is known; at least 1).
 
     Args:
@@ -41,7 +41,12 @@ class LDAM(ClassSchedule):
     terms: tuple[Term, ...] = BOTH
 
     reads = frozenset({"train.robust"})
-    needs_margin = True
+    sets_scale = True
+
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The terms."""
+        return frozenset(self.terms)
 
     def start(self, classes: Classes) -> State:
         """The counts."""

@@ -7,8 +7,6 @@ the errors set the weights directly (Benz et al., 2021, section 3.3).
 from __future__ import annotations
 
 import dataclasses
-import functools
-import warnings
 from typing import Annotated, Literal
 
 import pydantic
@@ -16,9 +14,9 @@ import torch
 from torch import Tensor
 
 from classwise.settings import NonNegative, Number, settings
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import BOTH, Term, weighed
+from classwise.training.schedules.weighing import BOTH, told_once, weighed
 
 Base = Annotated[Number, pydantic.Field(ge=0, lt=1)]
 
@@ -63,6 +61,11 @@ class ClassWeights(ClassSchedule):
 
     reads = frozenset({"train.robust"})
 
+    @property
+    def weighs(self) -> frozenset[Term]:
+        """The terms, unless images are drawn by the weights."""
+        return frozenset(self.terms if self.acts == "weights" else ())
+
     def start(self, classes: Classes) -> State:
         """The counts; nothing is known of the accuracy."""
         counts = classes.counts.float()
@@ -74,7 +77,7 @@ class ClassWeights(ClassSchedule):
         now = signals["train.robust"].float()
         robust = torch.where(now.isnan(), state["robust"], now)
         if self.kind == "robust-error" and bool((1 + self.strength * (robust.nanmean() - robust) < 0).any()):
-            _notice(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
+            told_once(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
         return {**state, "robust": robust}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
@@ -98,9 +101,3 @@ class ClassWeights(ClassSchedule):
             seen = seen.double().clamp_min(1)
             raw = 1 / seen if self.kind == "inverse" else effective(seen, self.base)
         return balanced(raw, held)
-
-
-@functools.cache
-def _notice(text: str) -> None:
-    """Warn, once in a process for each text."""
-    warnings.warn(text, UserWarning, stacklevel=3)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import functools
+import warnings
 
 from torch import Tensor
 
-from classwise.training.classes import ClassSettings
-
-Term = Literal["clean", "robust"]
-"""A term that class weights multiply: TRADES has both, AT only the robust one, standard training only the clean."""
+from classwise.training.classes import ClassSettings, Term
 
 BOTH: tuple[Term, ...] = ("clean", "robust")
 
@@ -22,3 +20,9 @@ def weighed(before: ClassSettings, weights: Tensor, terms: tuple[Term, ...] = BO
         held: Tensor | None = getattr(before, f"{term}_weight")
         changes[f"{term}_weight"] = weights if held is None else held * weights
     return dataclasses.replace(before, **changes)
+
+
+@functools.cache
+def told_once(text: str) -> None:
+    """Warn, once in a process for each text."""
+    warnings.warn(text, UserWarning, stacklevel=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.bounds import alike, greatest, lowered, minus, negative, plus, wider, widest
+from classwise.papers.bounds import alike, greatest, lowered, minus, negative, plus, raised, wider, widest
 from classwise.papers.claims import Part, exactly
 from classwise.papers.iclr21.spread import filled
 from classwise.papers.resampling import Resampled
@@ -33,6 +33,7 @@ def test_arithmetic_of_parts() -> None:
     assert greatest([at(1, 0, 4), at(2, 1, 3)])(0.1) == (2, 1, 4)
     assert greatest([at(1, 0, 4), at(2, 1, 3)])(0.05) == (2, 0, 7)
     assert lowered(at(-0.5, -0.6, -0.4), 1)(0.05) == (-0.5, -0.6, 1)
+    assert raised(at(0.5, 0.4, 0.6), -1)(0.05) == (0.5, -1, 0.6)
 
 
 @pytest.mark.parametrize(

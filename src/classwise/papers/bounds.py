@@ -77,6 +77,16 @@ def lowered(one: Part, limit: float) -> Part:
     return lambda level: one(level)._replace(high=limit)
 
 
+def raised(one: Part, limit: float) -> Part:
+    """A number that noise can only raise, such as a limit minus a correlation: it may be refuted, and never holds.
+
+    Args:
+        one: the number.
+        limit: the least that it can be.
+    """
+    return lambda level: one(level)._replace(low=limit)
+
+
 def alike(one: Part, other: Part) -> Part:
     """Whether two numbers have the same sign: the second where the first is above zero, minus it where it is below.
 

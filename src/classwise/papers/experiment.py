@@ -172,10 +172,12 @@ class Bench:
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
     def recipe(self, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """A recipe of the library at this scale; ``changes`` come last."""
+        """A recipe of the library at this scale, its schedules' moments at their shares; ``changes`` come last."""
         short = f"{name}-short"
-        chosen = short if self.scale.short and short in recipe_names() else name
-        return Recipe.read(chosen, {"threat": self.scale.threat, **self.scale.changes, **(changes or {})})
+        chosen = Recipe.read(short if self.scale.short and short in recipe_names() else name)
+        wanted = {**self.scale.changes, **(changes or {})}
+        moments = chosen.moments(wanted.get("epochs", chosen.epochs))
+        return Recipe.read(chosen, {"threat": self.scale.threat, **moments, **wanted})
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A PGD of the paper, with this scale's steps; together they are two radii long."""

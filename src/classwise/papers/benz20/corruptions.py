@@ -15,6 +15,7 @@ from scipy import stats
 from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
+from classwise.papers.bounds import raised
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
@@ -122,7 +123,7 @@ class CorruptionsAndAttacks(Experiment):
             found = corrupted(bench, bench.trained(recipe, changes))
             stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
             rows.append(Row(f"{name}, all", [estimate_cell(stack.estimate(agreement), 1, 2)]))
-            parts.append(stack.part(lambda a: ALIKE - agreement(a)))
+            parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))
             places = [kind for kind, _ in found.correct]
             for kind in dict.fromkeys(places):
                 mine = [at for at, other in enumerate(places) if other == kind]
@@ -136,7 +137,7 @@ class CorruptionsAndAttacks(Experiment):
             parts=parts,
             unit="",
             limits=(ALIKE - 1, ALIKE + 1),
-            note="'differently' is read as: a correlation below 0.5; noise of the images lowers it",
+            note="'differently' is read as: a correlation below 0.5; noise lowers it, so this can only be refuted",
         )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
         return Findings(tables=(table,), tests=(test,))

@@ -60,12 +60,10 @@ def effective_numbers(scale: Scale, weak: str) -> Grid:
 
 
 def ldam_margins(scale: Scale, weak: str) -> Grid:
-    """LDAM over its largest margin; a shortened training starts its weights at the same share as the paper's."""
+    """LDAM over its largest margin."""
     del weak
     margins = {"smoke": (0.5,), "laptop": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
-    epochs = scale.changes.get("epochs")
-    begin = {} if epochs is None else {"schedules.0.begin": round(0.8 * epochs)}
-    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.largest": margin, **begin}) for margin in margins}
+    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.largest": margin}) for margin in margins}
 
 
 def resampled_classes(scale: Scale, weak: str) -> Grid:

@@ -9,7 +9,6 @@ from typing import ClassVar
 from classwise.analysis.trends import images_of, trend
 from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import NOTE, average, both
-from classwise.papers.cfa23.parts import FAWA
 from classwise.papers.claims import Test, difference, exactly, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
@@ -18,7 +17,7 @@ from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 from classwise.stats.intervals import Estimate
-from classwise.training.folder import Run, Which
+from classwise.training.folder import Run
 
 WINDOW = (0.5, 1.0)
 """Which epochs, as shares; the paper has 101 to 120 of 200, too few of a short training."""
@@ -32,7 +31,7 @@ class Fluctuation(Experiment):
 
     def run(self, bench: Bench) -> Findings:
         """Both over the epochs on the validation split; claims C9, C20 and C24."""
-        trained = bench.trained("at", {"averaging": FAWA})
+        trained = bench.trained("cfa-at", {"schedules": []})
         averaged = trained.run
         found = trend({"AT": averaged, "AT + FAWA": (averaged, "valid-average")}, window=WINDOW)
 
@@ -43,13 +42,16 @@ class Fluctuation(Experiment):
         noise = _of_images(averaged, float(found.summary["worst"]["AT"]))
         calm = interval(Estimate(0.01 - fair.value, 0.01 - fair.high, 0.01 - fair.low), 100)
         told = f"over the epochs of one training; {noise:.1f} points of change can come from the images alone"
-        kept: Which = "average" if "average" in averaged.kept() else "last"  # no epoch may have passed the gate
-        ends = (under_pgd(bench, trained, which=kept), under_pgd(bench, trained, which="last"))
+        ends = (under_pgd(bench, trained, which="average"), under_pgd(bench, trained, which="last"))
         rows = [
             Row(name, [estimate_cell(change(name, "change_overall")), estimate_cell(change(name, "change"))])
             for name in ("AT", "AT + FAWA")
         ]
-        note = "Small: 95 % t intervals over the epochs of this training. Few validation images add noise of their own."
+        gate = [event["admitted"] for event in averaged.events if event["event"] == "fawa"]
+        note = f"FAWA admitted {sum(gate)} of {len(gate)} epochs; before the first, it is the plain average. "
+        note += (
+            "Small: 95 % t intervals over the epochs of this training. Few validation images add noise of their own."
+        )
         heads = ("model", "overall", "worst class")
         return Findings(
             tables=(Table("Mean change between adjacent epochs, in points", heads, rows, note),),

@@ -26,8 +26,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.report.tables import Cell, Row, Table
 
-FAWA: Mapping[str, Any] = {"name": "fawa", "decay": 0.85, "begin": 0.25, "threshold": 0.2}
-
 
 def ccm(lambda1: float) -> dict[str, Any]:
     """A radius for each class."""
@@ -88,7 +86,7 @@ class CalibrationAlone(_Parts):
         "TRADES + CCR": Method("trades", {"schedules": [ccr(0.5)]}),
         BOTH: Method("trades", {"schedules": [ccm(0.3), ccr(0.5)]}),
         "FAT": METHODS["FAT"],
-        "FAT + CCM": Method("fat", {"schedules": [ccm(0.7)]}),
+        "FAT + CCM": Method("cfa-fat", {"schedules": [ccm(0.7)], "averaging": "none"}),
     }
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
@@ -115,7 +113,7 @@ class AveragingAlone(_Parts):
         for base in BASES["full"]
         for name, method in (
             (f"{base} + EMA", METHODS[f"{base} + EMA"]),
-            (f"{base} + FAWA", Method(base.lower(), {"averaging": FAWA}, averaged=True)),
+            (f"{base} + FAWA", Method(f"cfa-{base.lower()}", {"schedules": []}, averaged=True)),
         )
     }
 

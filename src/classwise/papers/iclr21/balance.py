@@ -11,7 +11,7 @@ from classwise.papers.cfa23.methods import average, both, worst
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report import ranges
 from classwise.report.figures.bars import class_bars
@@ -23,7 +23,7 @@ class EqualNorms(Experiment):
     """iclr21 section 5: rows of equal length, by rescaling those of a trained model; no penalty, no training."""
 
     item = "iclr21/E7"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """Adversarial training before and after, each attacked on its own; claim C22."""

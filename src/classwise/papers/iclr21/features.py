@@ -9,7 +9,7 @@ from classwise.analysis.embedding import embedding
 from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
@@ -34,7 +34,7 @@ class FeaturesOnAPlane(Experiment):
     """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, natural and attacked."""
 
     item = "iclr21/F8"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """The picture, and what the nearest neighbours say; claim C15."""

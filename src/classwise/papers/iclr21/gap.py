@@ -9,7 +9,7 @@ from classwise.analysis.gap import Gap, gap
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -20,7 +20,7 @@ class StandardAgainstAdversarial(Experiment):
     """iclr21 Figure 7: standard accuracy beside adversarial robustness, for each class."""
 
     item = "iclr21/F7"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """Gap, variance and order of the classes of the two models."""

@@ -11,7 +11,7 @@ from classwise.papers.bounds import plus
 from classwise.papers.claims import Part, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -26,7 +26,7 @@ class RobustnessHistogram(Experiment):
     """iclr21 Figure 6: classes by their robustness, in ten intervals."""
 
     item = "iclr21/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """Counts with intervals, and claim C16."""

@@ -14,7 +14,7 @@ from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.beta import ATTACK, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import mean
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import extreme_pictures, figure
 from classwise.report.tables import Cell, Row, Table
@@ -31,7 +31,7 @@ class SortedByConfidence(Experiment):
     """kdd21 section 6.2: the images of class 3 sorted by their adversarial confidence in class 3."""
 
     item = "kdd21/E9"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """TRADES under Temperature-PGD; claim C24, in the brightness of masked backgrounds."""

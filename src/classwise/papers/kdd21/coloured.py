@@ -27,7 +27,14 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
 
-_SMALL = {"model.name": "small-cnn", "model.width": 1.0, "data.augment": "none"}
+_SMALL = {
+    "model.name": "small-cnn",
+    "model.width": 1.0,
+    "data.augment": "none",
+    "optimizer.lr": 0.05,
+    "attack.step_size": "0.25eps",
+    "validation_attack.step_size": "0.25eps",
+}
 INSIDE = "rate inside minus across, points"
 LITTLE = 0.02
 """A change of accuracy that counts as almost none."""

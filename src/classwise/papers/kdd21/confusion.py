@@ -9,7 +9,7 @@ from classwise.analysis.confusion import confused
 from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -23,7 +23,7 @@ class ConfusionUnderAttack(Experiment):
     related: ClassVar[str] = "kdd21/C6"
     others: ClassVar[Mapping[str, str]] = {"kdd21/C7": "the claim is about SVHN"}
     note: ClassVar[str] = ""
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """Symmetry, and what stays inside the superclass: the share of the errors beside chance, and the mean rates."""

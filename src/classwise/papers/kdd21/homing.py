@@ -13,7 +13,7 @@ from classwise.analysis.pairs import Pairs, pairs
 from classwise.papers.claims import Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import PGD
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure, misclassified
 from classwise.report.tables import Cell, Row, Table
@@ -25,7 +25,7 @@ MANY = 0.25
 """A share of images that come home that counts as many; of the paper's pair 3 to 5 it is 0.6."""
 
 
-SCALES: Mapping[Name, Scale] = {**USUAL, "smoke": USUAL["smoke"].with_changes(epochs=1)}
+SCALES: Mapping[Name, Scale] = {**CLASSWISE, "smoke": CLASSWISE["smoke"].with_changes(epochs=1)}
 GROUPS = ((3, 5), (1, 9), (0, 8))
 """The pairs of CIFAR-10's classes that the paper names."""
 

@@ -14,9 +14,11 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.papers.bounds import alike
 from classwise.papers.claims import Test, difference, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
+from classwise.papers.iclr21.hypersphere import on_the_sphere
 from classwise.papers.kdd21.attacks import DEFENCES, under_pgd
 from classwise.papers.resampling import Resampled
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
@@ -33,11 +35,15 @@ class _Confidences(Experiment):
     recipes: ClassVar[Mapping[str, str]]
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
+    def models(self, bench: Bench) -> dict[str, Trained]:
+        """The models, trained."""
+        return {name: bench.trained(recipe) for name, recipe in self.recipes.items()}
+
     def run(self, bench: Bench) -> Findings:
         """A bar for each class and model."""
-        tables = {name: under_pgd(bench, bench.trained(recipe)).outcomes for name, recipe in self.recipes.items()}
+        tables = {name: under_pgd(bench, one).outcomes for name, one in self.models(bench).items()}
         found = smoothness(tables, "PGD")
-        rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in self.recipes]
+        rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in tables]
         table = Table(
             "Mean CVC over the classes", ("model", "CVC, thousandths"), rows, "Small: 95 % intervals for new images."
         )
@@ -118,7 +124,11 @@ class ConfidencesOnTheSphere(_Confidences):
     """iclr21 Figure 5e: CVC of hypersphere embedding and its two schedules, beside adversarial training."""
 
     item = "iclr21/F5e"
-    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "HE": "he", "HE-LIS": "he-lis", "HE-CMP": "he-cmp"}
+    scales = MANY_TRAININGS
+
+    def models(self, bench: Bench) -> dict[str, Trained]:
+        """Those of iclr21/T5."""
+        return on_the_sphere(bench)
 
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale

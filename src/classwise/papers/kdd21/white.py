@@ -22,7 +22,7 @@ from classwise.papers.kdd21.beta import ATTACK, LOWEST, TAKER, VICTIM, tempered,
 from classwise.papers.kdd21.steps import share
 from classwise.papers.official import chosen
 from classwise.papers.resampling import Resampled
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.report.figures.gallery import Row as Pictures
@@ -75,7 +75,7 @@ class WhiteBackground(Experiment):
     """kdd21 Table 4: predictions of class-3 images, original, on white, and on white with beta of class 5 lowered."""
 
     item = "kdd21/T4"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, bench: Bench) -> Findings:
         """Six lines as printed and a control; claims C26, C27 and C28."""
@@ -127,7 +127,7 @@ class SingleImages(Experiment):
     """kdd21 Figure 6: the most robust image, and one that a white background repairs."""
 
     item = "kdd21/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
     robust: ClassVar[int] = 2261
     repaired: ClassVar[int] = 3634
 

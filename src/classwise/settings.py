@@ -42,6 +42,8 @@ NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
 """A fraction of a whole, in [0, 1]."""
 Count = Annotated[int, pydantic.Field(ge=1)]
+ClassName = Annotated[str, pydantic.BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""A class by its name, or by its number, as text or not."""
 
 
 _POSITIVE: pydantic.TypeAdapter[float] = pydantic.TypeAdapter(Positive)

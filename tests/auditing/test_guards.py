@@ -29,6 +29,7 @@ from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.errors import UserError
+from classwise.models import load_model
 from classwise.settings import settings
 from tests.auditing import toys
 from tests.auditing.searching import RandomSearch
@@ -176,7 +177,13 @@ def few_classes() -> set[str]:
     return set() if found is None else {"few-classes"}
 
 
+def built() -> set[str]:
+    data = honest()
+    return {found.name for found in run(model=load_model("lenet", data=data)).warnings}
+
+
 TRIPPED: dict[str, Callable[[], set[str]]] = {
+    "untrained": built,
     "train-mode": guards_of(model=toys.model(scale=2.0).train()),
     "nan-logits": guards_of(model=Twisted(lambda z, x: torch.where(x[:, 0, 0, :1] > 0.55, torch.inf, z))),
     "softmax-outputs": guards_of(model=Twisted(lambda z, _: z.softmax(1))),
@@ -209,6 +216,14 @@ TRIPPED: dict[str, Callable[[], set[str]]] = {
 def test_the_guard_is_tripped(name: str) -> None:
     torch.manual_seed(0)
     assert name in TRIPPED[name]()
+
+
+def test_a_network_that_was_trained_after_it_was_built_is_not_untrained() -> None:
+    model = load_model("lenet", data=honest())
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.001)
+    assert "untrained" not in guards_of(model=model)()
 
 
 def test_an_honest_audit_trips_none() -> None:

@@ -46,6 +46,16 @@ def test_a_wrapped_model_can_be_copied(again: object) -> None:
     assert torch.equal(again(model)(x), model(x))
 
 
+def test_a_model_with_a_mean_of_its_own_can_be_normalised_and_a_normalised_one_not_again() -> None:
+    inner = nn.Flatten()
+    inner.register_buffer("mean", torch.zeros(()))
+    model = Normalized(inner, [0.5], [0.5])
+    assert model(torch.ones(1, 1, 1, 1)).tolist() == [[1.0]]
+    assert set(model.state_dict()) == {"mean", "std", "model.mean"}
+    with pytest.raises(UserError, match=r"normalises already; give the one inside it, model.model"):
+        Normalized(model, [0.5], [0.5])
+
+
 def test_mean_and_std_of_different_lengths() -> None:
     with pytest.raises(UserError, match="mean has 1 channels and std 3"):
         Normalized(nn.Identity(), [0.5], [0.25] * 3)

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,3 +117,44 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
             Recipe.read(recipe, changes)
         assert says in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"threat": "Linf:8"}, ["a radius of 8 reaches the grey image; it is in units of [0, 1], as in 8/255"]),
+        ({"threat": "Linf:0.25"}, ["the radius is Linf:0.25; usual for digits is Linf:0.1"]),
+        (
+            {"attack.step_size": "2/255"},
+            ["attack: 2 steps of 0.00784 reach 0.0157 of the radius 0.1; set the step_size to 0.25eps"],
+        ),
+        (
+            {"validation_attack.step_size": "0.4eps"},
+            ["validation_attack: 2 steps of 0.4eps reach 0.08 of the radius 0.1; set the step_size to 0.25eps"],
+        ),
+        ({}, []),
+    ],
+)
+def test_a_radius_that_is_odd_or_out_of_reach_is_told(changes: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    listener = Listening()
+    reaching = {"attack.step_size": "0.5eps", "epochs": 1}
+    train("at-short", out=tmp_path / "run", data="digits", changes=TINY | reaching | changes, progress=listener)
+    assert [line for line in listener.lines if "radius" in line] == said
+
+
+def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
+    images = load_data("digits", split="train", subset=60)
+    np.savez(tmp_path / "mine.npz", x=images.pixels(slice(None)).numpy(), y=images.y.numpy())
+    changes = TINY | {"data.subset": None, "epochs": 1}
+    run = train("at-short", out=tmp_path / "run", data=tmp_path / "mine.npz", changes=changes)
+    assert run.recipe.data.name == str(tmp_path / "mine.npz")
+    with pytest.raises(UserError, match=r"data should be a name, a path or Images, not tuple"):
+        train("at-short", out=tmp_path / "other", data=(images.x, images.y), changes=changes)  # type: ignore[arg-type]
+
+
+def test_a_class_may_be_named_by_its_number_and_options_of_a_model_given_one_by_one() -> None:
+    assert Recipe.read("critical-class", {"schedules.0.critical": "3"}) == Recipe.read(
+        "critical-class", {"schedules.0.critical": 3}
+    )
+    deep = Recipe.read("at", {"model.name": "wideresnet", "model.options.depth": 16})
+    assert deep.model.options == {"depth": 16}

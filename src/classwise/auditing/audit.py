@@ -136,7 +136,12 @@ def audit(
         for label, count in outcomes.missing.items():
             listener.say(f"{label}: {count} images are not judged, the time was up")
         evidence = Evidence(
-            outcomes, suite.attacks, ready.was_training, training_attack_of(model), _probe(runner, ready.source)
+            outcomes,
+            suite.attacks,
+            was_training=ready.was_training,
+            untrained=ready.untrained,
+            training_attack=training_attack_of(model),
+            probe=_probe(runner, ready.source),
         )
         facts = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
         if team.size > 1:

@@ -97,6 +97,7 @@ class Prepared:
         pieces: the images, to be read once.
         source: where they come from.
         was_training: whether a part of the model was in training mode.
+        untrained: whether its weights are those of a network of the zoo as it is built.
     """
 
     model: nn.Module
@@ -105,6 +106,7 @@ class Prepared:
     pieces: Iterator[Images]
     source: Images | Stream
     was_training: bool
+    untrained: bool
 
 
 def prepare(
@@ -157,7 +159,8 @@ def prepare(
         batch=plan.batch,
     )
     renamed = (named(piece, names) for piece in itertools.chain([first], pieces))
-    return Prepared(classifier, plan, meta, renamed, source, was_training)
+    untrained = getattr(classifier, "fresh", None) == meta.model_hash
+    return Prepared(classifier, plan, meta, renamed, source, was_training, untrained)
 
 
 def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:

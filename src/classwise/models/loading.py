@@ -19,7 +19,7 @@ from classwise.models.fitting import Fit, fit, insert, shape_shown
 from classwise.models.logits import LogitsModel
 from classwise.models.normalise import Normalized
 from classwise.models.state import Checkpoint, read_state
-from classwise.models.weights import SCHEMA_VERSION
+from classwise.models.weights import SCHEMA_VERSION, fingerprint
 
 KEPT = ("best-average", "best", "last")
 """The weights that may speak for a run folder; the best score on validation does, and of equals the first here."""
@@ -61,7 +61,8 @@ def load_model(
         **options: Settings of that model alone, such as ``depth=34``.
 
     Returns:
-        The model. Its attribute ``loaded`` says in words what was read and what was done to it.
+        The model. Its attribute ``loaded`` says in words what was read and what was done to it; a network of the zoo
+        without weights also has ``fresh``, the hash of its random ones, by which an audit warns of them.
 
     Raises:
         UserError: if the model is not known, the file cannot be read as data, or the two do not fit.
@@ -87,8 +88,11 @@ def load_model(
     if name in MODELS and "num_classes" not in spec:
         raise UserError(f"model {name!r}: give num_classes, or weights or data that show it")
     built = _built(**spec)
+    if checkpoint is None and name in MODELS:
+        built.fresh = fingerprint(built)  # type: ignore[assignment]
+        return _finished(built, f"built {name!r} with random weights", data, device)
     if checkpoint is None:
-        return _finished(built, f"built {name!r} with fresh weights", data, device)
+        return _finished(built, f"built by {name!r}", data, device)
     return _finished(*_with(built, checkpoint), data, device)
 
 

@@ -19,16 +19,18 @@ class Normalized(Wrapper):
     model has (``features``, ``classifier``, ...) can be asked of this one; ``features`` normalises first.
 
     Raises:
-        UserError: if mean and std differ in length, or a deviation is not positive.
+        UserError: if mean and std differ in length, a deviation is not positive, or the model is normalised already.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, model: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
+        if isinstance(model, Normalized):
+            raise UserError("the model normalises already; give the one inside it, model.model")
         super().__init__(model)
-        self.register_buffer("mean", _per_channel(mean))
-        self.register_buffer("std", _per_channel(std))
+        # Not register_buffer: it would take what the inner model answers for these names as attributes of this one.
+        self._buffers["mean"], self._buffers["std"] = _per_channel(mean), _per_channel(std)
         if self.mean.shape != self.std.shape:
             raise UserError(
                 f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one of each a channel"

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from classwise.attacks.base import Attack
 from classwise.data import Images, load_data, named_set
 from classwise.errors import UserError
+from classwise.settings import relative_step
 from classwise.team import Team
 from classwise.threat import Threat
 from classwise.training.folder import Run
 from classwise.training.recipe import DataSettings, Recipe
+
+GREY = 0.5
+"""An Linf radius from which on every image can become the grey one."""
 
 
 def check_folder(run: Run, *, resume: bool) -> None:
@@ -46,6 +52,32 @@ def usual_threat(images: Images) -> Threat:
     if known is not None:
         return Threat.parse(known.threat)
     raise UserError(f"no radius is usual for {images.name!r}; give one, such as threat = 'Linf:8/255'")
+
+
+def doubts(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:
+    """What is odd about a radius and the attacks inside it, a line each; nothing of it is wrong for certain.
+
+    Args:
+        images: the training images.
+        threat: the ball that training defends.
+        attacks: the attacks of training and of validation, by the field of the recipe.
+    """
+    assert isinstance(threat.epsilon, float)
+    known, found = named_set(images), []
+    if threat.norm == "Linf" and threat.epsilon >= GREY:
+        found.append(f"a radius of {threat.epsilon:g} reaches the grey image; it is in units of [0, 1], as in 8/255")
+    elif known is not None and Threat.parse(known.threat) != threat:
+        found.append(f"the radius is {threat}; usual for {images.name} is {known.threat}")
+    for field, attack in attacks.items():
+        size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", 1)
+        if size is None:
+            continue
+        factor, relative = relative_step(size)
+        reach = steps * factor * (threat.epsilon if relative else 1)
+        if reach < threat.epsilon * (1 - 1e-6):
+            moved = f"{steps} steps of {size if relative else f'{size:.3g}'} reach {reach:.3g}"
+            found.append(f"{field}: {moved} of the radius {threat.epsilon:.3g}; set the step_size to 0.25eps")
+    return found
 
 
 def check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:

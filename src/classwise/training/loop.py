@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,7 @@ from classwise.progress import Measured, Progress, Silent
 from classwise.storage import write_text
 from classwise.team import Team, joined
 from classwise.training.averaging import Average
-from classwise.training.beginning import check_folder, check_same, model_spec, training_images, usual_threat
+from classwise.training.beginning import check_folder, check_same, doubts, model_spec, training_images, usual_threat
 from classwise.training.chronicle import epoch_rows, numbers, summary
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
 from classwise.training.feeding import Feed
@@ -51,7 +52,7 @@ def train(
     recipe: str | Path | Mapping[str, Any] | Recipe,
     *,
     out: str | Path,
-    data: str | Images | None = None,
+    data: str | os.PathLike[str] | Images | None = None,
     resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -69,7 +70,8 @@ def train(
     Args:
         recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
         out: the run folder; it must not hold another run.
-        data: a data set's name in place of the recipe's, or images (then the recipe records their name and hash only).
+        data: a data set's name or a path in place of the recipe's, or images (then the recipe records their name and
+            hash only).
         resume: go on with the run that the folder holds; the recipe must be the same.
         device: where to train.
         progress: who is told how it goes.
@@ -85,10 +87,12 @@ def train(
         UserError: for a bad recipe (before data is read), data that do not fit, or a folder that holds another run.
     """
     all_changes = {**(changes or {}), **more}
-    if isinstance(data, str):
-        all_changes["data.name"] = data
-    elif data is not None:
-        all_changes["data.name"] = data.name
+    if isinstance(data, os.PathLike):
+        data = os.fspath(data)
+    if not isinstance(data, str | Images | None):
+        raise UserError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
+    if data is not None:
+        all_changes["data.name"] = data.name if isinstance(data, Images) else data
     with joined(alone=alone) as team:
         listener = progress if progress is not None and team.first else Silent()
         plan = Recipe.read(recipe, all_changes)
@@ -125,6 +129,10 @@ def _train(
             progress.say(f"{name!r} is meant to start from a robust model; give one, as in --set model.start=runs/at")
     if isinstance(parts.objective, Standard) and plan.selection != "last":
         progress.say(f"selection {plan.selection!r} is by robust accuracy, which standard training loses; set last")
+    if not isinstance(parts.objective, Standard):
+        inner = {"attack": parts.attack, "validation_attack": parts.validation_attack}
+        for doubt in doubts(images, threat, inner):
+            progress.say(doubt)
     parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(plan, parts, images, run, device, progress, extra, team).run_all()

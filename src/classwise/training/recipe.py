@@ -387,8 +387,12 @@ def _change(values: dict[str, Any], path: str, value: Any) -> None:
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(defaults)}"
         raise UserError(f"unknown recipe field {path!r}; {hint}")
     default = defaults[head]
-    plain = dataclasses.asdict(default) if dataclasses.is_dataclass(default) else default  # type: ignore[arg-type]
-    values[head] = _put(values.get(head, plain), rest, value, path)
+    if dataclasses.is_dataclass(default):
+        held = values.get(head, {})
+        node = {**dataclasses.asdict(default), **held} if isinstance(held, Mapping) else held  # type: ignore[arg-type]
+    else:
+        node = values.get(head, default)
+    values[head] = _put(node, rest, value, path)
 
 
 def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:

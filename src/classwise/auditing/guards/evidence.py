@@ -123,6 +123,7 @@ class Evidence:
         outcomes: the finished rows.
         attacks: the attacks by label, where they are known.
         was_training: whether a part of the model was in training mode when it was given.
+        untrained: whether its weights are those of a network of the zoo as it is built.
         training_attack: the attack of the model's training, where it is known.
         probe: the model and a sample; None where there is no model, or no time.
     """
@@ -130,6 +131,7 @@ class Evidence:
     outcomes: Outcomes
     attacks: Mapping[str, Attack] = dataclasses.field(default_factory=dict)
     was_training: bool = False
+    untrained: bool = False
     training_attack: Attack | None = None
     probe: Probe | None = None
 

@@ -18,6 +18,13 @@ def train_mode(evidence: Evidence) -> Found | None:
     return Found("The model was given in training mode; it was evaluated in evaluation mode and then put back.", 1.0)
 
 
+def untrained(evidence: Evidence) -> Found | None:
+    """The weights are random ones."""
+    if not evidence.untrained:
+        return None
+    return Found("The network has the random weights it was built with; give trained ones, as --weights FILE.", 1.0)
+
+
 def nan_logits(evidence: Evidence) -> Found | None:
     """Some logits are not finite; such rows count as misclassified."""
     frame = evidence.outcomes.frame
@@ -119,6 +126,7 @@ def _standardised(x: Tensor, scale: Scale) -> Tensor:
 
 GUARDS: dict[str, Guard] = {
     "train-mode": train_mode,
+    "untrained": untrained,
     "nan-logits": nan_logits,
     "softmax-outputs": softmax_outputs,
     "logit-range": logit_range,

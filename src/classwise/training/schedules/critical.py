@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.settings import NonNegative, settings
+from classwise.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.weighing import BOTH, weighed
@@ -24,7 +24,7 @@ class CriticalClass(ClassSchedule):
         terms: what losses are weighed.
     """
 
-    critical: str
+    critical: ClassName
     weight: NonNegative = 4.0
     terms: tuple[Term, ...] = BOTH
 
@@ -57,7 +57,7 @@ class TowardsClass(ClassSchedule):
         target: the class, by its name or its number as text.
     """
 
-    target: str
+    target: ClassName
 
     def start(self, classes: Classes) -> State:
         """The law of targets.

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from classwise.errors import UserError
-from classwise.settings import NonNegative, settings
+from classwise.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
@@ -20,7 +20,7 @@ class VectorBeta(ClassSchedule):
         beta: class (its name, or its number as text) to beta, such as ``{"cat": 0.5}``.
     """
 
-    beta: dict[str, NonNegative]
+    beta: dict[ClassName, NonNegative]
 
     needs_beta = True
 

@@ -1,4 +1,4 @@
-"""The passes that the benchmark of methods counts are those of its page."""
+"""The passes that the benchmark of methods counts are those of its page; what the comparison says of several seeds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks.comparison.page import over_seeds
 from benchmarks.methods import counted, late, methods
 
 from classwise.training.recipe import recipe_names
@@ -31,3 +32,9 @@ def test_the_page_has_the_passes_of_a_step(name: str) -> None:
     passes = counted(late(name, 0.0625, BATCH), BATCH)
     counts = [passes.forward, passes.to_image, passes.to_weights, passes.equivalents]
     assert [float(cell) for cell in page_rows()[name][1:5]] == [count / BATCH for count in counts]
+
+
+def test_a_mean_over_seeds_has_student_s_interval() -> None:
+    """Of 1, 2 and 3: 4.303 standard errors of 1 / sqrt(3)."""
+    assert over_seeds([1, 2, 3]) == "+2.0 [-0.5, 4.5]"
+    assert over_seeds([-0.5, -0.5, -0.5]) == "-0.5 [-0.5, -0.5]"

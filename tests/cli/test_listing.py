@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
@@ -143,3 +144,13 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     known = json.loads(classwise("data", "digits", "--json").out)
     assert known["images"] == sum(known["counts"].values()) == 539
     assert known["shape"] == [1, 8, 8]
+
+
+def test_a_look_into_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
+    for name, size in (("cat", (8, 8)), ("dog", (9, 12))):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", size).save(tmp_path / name / "one.png")
+    said = classwise("data", tmp_path)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "--data-set size=64" in said.err
+    assert "2 images, 3x6x6" in classwise("data", tmp_path, "--data-set", "size=6").out

@@ -26,6 +26,10 @@ def data(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="The split to look into.")] = "test",
     root: Root = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the named data sets, or look into one, or into files.
@@ -33,14 +37,15 @@ def data(
     \b
     Examples:
         classwise data
-        classwise data photos/ --split train
+        classwise data photos/ --split train --data-set size=64
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
         _list_data(json)
         return
     from classwise.data.loading import load_data
 
-    images = load_data(source, split=split, root=root)
+    chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
+    images = load_data(source, split=split, root=root, **chosen)
     counts = images.class_counts().tolist()
     if json:
         console.show_json(_described(images) | {"counts": dict(zip(images.class_names, counts, strict=True))})

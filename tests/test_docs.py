@@ -16,6 +16,7 @@ import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
+from classwise.cli.demonstrating import SMALL
 from classwise.data import CORRUPTIONS, DATA
 from classwise.errors import UserError
 from classwise.papers import catalogue
@@ -128,6 +129,11 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     changes: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
     run = train("catchup.yaml", out="runs/catchup", data="digits", changes=changes)
     assert run.recipe.schedules == ({"name": "catchup:CatchUp", "rate": 2.0},)
+    on_digits = re.search(r"--data digits (.*?)\n\n", document.read_text(encoding="utf-8"), re.DOTALL)
+    assert on_digits is not None
+    assert dict(re.findall(r"--set (\S+)=(\S+)", on_digits[1])) == {
+        field: value for field, value in SMALL.items() if field != "data.name"
+    }
     first, second = (run.epochs.query(f"split == 'train' and epoch == {epoch}") for epoch in range(2))
     assert (first["clean_weight"] == 1).all()
     robust = first["robust"].to_numpy(float)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
@@ -33,8 +35,53 @@ def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
     assert {"name": name, **known["settings"]} == describe(ATTACKS, make(ATTACKS, name))
     said = classwise("attacks", name).out
     assert all(key in said for key in known["settings"])
-    example = said.splitlines()[-1].partition("as a spec: ")[2]
-    assert make(ATTACKS, example) == make(ATTACKS, name)
+    assert known["about"].keys() == {line.split()[0] for line in _table(said)}
+    assert all(told["meaning"] for told in known["about"].values())
+    assert known["sources"] or name in ("transfer", "foreign")
+    assert [line.removeprefix("source: ") for line in said.splitlines() if line[:8] == "source: "] == known["sources"]
+    if not ATTACKS.load(name).required:
+        assert make(ATTACKS, _example(said)) == make(ATTACKS, name)
+
+
+def _table(said: str) -> list[str]:
+    """The lines of the settings."""
+    lines = said.splitlines()
+    return lines[next(row for row, line in enumerate(lines) if line.startswith("setting ")) + 1 : -1]
+
+
+def _example(said: str) -> str:
+    return said.splitlines()[-1].partition("as a spec: ")[2]
+
+
+def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) -> None:
+    steps, step_size, begin, _, objective = _table(classwise("attacks", "pgd").out)
+    assert steps.split(maxsplit=4) == ["steps", "10", ">=", "1", "how many steps a start takes."]
+    assert "absolute" in step_size
+    assert begin.startswith("begin      uniform  uniform, normal, none  ")
+    assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
+    about = json.loads(classwise("attacks", "md", "--json").out)["about"]
+    assert about["steps"] == {"values": ">= 1", "meaning": "of one run; at least 2."}, "its own words come first"
+
+
+def test_the_specs_of_attacks_that_need_a_setting_work(
+    classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "standard").symlink_to(run_folder)
+    (tmp_path / "mine.py").write_text("def attack(model):\n    return lambda images, labels: images\n")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    for name in ("transfer", "foreign"):
+        spec = _example(classwise("attacks", name).out)
+        said = classwise("audit", run_folder, "--subset=20", "--attack", spec, "--out", tmp_path / name)
+        assert (said.status, said.err.count("rror")) == (0, 0)
+    sys.modules.pop("mine")
+
+
+def test_an_attack_of_ones_own_is_shown_too(classwise: Classwise) -> None:
+    said = classwise("attacks", "classwise.attacks.ascent:PGD")
+    assert said.status == 0
+    assert _example(said.out) == "classwise.attacks.ascent:PGD:steps=10,step_size=0.25eps"
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -80,6 +127,7 @@ def test_what_to_cite(classwise: Classwise) -> None:
     assert "CFA: Class-wise Calibrated Fair Adversarial Training" in said.out
     assert json.loads(classwise("cite", "awp", "--json").out)[0]["year"] == 2020
     assert classwise("cite", "standard").out.startswith("% standard: no paper")
+    assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
     said = classwise("cite", "cfa-att")
     assert (said.status, said.err.count("\n")) == (2, 1)
 
@@ -96,3 +144,13 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     known = json.loads(classwise("data", "digits", "--json").out)
     assert known["images"] == sum(known["counts"].values()) == 539
     assert known["shape"] == [1, 8, 8]
+
+
+def test_a_look_into_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
+    for name, size in (("cat", (8, 8)), ("dog", (9, 12))):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", size).save(tmp_path / name / "one.png")
+    said = classwise("data", tmp_path)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "--data-set size=64" in said.err
+    assert "2 images, 3x6x6" in classwise("data", tmp_path, "--data-set", "size=6").out

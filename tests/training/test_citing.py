@@ -38,6 +38,15 @@ def test_a_recipes_papers_come_once_each_in_the_order_of_its_parts() -> None:
     assert keys("awp") == ["wu2020adversarial"]
 
 
+def test_attacks_and_suites_are_cited_too() -> None:
+    assert keys("tpgd") == ["tian2021analysis"]
+    assert keys("fab") == ["croce2020minimally"]
+    suite = ["croce2020reliable", "croce2021mind", "croce2020minimally", "andriushchenko2020square"]
+    assert keys("autoattack") == suite
+    assert PAPERS["carlini2017towards"].line().startswith("Carlini and Wagner, Towards Evaluating")
+    assert PAPERS["madry2018towards"].line().startswith("Madry et al., ")
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_can_be_cited(name: str) -> None:
     assert all(re.fullmatch(r"[a-z]+\d{4}[a-z]+", key) for key in keys(name))
@@ -56,5 +65,12 @@ def test_an_entry_is_whole_bibtex(paper: object) -> None:
 
 
 def test_an_unknown_name_is_one_line() -> None:
-    with pytest.raises(UserError, match="unknown recipe or part 'cfa-tradess'; did you mean 'cfa-trades'"):
+    with pytest.raises(UserError, match="unknown recipe, part or attack 'cfa-tradess'; did you mean 'cfa-trades'"):
         papers("cfa-tradess")
+
+
+def test_the_known_names_are_listed_once() -> None:
+    with pytest.raises(UserError, match="known: ") as caught:
+        papers("zzz")
+    known = str(caught.value).partition("known: ")[2].split(", ")
+    assert len(known) == len(set(known))

@@ -50,6 +50,8 @@ class Foreign(Attack):
     model: Any = None
     restarts: Count = 1
 
+    required = "build=mine:attack"
+
     def __post_init__(self) -> None:
         if self.attack is not None and self.build is not None:
             raise UserError("foreign takes attack= or build=, not both")

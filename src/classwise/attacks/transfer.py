@@ -56,6 +56,7 @@ class Transfer(Attack):
         default_factory=lambda: make(ATTACKS, DEFAULT)
     )
 
+    required = "surrogate=runs/standard"
     needs_reference = True  # for the number of classes, which the surrogate must share
 
     def __post_init__(self) -> None:

@@ -79,6 +79,9 @@ def curve(
         alone: search every image in this process, whatever others there are.
         name: what the curve is called.
 
+    Returns:
+        The curve: a row for each image with the radii between which it falls.
+
     Raises:
         UserError: as `audit` does; or for a range or a number of rounds that makes no sense.
     """

@@ -117,7 +117,7 @@ def race(
     Args:
         model: as `classwise.auditing.audit.audit` takes it.
         data: as `audit` takes them; of a stream, the survivors of the first attack are kept in memory.
-        threat: the ball.
+        threat: the ball; None: the usual one of a data set that is known by name.
         attacks: the suite: first the attack for all images, then the escalating one, then the rest. None:
             `RACING_SUITE`.
         alpha: 1 minus the confidence.
@@ -130,6 +130,9 @@ def race(
         max_time: seconds after which no further round is begun; then the classes that may be the worst are more.
         device: where to run; None: where the model is.
         progress: who is told how it goes.
+
+    Returns:
+        The worst class with its interval, and the classes that may be it.
 
     Raises:
         UserError: as `audit` does, and for a confidence, tolerance or size out of range; all before any attack.

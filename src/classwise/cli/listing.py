@@ -26,6 +26,10 @@ def data(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="The split to look into.")] = "test",
     root: Root = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the named data sets, or look into one, or into files.
@@ -33,14 +37,15 @@ def data(
     \b
     Examples:
         classwise data
-        classwise data photos/ --split train
+        classwise data photos/ --split train --data-set size=64
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
         _list_data(json)
         return
     from classwise.data.loading import load_data
 
-    images = load_data(source, split=split, root=root)
+    chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
+    images = load_data(source, split=split, root=root, **chosen)
     counts = images.class_counts().tolist()
     if json:
         console.show_json(_described(images) | {"counts": dict(zip(images.class_names, counts, strict=True))})
@@ -75,7 +80,7 @@ def attacks(
     name: Annotated[str | None, typer.Argument(help="An attack; without it, list all.")] = None,
     json: Json = False,
 ) -> None:
-    """List the attacks and suites, or show the settings of one.
+    """List the attacks and suites, or show one: its settings, what they mean and may be, and where it comes from.
 
     \b
     Examples:
@@ -85,30 +90,57 @@ def attacks(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
     from classwise.attacks.suites import SUITES
-    from classwise.settings import describe, flat_options, make
+    from classwise.cli import explaining
+    from classwise.settings import describe, make
+    from classwise.training.citing import SOURCES, papers
 
     if name is None:
         suites = {suite: f"A suite: {', '.join(next(iter(SUITES[suite].values())))}, in cascade." for suite in SUITES}
         _list({**_summaries(ATTACKS), **suites}, json)
         return
+    sources = [paper.line() for paper in papers(name)] if name in (*SUITES, *SOURCES) else []
     if name in SUITES:
         if json:
-            console.show_json({"name": name, "versions": SUITES[name]})
+            console.show_json({"name": name, "versions": SUITES[name], "sources": sources})
             return
+        for line in sources:
+            typer.echo(f"source: {line}")
         rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
         console.show(["suite", "attacks, each on what those before it left standing"], rows)
         return
     cls = ATTACKS.load(name)
     defaults = describe(ATTACKS, make(ATTACKS, name))
     del defaults["name"]
+    settings = _settings(ATTACKS, cls, defaults)
     if json:
-        console.show_json({"name": name, "summary": _summary(cls), "settings": defaults})
+        told = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}
+        facts = {"name": name, "summary": _summary(cls), "norms": cls.norms, "sources": sources}
+        console.show_json({**facts, "settings": defaults, "about": told})
         return
-    typer.echo(inspect.cleandoc(cls.__doc__ or name))
-    options = flat_options(defaults)
-    console.show(["setting", "default"], list(options.items()))
-    example = ",".join([f"{key}={value}" for key, value in options.items() if value not in (None, "")][:2])
-    typer.echo(f"as a spec: {name}:{example}")
+    typer.echo(explaining.summary(cls) or name)
+    typer.echo(f"norms: {', '.join(cls.norms)}")
+    for line in sources:
+        typer.echo(f"source: {line}")
+    console.show(["setting", "default", "values", "what it is"], settings)
+    given = [cls.required] if cls.required else []
+    plain = [f"{key}={value}" for key, value, _, _ in settings if value not in (None, "")]
+    typer.echo(f"as a spec: {name}:{','.join(given + plain[: 2 - len(given)])}")
+
+
+def _settings(
+    registry: Registry[Any], cls: type, defaults: Mapping[str, Any], prefix: str = ""
+) -> list[tuple[str, Any, str, str]]:
+    """Each setting as a spec names it, its default, what it may be and what it is; those of parts within too."""
+    from classwise.cli import explaining
+
+    meanings, values = explaining.meanings(cls), explaining.values(cls)
+    rows: list[tuple[str, Any, str, str]] = []
+    for key, value in defaults.items():
+        inner = dict(value) if isinstance(value, Mapping) else {}
+        shown = inner.pop("name") if inner else value
+        rows.append((prefix + key, shown, values.get(key, ""), meanings.get(key, "")))
+        rows += _settings(registry, registry.load(shown), inner, f"{prefix}{key}.") if inner else []
+    return rows
 
 
 def models(json: Json = False) -> None:
@@ -193,14 +225,15 @@ def _whole(recipe: Recipe) -> Recipe:
 
 
 def cite(
-    name: Annotated[str, typer.Argument(help="A recipe, or a part of one such as awp or ccm.")],
+    name: Annotated[str, typer.Argument(help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")],
     json: Json = False,
 ) -> None:
-    """Print what to cite for a recipe or a part, as BibTeX.
+    """Print what to cite for a recipe, one of its parts, an attack or a suite, as BibTeX.
 
     \b
-    Example:
+    Examples:
         classwise cite cfa-trades >> paper.bib
+        classwise cite autoattack >> paper.bib
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.citing import papers
 

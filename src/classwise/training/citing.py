@@ -1,12 +1,15 @@
-"""What to cite: the papers behind a recipe or a part, and their BibTeX."""
+"""What to cite: the papers behind a recipe, a part, an attack or a suite, and their BibTeX."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from classwise.attacks import ATTACKS
+from classwise.attacks.suites import SUITES, members
 from classwise.data import AUGMENTATIONS
 from classwise.errors import unknown
+from classwise.settings import parse_spec
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.recipe import Part, Recipe, recipe_names
 
@@ -37,6 +40,12 @@ class Paper:
         fields = {"author": self.authors, "title": f"{{{self.title}}}", place: self.venue, "year": str(self.year)}
         lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"
+
+    def line(self) -> str:
+        """The paper in a line of text, authors by their family names."""
+        names = [author.partition(",")[0] for author in self.authors.split(" and ")]
+        authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
+        return f"{authors}, {self.title}, {self.venue}, {self.year}"
 
 
 _AAAI = "AAAI Conference on Artificial Intelligence"
@@ -294,6 +303,89 @@ PAPERS = {
             2025,
             "article",
         ),
+        Paper(
+            "croce2020reliable",
+            "Croce, Francesco and Hein, Matthias",
+            "Reliable Evaluation of Adversarial Robustness with an Ensemble of Diverse Parameter-free Attacks",
+            _ICML,
+            2020,
+        ),
+        Paper(
+            "croce2021mind",
+            "Croce, Francesco and Hein, Matthias",
+            "Mind the Box: l1-APGD for Sparse Adversarial Attacks on Image Classifiers",
+            _ICML,
+            2021,
+        ),
+        Paper(
+            "croce2020minimally",
+            "Croce, Francesco and Hein, Matthias",
+            "Minimally Distorted Adversarial Examples with a Fast Adaptive Boundary Attack",
+            _ICML,
+            2020,
+        ),
+        Paper(
+            "andriushchenko2020square",
+            "Andriushchenko, Maksym and Croce, Francesco and Flammarion, Nicolas and Hein, Matthias",
+            "Square Attack: A Query-efficient Black-box Adversarial Attack via Random Search",
+            "European Conference on Computer Vision",
+            2020,
+        ),
+        Paper(
+            "li2019nattack",
+            "Li, Yandong and Li, Lijun and Wang, Liqiang and Zhang, Tong and Gong, Boqing",
+            "NATTACK: Learning the Distributions of Adversarial Examples for an Improved Black-box Attack on "
+            "Deep Neural Networks",
+            _ICML,
+            2019,
+        ),
+        Paper(
+            "carlini2017towards",
+            "Carlini, Nicholas and Wagner, David",
+            "Towards Evaluating the Robustness of Neural Networks",
+            "IEEE Symposium on Security and Privacy",
+            2017,
+        ),
+        Paper(
+            "dong2018boosting",
+            "Dong, Yinpeng and Liao, Fangzhou and Pang, Tianyu and Su, Hang and Zhu, Jun and Hu, Xiaolin "
+            "and Li, Jianguo",
+            "Boosting Adversarial Attacks with Momentum",
+            _CVPR,
+            2018,
+        ),
+        Paper(
+            "xie2019improving",
+            "Xie, Cihang and Zhang, Zhishuai and Zhou, Yuyin and Bai, Song and Wang, Jianyu and Ren, Zhou "
+            "and Yuille, Alan L.",
+            "Improving Transferability of Adversarial Examples with Input Diversity",
+            _CVPR,
+            2019,
+        ),
+        Paper(
+            "gowal2019alternative",
+            "Gowal, Sven and Uesato, Jonathan and Qin, Chongli and Huang, Po-Sen and Mann, Timothy and Kohli, Pushmeet",
+            "An Alternative Surrogate Loss for PGD-based Adversarial Testing",
+            "arXiv preprint arXiv:1910.09338",
+            2019,
+            "article",
+        ),
+        Paper(
+            "ma2023imbalanced",
+            "Ma, Xingjun and Jiang, Linxi and Huang, Hanxun and Weng, Zejia and Bailey, James and Jiang, Yu-Gang",
+            "Imbalanced Gradients: A Subtle Cause of Overestimated Adversarial Robustness",
+            "Machine Learning",
+            2023,
+            "article",
+        ),
+        Paper(
+            "xie2024towards",
+            "Xie, Yong and Zheng, Weijie and Huang, Hanxun and Ye, Guangnan and Ma, Xingjun",
+            "Towards Million-Scale Adversarial Robustness Evaluation With Stronger Individual Attacks",
+            "arXiv preprint arXiv:2411.15210",
+            2024,
+            "article",
+        ),
     )
 }
 """Every paper by its key."""
@@ -360,22 +452,43 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "pgd": ("madry2018towards",),
     "fgsm": ("goodfellow2015explaining",),
     "n-fgsm": ("dejorge2022make",),
+    "tpgd": ("tian2021analysis",),
+    "pgd-t": ("gowal2019alternative",),
+    "apgd-ce": ("croce2020reliable", "croce2021mind"),
+    "apgd-dlr": ("croce2020reliable", "croce2021mind"),
+    "apgd-t": ("croce2020reliable", "croce2021mind"),
+    "fab": ("croce2020minimally",),
+    "fab-t": ("croce2020minimally", "croce2020reliable"),
+    "square": ("andriushchenko2020square",),
+    "nattack": ("li2019nattack",),
+    "cw": ("carlini2017towards",),
+    "cw-l2": ("carlini2017towards",),
+    "mifgsm": ("dong2018boosting",),
+    "difgsm": ("xie2019improving",),
+    "md": ("ma2023imbalanced",),
+    "pma": ("xie2024towards",),
+    "transfer": (),
+    "foreign": (),
 }
-"""The papers behind each part that a recipe names; those of none are our own, common property, or not published."""
+"""The papers behind each part that a recipe names and each attack; those of none are our own, common property, or not
+published."""
 
 
 def papers(name: str) -> list[Paper]:
-    """The papers behind a recipe or a part, each once, in the order of the recipe's fields.
+    """The papers behind a recipe, a part, an attack or a suite, each once, in the order of the recipe's fields.
 
     Raises:
-        UserError: if there is neither a recipe nor a part of that name.
+        UserError: if there is nothing of that name.
     """
     if name in recipe_names():
-        keys = [key for part in _parts(Recipe.read(name)) for key in SOURCES.get(part, ())]
+        parts = _parts(Recipe.read(name))
+    elif name in SUITES:
+        parts = [parse_spec(spec)[0] for spec in members(name)]
     elif name in SOURCES:
-        keys = list(SOURCES[name])
+        parts = [name]
     else:
-        raise unknown("recipe or part", name, [*recipe_names(), *SOURCES])
+        raise unknown("recipe, part or attack", name, {*recipe_names(), *SUITES, *SOURCES})
+    keys = [key for part in parts for key in SOURCES.get(part, ())]
     return [PAPERS[key] for key in dict.fromkeys(keys)]
 
 
@@ -396,5 +509,5 @@ def _names(part: Part) -> list[str]:
     return [str(part[key]) for key in ("name", "kind") if key in part]
 
 
-PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS, AUGMENTATIONS)
+PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS, AUGMENTATIONS, ATTACKS)
 """The tables whose every name has its line in `SOURCES`."""

@@ -1,4 +1,4 @@
-"""TensorBoard as one listener more; it needs the extra ``classwise[tensorboard]``."""
+"""TensorBoard as one listener more; it needs the extra ``tensorboard``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import TracebackType
 
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
+
+INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
 
 
 class TensorBoard:
@@ -27,9 +29,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UserError(
-                "TensorBoard is not installed; install it with: pip install classwise[tensorboard]"
-            ) from error
+            raise UserError(f"TensorBoard is not installed; in the clone of classwise: {INSTALL}") from error
         self.listener = listener or Silent()
         self.writer = SummaryWriter(str(folder))
 

@@ -62,7 +62,7 @@ def test_corrupt_picture(pictures: Path) -> None:
 
 def test_sizes_must_agree_or_be_given(pictures: Path) -> None:
     write(pictures / "cat" / "wide.png", 9, size=(20, 10))
-    with pytest.raises(UserError, match=r"wide\.png is 20x10 and the first image 5x4 .*give size="):
+    with pytest.raises(UserError, match=r"wide\.png is 20x10 and the first image 5x4 .*size=64"):
         load_data(pictures)
     assert load_data(pictures, size=8).shape == (3, 8, 8)
 

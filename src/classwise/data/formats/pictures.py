@@ -91,7 +91,10 @@ def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
     for where, pixels in pictures:
         if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
             here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
-            raise UserError(f"{where} is {here} and the first image {first} (width x height); give size= to resize all")
+            raise UserError(
+                f"{where} is {here} and the first image {first} (width x height); "
+                "resize them, or give size=64 (--data-set size=64) to cut all to that square"
+            )
         arrays.append(pixels)
     coloured = any(pixels.ndim == 3 for pixels in arrays)
     height, width = arrays[0].shape[:2]

@@ -78,7 +78,11 @@ def audit(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-if", metavar="CONDITION", help="Exit with 1 if it holds, as 'worst(all) < 0.2'. May be repeated."
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 if it holds, as 'worst(all) < 0.2' or 'mcd(pgd) > 20%'. May be repeated. It can name "
+            "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
+            "worst.split; write the ends as worst(all).low.",
         ),
     ] = None,
     max_time: Annotated[

@@ -115,6 +115,14 @@ def corrupt_image(place: Place) -> list[str | Path]:
     return audited_on(folder, place)
 
 
+def seeds(place: Place) -> list[str | Path]:
+    for seed in (1, 10):
+        folder = place.folder / "many" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_bytes((place.run / "recipe.yaml").read_bytes())
+    return ["audit", place.folder / "many"]
+
+
 def other_architecture(place: Place) -> list[str | Path]:
     return audited_with(place.run / "checkpoints" / "last.safetensors", place)
 
@@ -181,6 +189,10 @@ CASES: dict[str, tuple[Case, str]] = {
         "did you mean 'resnet18'",
     ),
     "no data named": (lambda place: ["audit", "resnet18", f"--out={place.folder / 'out'}"], "--data"),
+    "no such run": (lambda place: ["audit", place.folder / "nope"], "there is no file or folder"),
+    "no such run here": (lambda place: ["audit", "nope"], "unknown model 'nope'"),
+    "a folder without a run": (lambda place: ["audit", place.folder], "holds no run"),
+    "a folder of several runs": (seeds, "seed-10"),
     "unknown stop": (audited("--stop=nevr"), "did you mean 'never'"),
     "unknown group": (audited("--group=colour"), "colour"),
     "bad condition": (audited("--fail-if=wrst(all) < 0.2"), "wrst"),

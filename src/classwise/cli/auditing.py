@@ -165,7 +165,7 @@ def audit(
     elif rounds is not None:
         raise UserError("--rounds belongs to --curve; give both, or neither")
 
-    run = _run_of(model)
+    run = _run_of(model, needed=data is None)
     if ball is None and run is not None and run.recipe.threat is not None and not curve:
         ball = Threat.parse(run.recipe.threat)
     with launched() as team:
@@ -303,15 +303,24 @@ def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
     return conditions
 
 
-def _run_of(model: str) -> Run | None:
-    """The run whose folder, or one of whose weights files, is to be audited."""
-    from classwise.training.folder import Run
+def _run_of(model: str, *, needed: bool) -> Run | None:
+    """The run whose folder, or one of whose weights files, is to be audited.
 
+    Raises:
+        UserError: for a path or a name of nothing, a folder of several runs, or one without a run that is needed.
+    """
+    from classwise.models.loading import is_stored
+    from classwise.training.folder import Run, runs_in
+
+    if not is_stored(model):
+        return None
     path = Path(model)
     for folder in (path, path.parent.parent):
         if (folder / "recipe.yaml").is_file() and (path == folder or path.parent.name == "checkpoints"):
             return Run.open(folder)
-    return None
+    if runs := runs_in(path):
+        raise UserError(f"{model} holds several runs, one of each seed; name one of {', '.join(map(str, runs))}")
+    return Run.open(path) if needed and path.is_dir() else None
 
 
 def _images(

@@ -70,7 +70,7 @@ def load_model(
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise UserError("a module is built already; num_classes, width, in_channels and options are for names")
         return _finished(*_filled(model, weights, mean, std, container), data, device)
-    if _is_file(model):
+    if is_stored(model):
         if weights is not None:
             raise UserError(f"{os.fspath(model)} holds weights already; give the model's name with weights={weights}")
         model, weights = "", model
@@ -169,7 +169,7 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
     return model
 
 
-def _is_file(model: str | os.PathLike[str]) -> bool:
+def is_stored(model: str | os.PathLike[str]) -> bool:
     """Whether a folder or file of weights is meant, not a name or a path of code.
 
     Raises:

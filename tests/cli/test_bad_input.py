@@ -209,6 +209,16 @@ CASES: dict[str, tuple[Case, str]] = {
         "known: all, clean, fgsm",
     ),
     "a page that is a folder": (lambda place: ["audit", place.run, "--html", place.folder], "is a folder"),
+    "a page that cannot be": (lambda place: ["audit", place.run, "--html=/proc/no/a.html"], "cannot write /proc/no"),
+    "a name too long for a page": (lambda place: ["compare", place.run, f"--out={'x' * 300}"], "File name too long"),
+    "an audit that cannot be": (
+        lambda place: ["audit", place.run, "--subset=40", "--attack=fgsm", "--out=/proc/none/audit"],
+        "cannot write /proc/none/audit",
+    ),
+    "a name too long for an audit": (
+        lambda place: ["audit", place.run, "--subset=40", f"--out={'x' * 300}"],
+        "File name too long",
+    ),
     "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all methods or none"),
 }
 

@@ -101,9 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        return _refuse("no space left on the disk; free some and run again", BAD_INPUT)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _refuse("no space left on the disk; free some and run again", BAD_INPUT)
+        if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
+            return _refuse(f"{error.filename}: {error.strerror}; give another file or folder", BAD_INPUT)
+        raise
     return status if isinstance(status, int) else 0
 
 

@@ -86,7 +86,8 @@ def audit(
         ),
     ] = None,
     max_time: Annotated[
-        float | None, typer.Option("--max-time", metavar="MINUTES", min=0, help="Stop cleanly after so long.")
+        float | None,
+        typer.Option("--max-time", metavar="MINUTES", help="Stop cleanly after so many minutes, above 0."),
     ] = None,
     estimate: Estimate = False,
     worst: Annotated[
@@ -152,6 +153,8 @@ def audit(
     normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
+    if max_time is not None and not max_time > 0:
+        raise UserError(f"--max-time {max_time:g}: give the minutes that the audit may take, above 0")
     certainty = asked(worst, tol, confidence)
     if worst:
         given = {"--cascade": cascade, "--stop": stop == "never", "--group": group, "--out": out, "--resume": resume}

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -112,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explained(error: Exception) -> str:
     """What is wrong with the words given, and where help is."""
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    cause: Any = error.__cause__
+    if hasattr(cause, "errors"):  # pydantic's complaint, which newer typers repeat without the value
+        message = message.replace("Invalid value", f"Invalid value {cause.errors()[0]['input']!r}", 1)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "classwise")
     return f"{' '.join(message.split()).rstrip('.')}; see {path} --help"

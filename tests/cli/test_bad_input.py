@@ -185,6 +185,8 @@ CASES: dict[str, tuple[Case, str]] = {
     "NaN weights": (nan_weights, "NaN"),
     "no weights file": (lambda place: audited_with(place.folder / "none.pt", place), "none.pt"),
     "no data file": (lambda place: audited_on(place.folder / "none.npz", place), "none.npz"),
+    "no data folder": (audited("--data=mist/"), "there is no file or folder mist/"),
+    "no data folder in a recipe": (lambda place: ["train", "at", "--data=mist/"], "there is no file or folder mist/"),
     "unknown data": (audited("--data=cifr10"), "did you mean 'cifar10'"),
     "unknown split": (audited("--split=tset"), "did you mean 'test'"),
     "unknown model": (

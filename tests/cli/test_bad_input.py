@@ -204,6 +204,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "unknown group": (audited("--group=colour"), "colour"),
     "bad condition": (audited("--fail-if=wrst(all) < 0.2"), "wrst"),
     "bad mean": (audited("--mean=a,b", "--std=1,1"), "--mean"),
+    "half a normalisation": (audited("--std=0.5"), "--mean and --std go together"),
     "no such device": (audited("--device=cuda:99"), "cuda:99"),
     "too large a subset": (audited("--subset=100000"), "100000"),
     "not a run or audit": (lambda place: ["report", place.folder], "audit"),

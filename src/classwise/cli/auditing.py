@@ -151,6 +151,8 @@ def audit(
     ball = None if threat is None else Threat.parse(threat)
     conditions = _conditions(fail_if, parse_attacks(attack or None, norm_of(ball)))
     normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
+    if (mean is None) != (std is None):
+        raise UserError("--mean and --std go together; give both or neither")
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
     if max_time is not None and not max_time > 0:

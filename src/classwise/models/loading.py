@@ -64,8 +64,11 @@ def load_model(
         The model. Its attribute ``loaded`` says in words what was read and what was done to it.
 
     Raises:
-        UserError: if the model is not known, the file cannot be read as data, or the two do not fit.
+        UserError: if the model is not known, the file cannot be read as data, the two do not fit, or only one of mean
+            and std is given.
     """
+    if (mean is None) != (std is None):
+        raise UserError("mean and std go together; give both or neither")
     if isinstance(model, nn.Module):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise UserError("a module is built already; num_classes, width, in_channels and options are for names")
@@ -114,8 +117,6 @@ def _filled(
     container: str | None,
 ) -> tuple[nn.Module, str]:
     """A module that the user built."""
-    if (mean is None) != (std is None):
-        raise UserError("mean and std go together; give both or neither")
     if not isinstance(model, Classifier | Wrapper):
         model = LogitsModel(model)
     if mean is not None and std is not None:

@@ -15,7 +15,7 @@ from classwise.attacks.ascent import PGD
 from classwise.errors import UserError
 from classwise.registry import Registry
 from classwise.settings import describe, flat_options, make, parse_spec
-from classwise.storage import replacing, write_text
+from classwise.storage import check_writable, replacing, write_text
 
 
 def line_of(work: Callable[[], object]) -> str:
@@ -107,6 +107,27 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         interrupted()
     assert target.read_text() == "old"
     assert [file.name for file in target.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EPERM, errno.EROFS])
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    target = tmp_path / "new" / "file.txt"
+    check_writable(target)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "mkdir", refused)
+    for write in (lambda: write_text(target, "new"), lambda: check_writable(target)):
+        assert line_of(write) == f"cannot write {target}: {os.strerror(number)}; give another place"
+
+
+def test_names_that_cannot_be_files_are_one_line(tmp_path: Path) -> None:
+    assert "cannot write" in line_of(lambda: write_text(tmp_path, "over a folder"))
+    for check in (check_writable, lambda path: write_text(path, "")):
+        assert "File name too long" in line_of(lambda check=check: check(tmp_path / ("x" * 300)))
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

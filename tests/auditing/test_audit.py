@@ -226,6 +226,19 @@ def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch:
     )
 
 
+@pytest.mark.parametrize(
+    ("attacks", "differs"),
+    [
+        (["fgsm", "pgd:steps=2"], "attacks was clean, fgsm, now clean, fgsm, pgd"),
+        ("fgsm:step_size=0.5eps", r"attacks\.fgsm\.step_size was \S+, now \S+"),
+    ],
+)
+def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, differs: str) -> None:
+    run(out=tmp_path / "a", attacks="fgsm")
+    with pytest.raises(UserError, match=f"other settings: {differs}; give another --out, or --resume with the same"):
+        run(out=tmp_path / "a", attacks=attacks)
+
+
 def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
     with pytest.raises(UserError, match="holds this audit already"):

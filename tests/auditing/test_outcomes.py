@@ -112,13 +112,23 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
 
 
 def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no outcomes"):
+    with pytest.raises(UserError, match=r"holds no outcomes; .* classwise audit MODEL --data DATA --out"):
         Outcomes.load(tmp_path)
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match="not a whole Parquet file"):
+    with pytest.raises(UserError, match="not a whole Parquet file; give the folder of an audit"):
         Outcomes.load(tmp_path)
+    (tmp_path / "outcomes").mkdir()
+    (tmp_path / "outcomes" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match="remove it and resume the audit"):
+        Outcomes.load(tmp_path)
+    (tmp_path / "outcomes" / path.name).unlink()
+    (tmp_path / "outcomes").rmdir()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("nothing that can be made again")
+    with pytest.raises(UserError, match="give the folder of an audit, a run with one audit, or a file of outcomes"):
+        Outcomes.load(notes)
     pd.DataFrame({"a": [1]}).to_parquet(path)
     with pytest.raises(UserError, match="no outcomes that classwise wrote"):
         Outcomes.load(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import nn
 
 from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
 from classwise.auditing.suite import norm_of, parse_attacks
@@ -90,6 +91,9 @@ def test_specs_are_complete() -> None:
         ({"all": "pgd"}, "cannot be called 'all'"),
         ({"tpgd-best": "pgd", "tpgd": "tpgd"}, "cannot be called 'tpgd-best'"),
         ([3], "3 is no attack"),
+        ("transfer", "transfer needs a surrogate"),
+        ({"name": "transfer", "surrogate": nn.Identity(), "attack": "foreign"}, "foreign needs an attack"),
+        ("foreign:restarts=2", "foreign needs an attack"),
         ({"tpgd": "tpgd", "tpgd[5]": "pgd"}, "two attacks are called 'tpgd.5.'"),
     ],
 )

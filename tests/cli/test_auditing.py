@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import classwise as cw
+from classwise.auditing.condition import MEASURES
 from classwise.auditing.result import Audit
 from classwise.cli import console
 from classwise.models import save_weights
@@ -62,11 +63,11 @@ def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: P
 
 def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, *FAST, "--subset=100", f"--out={tmp_path / 'a'}", "--stop=never", "--seed=3"]
-    said = classwise(*words, "--json", "--fail-if=worst(all) < 1.1", "--fail-if=overall(clean) < 0")
+    said = classwise(*words, "--json", "--fail-if=worst(all) <= 1", "--fail-if=overall(clean) < 0")
     assert said.status == 1
     facts = json.loads(said.out)
     audit = Audit.load(facts["folder"])
-    assert facts["fail_if"] == {"worst(all) < 1.1": True, "overall(clean) < 0": False}
+    assert facts["fail_if"] == {"worst(all) <= 1": True, "overall(clean) < 0": False}
     assert facts["worst"]["class"] == audit.worst().name
     assert facts["summary"]["all"]["overall"] == pytest.approx(audit.summary.loc["all", "overall"])
     assert sum(row["n"] for row in facts["classes"].values()) == 100
@@ -74,12 +75,17 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
     assert [warning["name"] for warning in facts["warnings"]] == [warning.name for warning in audit.warnings]
 
 
-@pytest.mark.parametrize(("limit", "status"), [("0", 0), ("101%", 1)])
+@pytest.mark.parametrize(("limit", "status"), [("< 0", 0), ("<= 100%", 1)])
 def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: Path, limit: str, status: int) -> None:
-    condition = f"worst(all).low < {limit}"
+    condition = f"worst(all).low {limit}"
     said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", condition)
     assert said.status == status
     assert (f"failed: {condition}" in said.err) == (status == 1)
+
+
+def test_the_help_names_all_that_a_condition_can_speak_of(classwise: Classwise) -> None:
+    words = classwise("audit", "--help").out.replace(",", " ").replace(";", " ").split()
+    assert set(MEASURES) <= set(words)
 
 
 def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path, tmp_path: Path) -> None:

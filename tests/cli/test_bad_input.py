@@ -115,6 +115,14 @@ def corrupt_image(place: Place) -> list[str | Path]:
     return audited_on(folder, place)
 
 
+def seeds(place: Place) -> list[str | Path]:
+    for seed in (1, 10):
+        folder = place.folder / "many" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "recipe.yaml").write_bytes((place.run / "recipe.yaml").read_bytes())
+    return ["audit", place.folder / "many"]
+
+
 def other_architecture(place: Place) -> list[str | Path]:
     return audited_with(place.run / "checkpoints" / "last.safetensors", place)
 
@@ -152,6 +160,9 @@ CASES: dict[str, tuple[Case, str]] = {
     "unknown field": (trained("--set=optimiser.lr=1"), "did you mean 'optimizer'"),
     "unknown field of a part": (trained("--set=optimizer.lrr=1"), "did you mean 'lr'"),
     "unknown field of an attack": (audited("--attack=pgd:step=3"), "did you mean 'steps'"),
+    "transfer from nothing": (audited("--attack=transfer"), "transfer needs a surrogate"),
+    "transfer from nothing in a recipe": (trained("--set=attack=transfer"), "transfer needs a surrogate"),
+    "foreign by nothing": (audited("--attack=foreign"), "foreign needs an attack"),
     "negative epsilon": (audited("--threat=Linf:-8/255"), "epsilon"),
     "negative epsilon in a recipe": (trained("--set=threat=Linf:-0.1"), "epsilon"),
     "unknown norm": (audited("--threat=Linff:0.1"), "did you mean 'Linf'"),
@@ -174,6 +185,8 @@ CASES: dict[str, tuple[Case, str]] = {
     "NaN weights": (nan_weights, "NaN"),
     "no weights file": (lambda place: audited_with(place.folder / "none.pt", place), "none.pt"),
     "no data file": (lambda place: audited_on(place.folder / "none.npz", place), "none.npz"),
+    "no data folder": (audited("--data=mist/"), "there is no file or folder mist/"),
+    "no data folder in a recipe": (lambda place: ["train", "at", "--data=mist/"], "there is no file or folder mist/"),
     "unknown data": (audited("--data=cifr10"), "did you mean 'cifar10'"),
     "unknown split": (audited("--split=tset"), "did you mean 'test'"),
     "unknown model": (
@@ -181,10 +194,17 @@ CASES: dict[str, tuple[Case, str]] = {
         "did you mean 'resnet18'",
     ),
     "no data named": (lambda place: ["audit", "resnet18", f"--out={place.folder / 'out'}"], "--data"),
+    "no such run": (lambda place: ["audit", place.folder / "nope"], "there is no file or folder"),
+    "no such run here": (lambda place: ["audit", "nope"], "unknown model 'nope'"),
+    "a folder without a run": (lambda place: ["audit", place.folder], "holds no run"),
+    "a folder of several runs": (seeds, "seed-10"),
+    "no time": (audited("--max-time=0"), "--max-time 0: give the minutes that the audit may take, above 0"),
+    "negative time": (audited("--max-time=-1"), "--max-time -1: give the minutes"),
     "unknown stop": (audited("--stop=nevr"), "did you mean 'never'"),
     "unknown group": (audited("--group=colour"), "colour"),
     "bad condition": (audited("--fail-if=wrst(all) < 0.2"), "wrst"),
     "bad mean": (audited("--mean=a,b", "--std=1,1"), "--mean"),
+    "half a normalisation": (audited("--std=0.5"), "--mean and --std go together"),
     "no such device": (audited("--device=cuda:99"), "cuda:99"),
     "too large a subset": (audited("--subset=100000"), "100000"),
     "not a run or audit": (lambda place: ["report", place.folder], "audit"),
@@ -194,6 +214,16 @@ CASES: dict[str, tuple[Case, str]] = {
         "known: all, clean, fgsm",
     ),
     "a page that is a folder": (lambda place: ["audit", place.run, "--html", place.folder], "is a folder"),
+    "a page that cannot be": (lambda place: ["audit", place.run, "--html=/proc/no/a.html"], "cannot write /proc/no"),
+    "a name too long for a page": (lambda place: ["compare", place.run, f"--out={'x' * 300}"], "File name too long"),
+    "an audit that cannot be": (
+        lambda place: ["audit", place.run, "--subset=40", "--attack=fgsm", "--out=/proc/none/audit"],
+        "cannot write /proc/none/audit",
+    ),
+    "a name too long for an audit": (
+        lambda place: ["audit", place.run, "--subset=40", f"--out={'x' * 300}"],
+        "File name too long",
+    ),
     "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all methods or none"),
 }
 

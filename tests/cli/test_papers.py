@@ -53,6 +53,8 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
         (["show", "kdd21/T33"], "unknown item 'kdd21/T33'; did you mean 'kdd21/T3'"),
         (["run"], "papers run: name an item"),
         (["run", "cfa23/F1", "--scale", "smok"], "unknown scale 'smok'; did you mean 'smoke'"),
+        (["show", "kdd21/T1", "--scale", "big"], "papers show takes no --scale; it takes --json"),
+        (["page", "kdd21", "--json"], "papers page takes no --json; it takes --store and --out"),
         (["run", "cfa23/Th1"], "cfa23/Th1 is a theorem and does not run by itself"),
         (["list", "kdd20"], "unknown paper 'kdd20'; did you mean 'kdd21'"),
         (["page", "cfa32"], "unknown paper 'cfa32'; did you mean 'cfa23'"),

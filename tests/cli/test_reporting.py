@@ -42,6 +42,13 @@ def test_files_beside_a_page(classwise: Classwise, audit: Path, tmp_path: Path) 
     assert all(file.is_file() for file in files)
 
 
+def test_a_folder_for_files_needs_their_forms(classwise: Classwise, audit: Path, tmp_path: Path) -> None:
+    said = classwise("report", audit, "--files", tmp_path / "new")
+    assert (said.status, said.out) == (2, "")
+    assert "--export csv,pdf" in said.err
+    assert not (audit / "page.html").exists()
+
+
 def test_an_unknown_form_leaves_nothing(classwise: Classwise, audit: Path, tmp_path: Path) -> None:
     said = classwise("report", audit, "--out", tmp_path / "new" / "page.html", "--export=csv,docx")
     assert (said.status, said.out) == (2, "")

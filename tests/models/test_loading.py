@@ -283,6 +283,13 @@ def test_mistakes(name: str, options: dict[str, object], message: str) -> None:
         load_model(name, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("half", ["mean", "std"])
+def test_half_a_normalisation_does_not_replace_half_of_the_files(tmp_path: Path, half: str) -> None:
+    save_weights(tmp_path / "w.safetensors", build_model("lenet", num_classes=3, in_channels=1, mean=[0.1], std=[0.2]))
+    with pytest.raises(UserError, match="mean and std go together"):
+        load_model(tmp_path / "w.safetensors", **{half: [0.5]})  # type: ignore[arg-type]
+
+
 def test_mistakes_with_files(tmp_path: Path) -> None:
     torch.save(tiny().state_dict(), tmp_path / "w.pt")
     with pytest.raises(UserError, match="does not name its model; give one"):

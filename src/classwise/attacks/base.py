@@ -96,6 +96,13 @@ class Attack(ABC):
         """Whether the case must hold the logits on the clean images."""
         return False
 
+    def check(self) -> None:  # noqa: B027  # most attacks have all they need
+        """See that it was given all that it cannot run without.
+
+        Raises:
+            UserError: if not.
+        """
+
     @property
     @abstractmethod
     def length(self) -> int:

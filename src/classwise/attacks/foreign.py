@@ -60,6 +60,11 @@ class Foreign(Attack):
             if value is not None and not callable(value):
                 raise UserError(f"foreign: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
 
+    def check(self) -> None:
+        """See that there is an attack."""
+        if self.attack is None and self.build is None:
+            raise UserError("foreign needs an attack, such as Foreign(attack=atk) or foreign:build=mine:attack")
+
     @property
     def length(self) -> int:
         """One step makes the image."""
@@ -73,8 +78,7 @@ class Foreign(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The images themselves."""
         del model
-        if self.attack is None and self.build is None:
-            raise UserError("foreign needs an attack, such as Foreign(attack=atk) or foreign:build=mine:attack")
+        self.check()
         if case.target is not None:
             raise UserError("a foreign attack is not told of targets; set them in it, and give none here")
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)

@@ -63,12 +63,16 @@ class Transfer(Attack):
         if self.surrogate != "":
             _ = self.model  # so that a wrong path is told now
 
+    def check(self) -> None:
+        """See that there is a surrogate, and that the inner attack can run."""
+        if self.surrogate == "":
+            raise UserError("transfer needs a surrogate, such as transfer:surrogate=runs/standard,attack=mifgsm")
+        self.attack.check()
+
     @cached_property
     def model(self) -> nn.Module:
         """The surrogate, returning logits."""
         if isinstance(self.surrogate, str):
-            if not self.surrogate:
-                raise UserError("transfer needs a surrogate, such as transfer:surrogate=runs/standard,attack=mifgsm")
             return load_model(self.surrogate)
         return self.surrogate if isinstance(self.surrogate, Classifier | Wrapper) else LogitsModel(self.surrogate)
 
@@ -89,8 +93,9 @@ class Transfer(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The inner attack's start, and the surrogate's clean logits if that attack needs them."""
         del model
+        self.check()
         with evaluating(self.model), frozen(self.model):
-            self._check(case)
+            self._check_fit(case)
             kept = {_REFERENCE: self._clean(case.x)} if self.attack.needs_reference else {}
             return self.attack.start(self._forward, self._inner(case, kept)) | kept
 
@@ -132,7 +137,7 @@ class Transfer(Attack):
                 passes.append(self._forward(padded)[: len(block)])
         return torch.cat(passes)
 
-    def _check(self, case: Case) -> None:
+    def _check_fit(self, case: Case) -> None:
         """See once that the surrogate fits the images and classes.
 
         Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -236,7 +237,19 @@ def _claim(folder: Path, settings: Mapping[str, Any], empty: Audit, *, resume: b
     before = read_about(folder).get("settings", {})
     for key, value in settings.items():
         if before.get(key) != value:
-            was, now = json.dumps(before.get(key)), json.dumps(value)
-            raise UserError(f"{folder} holds an audit with other settings: {key} was {was[:80]}, now {now[:80]}")
+            differs = _difference(key, before.get(key), value)
+            remedy = "give another --out, or --resume with the same settings"
+            raise UserError(f"{folder} holds an audit with other settings: {differs}; {remedy}")
     if not resume:
-        raise UserError(f"{folder} holds this audit already; resume it, or give another folder")
+        raise UserError(f"{folder} holds this audit already; give another --out, or go on with it by --resume")
+
+
+def _difference(key: str, was: Any, now: Any) -> str:
+    """Where two values of a setting differ first: of parts with names, in which are there, then within one."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        if was.keys() != now.keys():
+            return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"
+        within = next(name for name in now if was[name] != now[name])
+        return _difference(f"{key}.{within}", was[within], now[within])
+    before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
+    return f"{key} was {before}, now {after}"

@@ -66,7 +66,8 @@ class Condition:
         """Read a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
 
         Raises:
-            UserError: if it is not of that form, or speaks of something that is not measured.
+            UserError: if it is not of that form, speaks of something that is not measured, or has a limit that is no
+                fraction, which would make it hold always or never.
         """
         found = _FORM.fullmatch(text)
         if found is None:
@@ -78,7 +79,12 @@ class Condition:
         limit = number(found["limit"].rstrip("%").rstrip())
         if not isinstance(limit, float) or not math.isfinite(limit):
             raise UserError(f"condition {text!r}: {found['limit']!r} is not a number; write 0.2, 20% or 1/5")
-        return Condition(measure, found["attack"].strip(), found["comparison"], limit / 100 if percent else limit)
+        limit = limit / 100 if percent else limit
+        if not 0 <= limit <= 1:
+            squared = "; a cv of 900 in the tables is 0.09" if measure == "cv" else ""
+            given = found["limit"]
+            raise UserError(f"condition {text!r}: {given} is not between 0 and 1; write 0.2 or 20% for 20 %{squared}")
+        return Condition(measure, found["attack"].strip(), found["comparison"], limit)
 
     def __str__(self) -> str:
         """The condition as `parse` reads it."""

@@ -107,7 +107,10 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is not a whole Parquet file; remove it and resume the audit") from error
+        remedy = "give the folder of an audit, a run with one audit, or a file of outcomes"
+        if path.match("outcomes/part-*.parquet"):  # of an audit, which makes it again
+            remedy = "remove it and resume the audit"
+        raise UserError(f"{path} is not a whole Parquet file; {remedy}") from error
     meta = Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
     return typed(table.to_pandas(), meta), meta
 
@@ -123,7 +126,7 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
     found = [read(part) for part in listed(folder)]
     if not found:
-        raise UserError(f"{path} holds no outcomes; make some with: classwise audit MODEL DATA --out {path}")
+        raise UserError(f"{path} holds no outcomes; make some with: classwise audit MODEL --data DATA --out {path}")
     notes = dict.fromkeys(note for _, meta in found for note in meta.notes)
     meta = dataclasses.replace(found[-1][1], notes=tuple(notes))
     return pd.concat([frame for frame, _ in found], ignore_index=True), meta

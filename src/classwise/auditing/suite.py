@@ -64,7 +64,8 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
         norm: the norm of the ball, on which the members of a named suite depend.
 
     Raises:
-        UserError: for an unknown attack or field, no attack at all, or a label with a meaning of its own.
+        UserError: for an unknown attack or field, an attack that lacks what it needs, no attack at all, or a label with
+            a meaning of its own.
     """
     given_choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
     chosen = [pair for choice in given_choices for pair in _expanded(choice, norm)]
@@ -72,6 +73,8 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
     families: dict[str, tuple[str, ...]] = {}
     for given, choice in chosen:
         members = _members(choice)
+        for member in members:
+            member.check()
         base = given or (_label(members[0]) if len(members) == 1 else _name(members[0]))
         base = _fresh(base, [*found, *families], numbered=given is None)
         labelled = {base: members[0]}

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -101,15 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        return _refuse("no space left on the disk; free some and run again", BAD_INPUT)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _refuse("no space left on the disk; free some and run again", BAD_INPUT)
+        if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
+            return _refuse(f"{error.filename}: {error.strerror}; give another file or folder", BAD_INPUT)
+        raise
     return status if isinstance(status, int) else 0
 
 
 def _explained(error: Exception) -> str:
     """What is wrong with the words given, and where help is."""
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    cause: Any = error.__cause__
+    if hasattr(cause, "errors"):  # pydantic's complaint, which newer typers repeat without the value
+        message = message.replace("Invalid value", f"Invalid value {cause.errors()[0]['input']!r}", 1)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "classwise")
     return f"{' '.join(message.split()).rstrip('.')}; see {path} --help"

@@ -78,11 +78,16 @@ def audit(
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-if", metavar="CONDITION", help="Exit with 1 if it holds, as 'worst(all) < 0.2'. May be repeated."
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 if it holds, as 'worst(all) < 0.2' or 'mcd(pgd) > 20%'. May be repeated. It can name "
+            "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
+            "worst.split; write the ends as worst(all).low.",
         ),
     ] = None,
     max_time: Annotated[
-        float | None, typer.Option("--max-time", metavar="MINUTES", min=0, help="Stop cleanly after so long.")
+        float | None,
+        typer.Option("--max-time", metavar="MINUTES", help="Stop cleanly after so many minutes, above 0."),
     ] = None,
     estimate: Estimate = False,
     worst: Annotated[
@@ -146,8 +151,12 @@ def audit(
     ball = None if threat is None else Threat.parse(threat)
     conditions = _conditions(fail_if, parse_attacks(attack or None, norm_of(ball)))
     normalisation = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
+    if (mean is None) != (std is None):
+        raise UserError("--mean and --std go together; give both or neither")
     if stop not in ("broken", "never"):
         raise unknown("--stop", stop, ("broken", "never"))
+    if max_time is not None and not max_time > 0:
+        raise UserError(f"--max-time {max_time:g}: give the minutes that the audit may take, above 0")
     certainty = asked(worst, tol, confidence)
     if worst:
         given = {"--cascade": cascade, "--stop": stop == "never", "--group": group, "--out": out, "--resume": resume}
@@ -161,7 +170,7 @@ def audit(
     elif rounds is not None:
         raise UserError("--rounds belongs to --curve; give both, or neither")
 
-    run = _run_of(model)
+    run = _run_of(model, needed=data is None)
     if ball is None and run is not None and run.recipe.threat is not None and not curve:
         ball = Threat.parse(run.recipe.threat)
     with launched() as team:
@@ -299,15 +308,24 @@ def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
     return conditions
 
 
-def _run_of(model: str) -> Run | None:
-    """The run whose folder, or one of whose weights files, is to be audited."""
-    from classwise.training.folder import Run
+def _run_of(model: str, *, needed: bool) -> Run | None:
+    """The run whose folder, or one of whose weights files, is to be audited.
 
+    Raises:
+        UserError: for a path or a name of nothing, a folder of several runs, or one without a run that is needed.
+    """
+    from classwise.models.loading import is_stored
+    from classwise.training.folder import Run, runs_in
+
+    if not is_stored(model):
+        return None
     path = Path(model)
     for folder in (path, path.parent.parent):
         if (folder / "recipe.yaml").is_file() and (path == folder or path.parent.name == "checkpoints"):
             return Run.open(folder)
-    return None
+    if runs := runs_in(path):
+        raise UserError(f"{model} holds several runs, one of each seed; name one of {', '.join(map(str, runs))}")
+    return Run.open(path) if needed and path.is_dir() else None
 
 
 def _images(

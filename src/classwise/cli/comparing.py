@@ -92,8 +92,9 @@ def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path
 
 def _seeds(source: str) -> list[str | Path]:
     """The folder itself, or the runs in a folder that ``train --seeds`` made."""
-    runs = sorted(path.parent for path in Path(source).glob("seed-*/recipe.yaml"))
-    return [*runs] if runs and not (Path(source) / "recipe.yaml").is_file() else [source]
+    from classwise.training.folder import runs_in
+
+    return [*runs_in(Path(source))] or [source]
 
 
 def show_comparison(comparison: Comparison) -> None:

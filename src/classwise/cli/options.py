@@ -80,11 +80,16 @@ def check_device(device: str) -> str:
 
 
 def new_file(path: Path | None, option: str) -> Path | None:
-    """The path of a file to write, whose folder can be made; a folder of that name is refused.
+    """The path of a file to write, found out before long work; nothing is left there.
 
     Raises:
-        UserError: if there is a folder in its place.
+        UserError: if there is a folder in its place, or it cannot be written.
     """
-    if path is not None and path.is_dir():
+    from classwise.storage import check_writable
+
+    if path is None:
+        return None
+    check_writable(path)
+    if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give the name of a file in it")
     return path

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from classwise.papers.experiment import Result
     from classwise.report.tables import Table
 
-DOES = ("list", "show", "run", "page")
+TAKES = {
+    "list": ("--json",),
+    "show": ("--json",),
+    "run": ("--scale", "--store", "--device", "--json"),
+    "page": ("--store", "--out"),
+}
+"""What the command does, and the options that each of it takes."""
+SCALE = "smoke"
 STORE = Path("runs/papers")
 
 
@@ -30,7 +37,7 @@ def papers(
     ] = None,
     scale: Annotated[
         str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to an hour) or full (a GPU).")
-    ] = "smoke",
+    ] = SCALE,
     store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where models and results are kept.")] = STORE,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
@@ -50,8 +57,13 @@ def papers(
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
     given = names or []
-    if what not in DOES:
-        raise unknown("action of papers", what, DOES)
+    if what not in TAKES:
+        raise unknown("action of papers", what, TAKES)
+    changed = {"--scale": scale != SCALE, "--store": store != STORE, "--out": out is not None}
+    changed |= {"--device": device != "cpu", "--json": json}
+    for option, asked in changed.items():
+        if asked and option not in TAKES[what]:
+            raise UserError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
     if what == "list":
         _list(given, json)
     elif what == "show":

@@ -55,6 +55,8 @@ def report(
     target, facts = new_file(robustbench, "--robustbench"), pairs(info, "--robustbench-info")
     if facts and target is None:
         raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
+    if files is not None and export is None:
+        raise UserError("--files says where exported files go; name their forms with --export, as in --export csv,pdf")
     audit = Audit.load(source)
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
     page = page or beside / "page.html"

@@ -67,6 +67,9 @@ def load_data(
             raise UserError(f"data set {text!r} takes no option {given!r}; options are for files and folders")
         images = _load_named(DATA.load(text)(), split, root, download)
     else:
+        if not path.exists():
+            named = text == path.name and not path.suffix
+            raise unknown("data set", text, DATA) if named else UserError(f"there is no file or folder {text}")
         images = _load_path(path, split, data_format, options)
     return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
 
@@ -137,9 +140,6 @@ def named_set(data: Images) -> type[DataSet] | None:
 
 
 def _load_path(path: Path, split: str, data_format: str | None, options: dict[str, Any]) -> Images:
-    if not path.exists():
-        plain = len(path.parts) == 1 and not path.suffix
-        raise unknown("data set", str(path), DATA) if plain else UserError(f"there is no file or folder {path}")
     name = data_format or _recognise(path)
     return build(FORMATS.load(name), options, f"data format {name!r}").read(path, split)
 

@@ -65,13 +65,16 @@ def load_model(
         without weights also has ``fresh``, the hash of its random ones, by which an audit warns of them.
 
     Raises:
-        UserError: if the model is not known, the file cannot be read as data, or the two do not fit.
+        UserError: if the model is not known, the file cannot be read as data, the two do not fit, or only one of mean
+            and std is given.
     """
+    if (mean is None) != (std is None):
+        raise UserError("mean and std go together; give both or neither")
     if isinstance(model, nn.Module):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise UserError("a module is built already; num_classes, width, in_channels and options are for names")
         return _finished(*_filled(model, weights, mean, std, container), data, device)
-    if _is_file(model):
+    if is_stored(model):
         if weights is not None:
             raise UserError(f"{os.fspath(model)} holds weights already; give the model's name with weights={weights}")
         model, weights = "", model
@@ -118,8 +121,6 @@ def _filled(
     container: str | None,
 ) -> tuple[nn.Module, str]:
     """A module that the user built."""
-    if (mean is None) != (std is None):
-        raise UserError("mean and std go together; give both or neither")
     if not isinstance(model, Classifier | Wrapper):
         model = LogitsModel(model)
     if mean is not None and std is not None:
@@ -173,7 +174,7 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
     return model
 
 
-def _is_file(model: str | os.PathLike[str]) -> bool:
+def is_stored(model: str | os.PathLike[str]) -> bool:
     """Whether a folder or file of weights is meant, not a name or a path of code.
 
     Raises:

@@ -21,6 +21,13 @@ SCHEMA_VERSION = 1
 Which = Literal["last", "best", "average", "best-average", "interpolated", "offset", "equal-norms"]
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The runs in a folder that ``train --seeds`` made; none in a run's own folder."""
+    if (folder / "recipe.yaml").is_file():
+        return []
+    return sorted(file.parent for file in folder.glob("seed-*/recipe.yaml"))
+
+
 @dataclass(frozen=True)
 class Run:
     """A training run on disk.

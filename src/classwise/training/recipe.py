@@ -200,6 +200,9 @@ class Recipe:
                 raise UserError(
                     f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
                 )
+        validation_attack = make(ATTACKS, self.validation_attack)
+        for each in (attack, validation_attack):
+            each.check()
         extra = self.data.unlabelled
         if extra is not None and not 0 < extra.of(self.batch_size) < self.batch_size:
             raise UserError(
@@ -221,7 +224,7 @@ class Recipe:
             rate=make(RATES, self.rate),
             averaging=averaging,
             selection=_function(SELECTIONS, self.selection),
-            validation_attack=make(ATTACKS, self.validation_attack),
+            validation_attack=validation_attack,
             augment=make(AUGMENTATIONS, self.data.augment),
         )
 

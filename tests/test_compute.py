@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.compute import EXACT, Compute
+from classwise.auditing.audit import audit
+from classwise.compute import EXACT, Compute, check_device
+from classwise.data.images import Images
+from classwise.errors import UserError
+from classwise.models import load_model
+from classwise.training.loop import train
 
 
 def network(channels: int) -> nn.Sequential:
@@ -41,3 +48,18 @@ def test_every_layer_runs_in_channels_last_whatever_the_number_of_channels(
     assert one.shape == other.shape == x.shape
     alike = {"float32": 0.99999, "bfloat16": 0.98}[dtype]  # a rounded value may win another maximum
     assert float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > alike
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nope", torch.device("cuda", 99)])
+def test_a_device_that_is_not_there_is_one_line(device: str | torch.device, tmp_path: Path) -> None:
+    data, out = Images(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ["a", "b"]), tmp_path / "out"
+    calls: list[Callable[[], object]] = [
+        lambda: check_device(device),
+        lambda: audit(network(1), data, "Linf:0.1", device=device, out=out),
+        lambda: load_model("lenet", num_classes=2, in_channels=1, device=device),
+        lambda: train("at", data=data, device=str(device), out=out),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=rf"^there is no device '{device}' on this machine; cpu always works$"):
+            call()
+    assert not out.exists()

@@ -134,3 +134,13 @@ def test_bad_specs_are_refused_in_one_line(text: str, says: str) -> None:
         Threat.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_text_and_no_number_is_refused() -> None:
+    with pytest.raises(UserError, match="threat 8 is neither text nor a Threat; write it as in 'Linf:8/255'"):
+        Threat.parse(8)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"text is for Threat.parse\('Linf:8/255'\)"):
+        Threat("Linf", "8/255")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="epsilon = None: a radius is a number"):
+        Threat("Linf", None)  # type: ignore[arg-type]
+    assert Threat("L2", np.float32(0.5)).with_epsilon(1).epsilon == 1  # type: ignore[arg-type]

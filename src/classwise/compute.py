@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from classwise.errors import UserError
 from classwise.settings import settings
 
 Forward = Callable[[Tensor], Tensor]
@@ -50,6 +51,18 @@ class Compute:
         """Lay the model's weights out as these settings want them; values do not change."""
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
+
+
+def check_device(device: str | torch.device) -> None:
+    """See that this machine has the device.
+
+    Raises:
+        UserError: if it has not.
+    """
+    try:
+        torch.empty(0, device=device)
+    except Exception as error:  # torch raises many kinds for a device that is not there
+        raise UserError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -47,18 +48,23 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise unknown("norm", str(self.norm), get_args(Norm))
-        if not isinstance(self.epsilon, Tensor) and not (self.epsilon >= 0 and math.isfinite(self.epsilon)):
-            raise UserError(f"epsilon = {self.epsilon!r}: a radius is a number of at least 0, such as 8/255")
+        given: object = self.epsilon
+        known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) < math.inf)
+        if not known:
+            text = f"; text is for Threat.parse('{self.norm}:{given}')" if isinstance(given, str) else ""
+            raise UserError(f"epsilon = {given!r}: a radius is a number of at least 0, such as 8/255{text}")
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:
         """Read ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
 
         Raises:
-            UserError: for an unknown norm or preset, or a radius that is not a number of at least 0.
+            UserError: for an unknown norm or preset, a radius that is not a number of at least 0, or what is no text.
         """
         if isinstance(text, Threat):
             return text
+        if not isinstance(text, str):
+            raise UserError(f"threat {text!r} is neither text nor a Threat; write it as in 'Linf:8/255'")
         if ":" not in text and text not in PRESETS:
             raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
         norm, _, radius = PRESETS.get(text, text).partition(":")

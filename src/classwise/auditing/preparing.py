@@ -19,7 +19,7 @@ from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.suite import Suite
-from classwise.compute import Compute
+from classwise.compute import Compute, check_device
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream, as_data
@@ -169,7 +169,10 @@ def as_classifier(model: Model, source: Images | Stream, device: str | torch.dev
         return load_model(model, data=source, device=device or "cpu")
     wrapped = model if isinstance(model, Classifier | Wrapper) else LogitsModel(model)
     wrapped.training = model.training  # the wrapper's own flag; those inside stay as they are
-    return wrapped if device is None else wrapped.to(device)
+    if device is None:
+        return wrapped
+    check_device(device)
+    return wrapped.to(device)
 
 
 def name_of(model: Model) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise.compute import check_device
 from classwise.errors import UserError, unknown
 from classwise.models import MODELS
 from classwise.models.base import Classifier, Wrapper, bare
@@ -65,8 +66,8 @@ def load_model(
         without weights also has ``fresh``, the hash of its random ones, by which an audit warns of them.
 
     Raises:
-        UserError: if the model is not known, the file cannot be read as data, the two do not fit, or only one of mean
-            and std is given.
+        UserError: if the model is not known, the file cannot be read as data, the two do not fit, only one of mean
+            and std is given, or there is no such device.
     """
     if (mean is None) != (std is None):
         raise UserError("mean and std go together; give both or neither")
@@ -163,6 +164,7 @@ def _normalised(model: nn.Module, fitted: Fit) -> tuple[nn.Module, str]:
 
 def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device) -> nn.Module:
     """The last checks, the device, evaluation mode, and the note."""
+    check_device(device)
     network = bare(model)
     has = shape_shown(network.state_dict(), network, width=1.0)
     for key, what in (("num_classes", "classes"), ("in_channels", "colour channels")):

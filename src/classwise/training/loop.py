@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine
+from classwise.compute import check_device
 from classwise.data import Images, stratified_split
 from classwise.draws import Draws
 from classwise.environment import environment
@@ -84,7 +85,8 @@ def train(
         The finished run.
 
     Raises:
-        UserError: for a bad recipe (before data is read), data that do not fit, or a folder that holds another run.
+        UserError: for a bad recipe or device (before data is read), data that do not fit, or a folder that holds
+            another run.
     """
     all_changes = {**(changes or {}), **more}
     if isinstance(data, os.PathLike):
@@ -96,6 +98,7 @@ def train(
     with joined(alone=alone) as team:
         listener = progress if progress is not None and team.first else Silent()
         plan = Recipe.read(recipe, all_changes)
+        check_device(device)
         plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
         return _train(plan, Run(Path(out)), data, unlabelled, resume, device, listener, team)
 

@@ -228,7 +228,7 @@ def cite(
     name: Annotated[str, typer.Argument(help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")],
     json: Json = False,
 ) -> None:
-    """Print what to cite for a recipe, one of its parts, an attack or a suite, as BibTeX.
+    """Print what to cite, for a method, an attack or a suite, as BibTeX.
 
     \b
     Examples:

@@ -80,7 +80,7 @@ def attacks(
     name: Annotated[str | None, typer.Argument(help="An attack; without it, list all.")] = None,
     json: Json = False,
 ) -> None:
-    """List the attacks and suites, or show one: its settings, what they mean and may be, and where it comes from.
+    """List the attacks and suites, or show one with its settings.
 
     \b
     Examples:
@@ -228,7 +228,7 @@ def cite(
     name: Annotated[str, typer.Argument(help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")],
     json: Json = False,
 ) -> None:
-    """Print what to cite, for a method, an attack or a suite, as BibTeX.
+    """Print what to cite for a method, an attack or a suite.
 
     \b
     Examples:

@@ -91,6 +91,7 @@ def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
     assert "holds no weights 'average'" in refused(run, which="average")
     assert "rates = []" in refused(run, rates=[])
     assert "rates = [0.3, -1]" in refused(run, rates=[0.3, -1])
+    assert "no device 'gpu7'" in refused(run, device="gpu7")
     assert "holds no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")
     (tmp_path / "bare" / "validation.json").write_text(json.dumps({"index": []}))

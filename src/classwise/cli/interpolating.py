@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.cli.options import Device, Json, new_file
 from classwise.errors import UserError
 
 
@@ -48,7 +48,6 @@ def interpolate(
 
     opened = Run.open(run)
     chosen = chosen_weights(opened, which)
-    check_device(device)
     with console.progress() as listener:
         found = find(
             opened,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.cli.options import Device, Json, new_file
 
 
 def offset(
@@ -41,7 +41,6 @@ def offset(
 
     opened = Run.open(run)
     chosen = chosen_weights(opened, which)
-    check_device(device)
     with console.progress() as listener:
         found = find(
             opened,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from classwise.attacks import ATTACKS
+from classwise.compute import check_device
 from classwise.data import Images
 from classwise.errors import UserError
 from classwise.models import load_model, save_weights
@@ -70,9 +71,11 @@ def interpolate(
         progress: who is told how it goes.
 
     Raises:
-        UserError: if the run started from no model, has no validation split, or its images are others than these.
+        UserError: if the run started from no model, has no validation split, its images are others than these, or
+            there is no such device.
     """
     run = run if isinstance(run, Run) else Run.open(run)
+    check_device(device)
     shares = list(shares)
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise UserError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")

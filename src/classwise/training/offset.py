@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
+from classwise.compute import check_device
 from classwise.data import Images
 from classwise.errors import UserError
 from classwise.models import save_weights
@@ -71,9 +72,10 @@ def offset(
 
     Raises:
         UserError: if the run has no validation split, its images are others than these, or the model's last layer is
-            not known or has no bias.
+            not known or has no bias, or there is no such device.
     """
     run = run if isinstance(run, Run) else Run.open(run)
+    check_device(device)
     rates = list(rates)
     if not rates or not all(0 < rate < float("inf") for rate in rates):
         raise UserError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")

@@ -11,14 +11,13 @@ import typer
 from classwise.cli import console
 from classwise.cli.options import Device, Estimate, Json, Resume, Root, check_device, new_file, numbers, pairs
 from classwise.cli.racing import asked, find_worst, refuse_with_worst
+from classwise.cli.showing import audit_facts, show_audit, show_curve
 from classwise.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.condition import Condition
-    from classwise.auditing.radii import Curve
-    from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
     from classwise.data.images import Images
     from classwise.threat import Norm, Threat
@@ -280,20 +279,6 @@ def _curve(
     typer.echo(f"page: {written}")
 
 
-def show_curve(found: Curve) -> None:
-    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
-    from classwise.report.curving import radius_table
-
-    table = radius_table(found)
-    rows = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
-    typer.echo("")
-    typer.echo(table.note)
-
-
 def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
     """The conditions by their text; each must speak of something that the audit will know."""
     from classwise.auditing.condition import Condition
@@ -385,76 +370,3 @@ def _estimate(
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
     time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
     typer.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
-
-
-def show_audit(result: Audit) -> None:
-    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings."""
-    table = result.table
-    names = list(result.names)
-    rows = [
-        (
-            group,
-            int(row["n"]),
-            *(console.percent(row[name]) for name in names),
-            console.interval(row["low"], row["high"]),
-        )
-        for group, row in table.iterrows()
-    ]
-    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent under {result.outcomes.meta.threat}"
-    console.show([str(table.index.name), "n", *names, "all, 95 %"], rows, title)
-    typer.echo("")
-    console.show(SUMMARY, [_summary_row(name, row) for name, row in result.summary.iterrows()])
-    typer.echo("")
-    typer.echo(worst_line(result))
-    for warning in result.warnings:
-        typer.echo(f"warning ({warning.name}): {warning.sentence}")
-
-
-SUMMARY = ("attack", "n", "overall", "95 %", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
-
-
-def _summary_row(name: object, row: Any) -> tuple[object, ...]:
-    shown = console.percent
-    return (
-        name,
-        int(row["n"]),
-        shown(row["overall"]),
-        console.interval(row["low"], row["high"]),
-        shown(row["worst"]),
-        row["worst_class"],
-        shown(row["worst20"]),
-        console.percent_squared(row["cv"]),
-        shown(row["mcd"]),
-        shown(row["nrr"]),
-        shown(row["hmw"]),
-    )
-
-
-def worst_line(result: Audit) -> str:
-    """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
-    worst = result.worst()
-    others = [name for name in worst.possibly if name != worst.name]
-    ties = f"; {', '.join(others)} may be as weak" if others else ""
-    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
-    return f"worst class: {worst.name}, {at}{ties}"
-
-
-def audit_facts(result: Audit) -> dict[str, Any]:
-    """An audit for programs; accuracies are fractions."""
-    worst = result.worst()
-    return {
-        "name": result.name,
-        "threat": result.outcomes.meta.threat,
-        "complete": result.complete,
-        "classes": result.table.to_dict("index"),
-        "summary": result.summary.to_dict("index"),
-        "worst": {
-            "class": worst.name,
-            "n": worst.count,
-            "accuracy": worst.accuracy,
-            "low": worst.low,
-            "high": worst.high,
-            "possibly": list(worst.possibly),
-        },
-        "warnings": [warning._asdict() for warning in result.warnings],
-    }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classwise.cli import console
-from classwise.cli.auditing import worst_line
 from classwise.cli.comparing import show_comparison
+from classwise.cli.showing import worst_line
 from classwise.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,0 +1,99 @@
+"""An audit or a curve, in the terminal or for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from classwise.cli import console
+
+if TYPE_CHECKING:
+    from classwise.auditing.radii import Curve
+    from classwise.auditing.result import Audit
+
+SUMMARY = ("attack", "n", "overall", "95 %", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+
+
+def show_audit(result: Audit) -> None:
+    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings."""
+    table = result.table
+    names = list(result.names)
+    rows = [
+        (
+            group,
+            int(row["n"]),
+            *(console.percent(row[name]) for name in names),
+            console.interval(row["low"], row["high"]),
+        )
+        for group, row in table.iterrows()
+    ]
+    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent under {result.outcomes.meta.threat}"
+    console.show([str(table.index.name), "n", *names, "all, 95 %"], rows, title)
+    typer.echo("")
+    console.show(SUMMARY, [_summary_row(name, row) for name, row in result.summary.iterrows()])
+    typer.echo("")
+    typer.echo(worst_line(result))
+    for warning in result.warnings:
+        typer.echo(f"warning ({warning.name}): {warning.sentence}")
+
+
+def _summary_row(name: object, row: Any) -> tuple[object, ...]:
+    shown = console.percent
+    return (
+        name,
+        int(row["n"]),
+        shown(row["overall"]),
+        console.interval(row["low"], row["high"]),
+        shown(row["worst"]),
+        row["worst_class"],
+        shown(row["worst20"]),
+        console.percent_squared(row["cv"]),
+        shown(row["mcd"]),
+        shown(row["nrr"]),
+        shown(row["hmw"]),
+    )
+
+
+def worst_line(result: Audit) -> str:
+    """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
+    worst = result.worst()
+    others = [name for name in worst.possibly if name != worst.name]
+    ties = f"; {', '.join(others)} may be as weak" if others else ""
+    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
+    return f"worst class: {worst.name}, {at}{ties}"
+
+
+def audit_facts(result: Audit) -> dict[str, Any]:
+    """An audit for programs; accuracies are fractions."""
+    worst = result.worst()
+    return {
+        "name": result.name,
+        "threat": result.outcomes.meta.threat,
+        "complete": result.complete,
+        "classes": result.table.to_dict("index"),
+        "summary": result.summary.to_dict("index"),
+        "worst": {
+            "class": worst.name,
+            "n": worst.count,
+            "accuracy": worst.accuracy,
+            "low": worst.low,
+            "high": worst.high,
+            "possibly": list(worst.possibly),
+        },
+        "warnings": [warning._asdict() for warning in result.warnings],
+    }
+
+
+def show_curve(found: Curve) -> None:
+    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
+    from classwise.report.curving import radius_table
+
+    table = radius_table(found)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
+    typer.echo("")
+    typer.echo(table.note)

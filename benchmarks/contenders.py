@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
+from classwise.attacks.queue import Job
 from classwise.compute import FAST
 from classwise.settings import make
 from classwise.threat import Norm, Threat

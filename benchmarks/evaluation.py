@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import paired, table
 from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
+from classwise.attacks.queue import Job
 from classwise.compute import FAST
 from classwise.data import Images, load_data
 from classwise.errors import UserError

@@ -12,8 +12,9 @@ from classwise.attacks import losses
 from classwise.attacks.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Attack, Case, State
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
 from classwise.attacks.losses import margin
+from classwise.attacks.queue import Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.settings import settings

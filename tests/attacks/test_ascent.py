@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from classwise.attacks.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.base import Attack, Case
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
 from classwise.attacks.losses import margin
+from classwise.attacks.queue import Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.errors import UserError

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack, Case, State
 from classwise.attacks.cw import CarliniWagnerLinf
-from classwise.attacks.engine import Engine, Finished, Job, Stop
+from classwise.attacks.engine import Engine, Stop
 from classwise.attacks.fab import FAB
 from classwise.attacks.losses import margin
 from classwise.attacks.nattack import NAttack
+from classwise.attacks.queue import Finished, Job
 from classwise.attacks.square import Square
 from classwise.compute import Compute, Forward
 from classwise.errors import UserError

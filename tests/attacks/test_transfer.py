@@ -11,8 +11,9 @@ import torch
 from classwise.attacks import ATTACKS
 from classwise.attacks.ascent import PGD, PGDT
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
 from classwise.attacks.momentum import MIFGSM
+from classwise.attacks.queue import Job
 from classwise.attacks.transfer import Transfer
 from classwise.auditing.audit import audit
 from classwise.errors import UserError

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
+from classwise.attacks.queue import Job
 from classwise.compute import FAST, Compute, Forward
 from classwise.models import MODELS, build_model
 from classwise.models.base import Classifier, pooled

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Finished, Job
+from classwise.attacks.engine import Engine
+from classwise.attacks.queue import Finished, Job
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, prepare, usual_radius
 from classwise.auditing.radii import Curve

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack, Case, value_and_gradient
-from classwise.attacks.engine import SMALLEST_BATCH, Counted, Engine, Stop
+from classwise.attacks.engine import Counted, Engine, Stop
+from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing.preparing import Model, prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.compute import FAST, Compute

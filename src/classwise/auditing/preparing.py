@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
+from classwise.attacks.engine import Engine, Stop
+from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN

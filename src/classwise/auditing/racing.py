@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from classwise.attacks.engine import Finished, Job
+from classwise.attacks.queue import Finished, Job
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, Prepared, prepare

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack, value_and_gradient
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine
 from classwise.attacks.losses import negative_margin
+from classwise.attacks.queue import Job
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.compute import EXACT, Compute
 from classwise.data.images import Batch

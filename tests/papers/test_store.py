@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.papers import store as module
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
+from classwise.progress import Silent
 from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
@@ -76,6 +78,38 @@ def test_goes_on_where_it_was(tmp_path: Path) -> None:
     whole = Store(tmp_path / "b").trained(QUICK, IMAGES)
     assert (done.key, done.run.path.name) == (whole.key, begun.parent.name)
     assert done.run.weights_file("last").read_bytes() == whole.run.weights_file("last").read_bytes()
+
+
+class Waiting(Silent):
+    """A listener that lets go of what it holds once it is told that somebody waits for it."""
+
+    def __init__(self, held: list[FileLock]) -> None:
+        self.held = held
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        for lock in self.held:
+            lock.release()
+
+
+def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    trained = store.trained(QUICK, IMAGES)
+    store.audited(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    for work in (
+        lambda listener: store.trained(QUICK, IMAGES, progress=listener),
+        lambda listener: store.audited(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1", progress=listener),
+    ):
+        others = [FileLock(path) for path in (tmp_path / "locks").iterdir()]  # as of another process
+        for lock in others:
+            lock.acquire()
+        listener = Waiting(others)
+        work(listener)
+        assert len(listener.lines) == 1
+        assert listener.lines[0].startswith("another process is at ")
+        work(nobody := Waiting([]))
+        assert not nobody.lines
 
 
 def test_audits_are_kept_too(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
 under a hash of its attacks, its images, and the weights. So experiments share what they have in common,
-and a run that was interrupted goes on where it was.
+and a run that was interrupted goes on where it was. Several processes may share a store: what one is at,
+the others wait for.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from classwise import __version__
 from classwise.auditing.audit import Audit, audit
@@ -114,21 +118,21 @@ class Store:
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
         key = _hash(about)
-        run = Run(self.path / "runs" / key)
-        if run.recipe_file.is_file() and Run.open(run.path).complete:
-            return Trained(run, key)
-        if progress is not None:
-            progress.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
-        done = train(
-            plan,
-            out=run.path,
-            data=images,
-            unlabelled=unlabelled,
-            resume=True,
-            device=device,
-            progress=progress,
-            alone=True,
-        )
+        run, listener = Run(self.path / "runs" / key), progress or Silent()
+        with self._held(key, listener):
+            if run.recipe_file.is_file() and Run.open(run.path).complete:
+                return Trained(run, key)
+            listener.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
+            done = train(
+                plan,
+                out=run.path,
+                data=images,
+                unlabelled=unlabelled,
+                resume=True,
+                device=device,
+                progress=progress,
+                alone=True,
+            )
         return Trained(done, key, fresh=True)
 
     def audited(
@@ -177,33 +181,50 @@ class Store:
         asked: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
         more = {name: values for name, values in asked.items() if values}  # asked for neither, it lies where it did
         key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
-        folder = trained.run.audits / key
-        if (folder / ABOUT).is_file():
-            facts = read_about(folder)
-            if facts["complete"] and facts["environment"]:
-                return Audit.load(folder)
-        return audit(
-            trained.run.weights_file(kept),
-            images,
-            threat,
-            dict(attacks),
-            cascade=False,
-            stop="never" if stop == "never" else "broken",
-            seed=seed,
-            compute=compute,
-            trace=trace,
-            keep=keep,
-            out=trained.run.path / "audits" / key,
-            resume=True,
-            device=device,
-            progress=progress or Silent(),
-            name=key,
-            alone=True,
-        )
+        folder, listener = trained.run.audits / key, progress or Silent()
+        with self._held(key, listener):
+            if (folder / ABOUT).is_file():
+                facts = read_about(folder)
+                if facts["complete"] and facts["environment"]:
+                    return Audit.load(folder)
+            return audit(
+                trained.run.weights_file(kept),
+                images,
+                threat,
+                dict(attacks),
+                cascade=False,
+                stop="never" if stop == "never" else "broken",
+                seed=seed,
+                compute=compute,
+                trace=trace,
+                keep=keep,
+                out=folder,
+                resume=True,
+                device=device,
+                progress=listener,
+                name=key,
+                alone=True,
+            )
 
     def result_file(self, item: str, scale: str) -> Path:
         """Where the result of an experiment at a scale lies."""
         return self.path / "results" / item / f"{scale}.json"
+
+    @contextmanager
+    def _held(self, key: str, progress: Progress) -> Iterator[None]:
+        """Nobody else works at it meanwhile; a process that ends, however it ends, lets go."""
+        folder = self.path / "locks"
+        folder.mkdir(exist_ok=True)
+        lock = FileLock(folder / key)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            progress.say(f"another process is at {key}; waiting for it")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     @property
     def runs(self) -> tuple[Path, ...]:

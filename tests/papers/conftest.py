@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from filelock import BaseFileLock, FileLock, Timeout
 
 from classwise.papers import EXPERIMENTS
 from classwise.papers.experiment import Result, run
@@ -22,14 +22,34 @@ class Smoke(NamedTuple):
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
-    """All experiments at scale smoke; tests only read."""
-    base = tmp_path_factory.getbasetemp()
-    folder: Path = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "papers-store"
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        store = Store(folder)
-        results = {}
-        for name in EXPERIMENTS:
-            file = store.result_file(name, "smoke")
-            results[name] = Result.load(file) if file.is_file() else run(name, "smoke", store)
+    """All experiments at scale smoke; tests only read. The processes of a test run share the work: every second one
+    begins at the end, and what another is at comes last."""
+    base, worker = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_WORKER", "")
+    place = (base.parent if worker else base) / "papers-store"
+    with FileLock(place.with_suffix(".lock")):  # a store is made once
+        store = Store(place)
+    order = list(EXPERIMENTS)
+    for name in reversed(order) if worker[-1:] in {*"13579"} else order:
+        with contextlib.suppress(Timeout), _alone(store, name, blocking=False):
+            _result(store, name)
+    results = {}
+    for name in order:
+        with _alone(store, name, blocking=True):
+            results[name] = _result(store, name)
     return Smoke(store, results)
+
+
+def _alone(store: Store, name: str, *, blocking: bool) -> BaseFileLock:
+    """No other process runs this experiment meanwhile.
+
+    Raises:
+        Timeout: on entry, if another does and we would not wait.
+    """
+    folder = store.path.with_suffix(".items")
+    folder.mkdir(exist_ok=True)
+    return FileLock(folder / name.replace("/", "-"), blocking=blocking)
+
+
+def _result(store: Store, name: str) -> Result:
+    file = store.result_file(name, "smoke")
+    return Result.load(file) if file.is_file() else run(name, "smoke", store)

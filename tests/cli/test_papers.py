@@ -44,6 +44,10 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     said = classwise("papers", "page", "cfa23", "--store", store)
     assert said.out == f"page: {store}/pages/cfa23.html\n"
     assert "Optimal weights" in (store / "pages" / "cfa23.html").read_text(encoding="utf-8")
+    lost = tmp_path / "stroe"
+    said = classwise("papers", "page", "cfa23", "--store", lost)
+    assert (said.status, said.err) == (2, f"classwise: no store at {lost}; papers run ID --store {lost} makes one\n")
+    assert not lost.exists()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from classwise.papers import store as module
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 from classwise.progress import Silent
+from classwise.storage import replacing
 from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
@@ -140,3 +141,12 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
         Store(tmp_path)
     with pytest.raises(UserError, match="is a file"):
         Store(tmp_path / "letter.txt")
+
+
+def test_two_processes_make_the_same_store(tmp_path: Path) -> None:
+    with replacing(tmp_path / "store.json") as half:  # what one of them is writing when the other looks
+        assert half.is_file()
+        Store(tmp_path)
+        half.write_bytes((tmp_path / "store.json").read_bytes())
+    Store(tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["store.json"]

@@ -237,6 +237,8 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
     from classwise.papers.store import Store
 
     chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
+    if not store.exists():
+        raise UserError(f"no store at {store}; papers run ID --store {store} makes one")
     kept = Store(store)
     for name in chosen:
         target = new_file((out or store / "pages") / f"{name}.html", "--out")

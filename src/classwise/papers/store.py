@@ -67,12 +67,14 @@ class Store:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         about = self.path / _ABOUT
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; give a folder for the store")
+        # looked at before the store's own file: another process may be making the same store
+        strange = self.path.is_dir() and any(_ABOUT not in entry.name for entry in self.path.iterdir())
         if about.is_file():
             _check_version(about)
             return
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; give a folder for the store")
-        if self.path.is_dir() and any(self.path.iterdir()):
+        if strange:
             raise UserError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
         facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
         write_text(about, json.dumps(facts, indent=2) + "\n")

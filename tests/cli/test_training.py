@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from classwise.training.folder import Run
 
@@ -54,6 +56,28 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkey
 def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
     words = ["train", "standard-short", "--data=digits", "--estimate", *QUICK, "--epochs=1", "--set=batch_size=100"]
     assert classwise(*words).status == 0
+
+
+def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
+    """One size for all of them, which the audit of the run takes over."""
+    photos, out = tmp_path / "photos", tmp_path / "run"
+    for number, (split, name) in enumerate(product(("train", "test"), ("cat", "dog"))):
+        (photos / split / name).mkdir(parents=True)
+        for count in range(8):
+            picture = Image.new("RGB", (9 + count, 12), (30 * count, 60 * number, 90))
+            picture.save(photos / split / name / f"{count}.png")
+    words = ["train", "standard-short", "--data", photos, "--out", out, *QUICK, "--epochs=1", "--set=data.subset=null"]
+    said = classwise(*words)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "--data-set size=64" in said.err
+    assert classwise(*words, "--data-set", "size=8").status == 0
+    assert Run.open(out).recipe.data.options == {"size": 8}
+    said = classwise("audit", out, "--attack=fgsm", "--json")
+    assert [row["n"] for row in json.loads(said.out)["classes"].values()] == [8, 8]
+    said = classwise("train", "at", "--data=digits", "--data-set=size=64", "--out", tmp_path / "none")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "data set 'digits' takes no option 'size'" in said.err
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("text", ["0,0", "a", "", "-1", "1.5"])

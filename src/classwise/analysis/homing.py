@@ -28,6 +28,7 @@ from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
 from classwise.storage import replacing
 from classwise.threat import Threat
+from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
 from classwise.training.loop import train
 
@@ -131,11 +132,9 @@ def homing(
         raise UserError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
     settings, folder = run.recipe.data, Path(out)
     if data is None:
-        data = load_data(
-            settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
-        )
+        data = training_images(settings)
     if test is None:
-        test = load_data(settings.name, split="test", root=settings.root)
+        test = load_data(settings.name, split="test", root=settings.root, **settings.options)
     if data.class_names != test.class_names:
         raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
 

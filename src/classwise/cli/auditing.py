@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Estimate, Json, Resume, Root, check_device, new_file, numbers, pairs
+from classwise.cli.options import (
+    DataOptions,
+    Device,
+    Estimate,
+    Json,
+    Resume,
+    Root,
+    check_device,
+    new_file,
+    numbers,
+    pairs,
+)
 from classwise.cli.racing import asked, find_worst, refuse_with_worst
 from classwise.cli.showing import audit_facts, show_audit, show_curve
 from classwise.errors import UserError, unknown
@@ -124,10 +135,7 @@ def audit(
         list[str] | None,
         typer.Option("--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34."),
     ] = None,
-    data_options: Annotated[
-        list[str] | None,
-        typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
-    ] = None,
+    data_options: DataOptions = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -324,12 +332,14 @@ def _images(
 ) -> Images:
     from classwise.data.loading import load_data
 
+    chosen: dict[str, Any] = {}
     if data is None and run is None:
         raise UserError("give the images to attack, as in --data cifar10 or --data photos/")
     if data is None:
         assert run is not None
         data, root = run.recipe.data.name, root or run.recipe.data.root
-    chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
+        chosen |= run.recipe.data.options
+    chosen |= pairs(options, "--data-set")
     return load_data(data, split=split, root=root, subset=subset, seed=seed, **chosen)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Changes, Json, Root, pairs
+from classwise.cli.options import Changes, DataOptions, Json, Root, pairs
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ def data(
     ] = None,
     split: Annotated[str, typer.Option("--split", help="The split to look into.")] = "test",
     root: Root = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
-    ] = None,
+    options: DataOptions = None,
     json: Json = False,
 ) -> None:
     """List the named data sets, or look into one, or into files.

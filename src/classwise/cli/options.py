@@ -14,6 +14,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs in p
 Root = Annotated[
     str | None, typer.Option("--root", metavar="DIR", help="The data directory, looked at before the usual places.")
 ]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
+]
 Device = Annotated[str, typer.Option("--device", help="Where to compute, such as cpu, cuda or cuda:1.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, and do no more.")]

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Changes, Device, Estimate, Json, Resume, Root, check_device, integers, pairs
+from classwise.cli.options import (
+    Changes,
+    DataOptions,
+    Device,
+    Estimate,
+    Json,
+    Resume,
+    Root,
+    check_device,
+    integers,
+    pairs,
+)
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ def train(
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="A data set's name, or a path.")] = None,
     root: Root = None,
+    options: DataOptions = None,
     changes: Changes = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Short for --set epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Short for --set seed=N.")] = None,
@@ -45,6 +57,7 @@ def train(
     \b
     Examples:
         classwise train cfa-at-short --data cifar10 --out runs/cfa --set model.width=0.25
+        classwise train at --data photos/ --data-set size=64 --set threat=Linf:8/255
         classwise train mine.yaml --seeds 0,1,2 --out runs/mine
         classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
@@ -54,6 +67,7 @@ def train(
 
     given = {"data.name": data, "data.root": root, "epochs": epochs, "seed": seed}
     wanted: dict[str, Any] = pairs(changes) | {key: value for key, value in given.items() if value is not None}
+    wanted |= {f"data.options.{key}": value for key, value in pairs(options, "--data-set").items()}
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
     plan = Recipe.read(recipe, wanted)

@@ -38,7 +38,12 @@ def check_folder(run: Run, *, resume: bool) -> None:
 def training_images(settings: DataSettings) -> Images:
     """The training images that a recipe names."""
     return load_data(
-        settings.name, split="train", root=settings.root, subset=settings.subset, seed=settings.subset_seed
+        settings.name,
+        split="train",
+        root=settings.root,
+        subset=settings.subset,
+        seed=settings.subset_seed,
+        **settings.options,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,7 @@ class UnlabelledSettings:
         share: the share of such images in a batch.
         subset: take a subset of so many images, stratified by the labels of the set; None for all.
         subset_seed: which subset.
+        options: of the file format, as in `DataSettings`.
     """
 
     name: str
@@ -68,6 +70,7 @@ class UnlabelledSettings:
     share: Annotated[Number, Field(gt=0, lt=1)] = 0.5
     subset: Count | None = None
     subset_seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
 
     def of(self, batch_size: int) -> int:
         """How many images of a batch they are."""
@@ -86,6 +89,7 @@ class DataSettings:
         validation: the share of each class that is held out of training for validation.
         augment: what happens to a training image.
         unlabelled: images for self-training; None for none.
+        options: of the file format, such as ``{"size": 64}``; an audit of the run reads its test images by them too.
     """
 
     name: str = "digits"
@@ -95,6 +99,7 @@ class DataSettings:
     validation: Share = 0.02
     augment: Part = "none"
     unlabelled: UnlabelledSettings | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @settings
@@ -117,6 +122,8 @@ class ModelSettings:
     sync_batch_norm: bool = False
 
 
+_LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.start", "model.sync_batch_norm")
+"""Fields that came after the first runs: where they say nothing, a recipe is the one from before."""
 MOMENTS = ("begin", "epochs", "halve_every")
 """The fields of schedules that are numbers of epochs."""
 
@@ -279,12 +286,11 @@ class Recipe:
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may lie elsewhere
-        if plain["model"]["start"] is None:
-            del plain["model"]["start"]  # as in recipes from before there was one
-        if plain["data"]["unlabelled"] is None:
-            del plain["data"]["unlabelled"]
-        if not plain["model"]["sync_batch_norm"]:
-            del plain["model"]["sync_batch_norm"]
+        for path in _LATER:
+            *within, key = path.split(".")
+            holder = functools.reduce(lambda node, each: node[each] or {}, within, plain)
+            if not holder.get(key):
+                holder.pop(key, None)
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod

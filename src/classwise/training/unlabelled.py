@@ -42,7 +42,12 @@ def pseudo_labelled(
     begun = run.pseudo_labels_file.is_file()
     teacher = None if begun else load_model(wanted.teacher, data=images, device=device)
     found = given or load_data(
-        wanted.name, split=wanted.split, root=recipe.data.root, subset=wanted.subset, seed=wanted.subset_seed
+        wanted.name,
+        split=wanted.split,
+        root=recipe.data.root,
+        subset=wanted.subset,
+        seed=wanted.subset_seed,
+        **wanted.options,
     )
     if found.shape != images.shape:
         here, there = ("x".join(str(side) for side in each.shape) for each in (found, images))

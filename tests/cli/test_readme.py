@@ -46,3 +46,13 @@ def test_the_trainings(classwise: Classwise, tmp_path: Path, monkeypatch: pytest
             said = classwise(*words, *extra.get(words[0], []))
             assert said.status == 0, said.err
     assert Path("compare.html").is_file()
+
+
+def test_the_papers(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = commands("The papers")
+    assert [words[1] for words in ran] == ["list", "show", "run", "page"]
+    for words in ran:
+        said = classwise(*words)
+        assert said.status == 0, said.err
+    assert "Not run yet" in Path("runs/papers/pages/cfa23.html").read_text(encoding="utf-8")

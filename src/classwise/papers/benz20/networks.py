@@ -28,8 +28,8 @@ SCALES: Mapping[Name, Scale] = {
     "smoke": replace(SMOKE, about=f"{SMOKE.about}; {STAND_IN} stands in for every network"),
     "laptop": replace(
         FASHION,
-        about="4,000 images of Fashion-MNIST, networks of an eighth of their width (LeNet and the reference whole), "
-        "6 epochs, PGD-3 in training: tendencies, with wide intervals",
+        about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
+        "whole), 6 epochs, PGD-3 in training: tendencies, with wide intervals",
         train=4000,
         test=1000,
         compute=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16

@@ -18,7 +18,7 @@ def keys(name: str) -> list[str]:
 def test_every_part_says_where_it_comes_from() -> None:
     for registry in PARTS:
         for name in registry:
-            assert name in SOURCES, f"{registry.kind} {name!r} has no line in classwise.training.citing.SOURCES"
+            assert name in SOURCES, f"{registry.kind} {name!r} has no line in references.yaml"
     used = {key for source in SOURCES.values() for key in source}
     assert used == set(PAPERS)
 

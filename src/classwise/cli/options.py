@@ -27,6 +27,15 @@ Changes = Annotated[
 ]
 
 
+_PAIRS = {
+    "--set": "FIELD=VALUE, as in --set epochs=30",
+    "--data-set": "KEY=VALUE, as in --data-set size=64",
+    "--model-set": "KEY=VALUE, as in --model-set depth=34",
+    "--robustbench-info": "KEY=VALUE, as in --robustbench-info venue='CVPR 2023'",
+}
+"""The options that take pairs, and what each should look like."""
+
+
 def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     """``["a.b=c"]`` as ``{"a.b": "c"}``.
 
@@ -37,7 +46,7 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     for item in items or ():
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
-            raise UserError(f"{option} {item!r} should be FIELD=VALUE, as in {option} epochs=30")
+            raise UserError(f"{option} {item!r} should be {_PAIRS[option]}")
         found[key.strip()] = value.strip()
     return found
 

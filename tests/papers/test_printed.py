@@ -7,6 +7,8 @@ import pytest
 
 from classwise.papers import catalogue
 from classwise.papers.printed import printed_table, recomputed, row_name
+from classwise.papers.tables import Key, summary_table
+from classwise.stats.counts import ClassCounts
 from classwise.stats.ranks import spearman_matrix
 
 
@@ -52,6 +54,17 @@ def test_tables_of_every_form() -> None:
     assert main.rows[0].name == "AT"
     assert main.rows[0].cells[0].text == "82.3 63.9"
     assert printed_table("cfa23/F1") is None
+
+
+def test_the_printed_extremes_are_classes_beside_ours() -> None:
+    """Ours: 1 of 2 birds and both cats; printed: the third class lowest, the second highest."""
+    counts = ClassCounts.from_labels(np.array([0, 0, 1, 1]), np.array([True, False, True, True]), 2)
+    ours: dict[Key, ClassCounts] = {("AT",): counts}
+    table = summary_table("", ours, {("AT",): {"per_class": [20, 30.5, 10]}}, ("bird", "cat"))
+    cells = [tuple(cell) for cell in table.rows[0].cells[-4:]]
+    assert cells == [("bird", "50.0"), ("class 2", "10"), ("cat", "100.0"), ("class 1", "30.5")]
+    unprinted = summary_table("", ours, {}, ("bird", "cat")).rows[0].cells
+    assert {cell.text for cell in unprinted[1::2]} == {"–"}
 
 
 def test_rank_consistency_of_the_printed_rows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from classwise.papers.printed import row_name
 from classwise.report import ranges, wording
 from classwise.report.tables import Cell, Row, Table
-from classwise.stats.counts import ClassCounts
+from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import worst_class
 
@@ -38,14 +38,17 @@ def summary_table(
             Cell(wording.bare_percent(mcd.value), wording.span(mcd.low, mcd.high)),
             Cell(_printed(told.get("mcd"))),
             Cell(names[low.label], wording.bare_percent(low.accuracy)),
-            Cell(_printed(None if classes is None else int(classes.argmin()))),
+            _class_of(classes, np.argmin),
             Cell(names[high], wording.bare_percent(float(counts.accuracy[high]))),
-            Cell(_printed(None if classes is None else int(classes.argmax()))),
+            _class_of(classes, np.argmax),
         ]
         rows.append(Row(", ".join(key), cells))
     kinds = ("total", "CV", "MCD", "lowest", "highest")
     heads = [head for kind in kinds for head in (kind, "printed")]
-    note = "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy."
+    note = (
+        "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy. "
+        "Printed classes are CIFAR-10's by number, from 0: 1 is automobile, 3 is cat."
+    )
     return Table(caption, ("row", *heads), rows, note)
 
 
@@ -86,6 +89,11 @@ def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[
 def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What printed rows are called."""
     return [row_name(row) for row in rows]
+
+
+def _class_of(printed: FloatArray | None, pick: Callable[[FloatArray], np.intp]) -> Cell:
+    """One of the printed classes by its number, its printed accuracy below."""
+    return Cell(wording.NONE) if printed is None else Cell(f"class {pick(printed)}", f"{printed[pick(printed)]:g}")
 
 
 def _printed(value: float | None) -> str:

@@ -114,6 +114,7 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     for item in items:
         for note in item.notes:
             assert f"{note.id} ({note.kind})" in text
+        assert ('<a href="#' + item.id in text) == (item.status == "runnable")
     if paper == "cfa23":
         assert "<svg" in text
         assert "beta of TRADES" in text

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
@@ -23,6 +24,7 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE, level, probability
 from classwise.storage import write_text
 
+_ITEM = re.compile(r"\w+/[\w.-]+")
 ANSWERS = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
 
 
@@ -67,7 +69,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
                     Cell(said, one.estimand),
                     Cell(ANSWERS[one.answer], one.note),
                     Cell(*estimate_text(one)),
-                    Cell("exact" if one.exact else probability(one.p_value)),
+                    Cell("exact" if one.exact else probability(one.p_value).replace(" ", "\N{NO-BREAK SPACE}")),
                 ],
                 weak=one.answer == "does not",
                 good=one.answer == "holds",
@@ -104,6 +106,19 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
             )
         )
     return Table("What is claimed, and what these runs say", ("claim", "what is claimed", "verdict"), rows)
+
+
+def _linked(table: Table, here: Container[str]) -> Table:
+    """The same table, the items in its last cells as links to them, if they are on this page."""
+
+    def link(match: re.Match[str]) -> str:
+        return f'<a href="#{match[0]}">{match[0]}</a>' if match[0] in here else match[0]
+
+    def cells(row: Row) -> list[Cell]:
+        *others, last = row.cells
+        return [*others, Cell(last.text, Markup(_ITEM.sub(link, str(escape(last.span)))))]  # noqa: S704  # escaped
+
+    return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
 
 
 def _in_short(asked: Sequence[tuple[str, Verdict]]) -> Cell:
@@ -149,7 +164,8 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
             f"{counts['missing']} that wait for something. {done} have been run."
         ),
         "population": "Intervals speak of new images of the same classes, with the trained models fixed.",
-        "claims": claims_table(name, everything) if done else None,
+        "claims": _linked(claims_table(name, everything), found) if done else None,
+        "done": [item.id for item in items if found[item.id]],
         "items": [_item(item, found[item.id]) for item in items],
     }
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.claims import CORRELATION, Answer, Test, exactly, interval, judge, together, untestable
+from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, exactly, interval, judge, together, untestable
+from classwise.papers.page import estimate_text
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -135,3 +136,9 @@ def test_what_did_not_vary_is_not_certain() -> None:
         (verdict,) = judge([Test(claim="kdd21/C1", estimand="a", parts=[normal(5), interval(estimate)])])
         assert verdict.answer == "cannot tell"
         assert verdict.p_value == 1
+
+
+def test_no_negative_zeros_are_shown() -> None:
+    """Rounding in the last bits of a difference that is zero."""
+    one = Verdict(claim="kdd21/C1", answer="cannot tell", estimand="", value=-6e-15, low=-1e-9, high=2, unit="points")
+    assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")

@@ -140,7 +140,7 @@ def _pair_lines(pair: Pair) -> list[str]:
 
 
 def _points(share: float) -> str:
-    return f"{100 * share:+.1f}"
+    return f"{100 * share:+z.1f}"
 
 
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:

@@ -138,10 +138,12 @@ def estimate_text(one: Verdict) -> tuple[str, str]:
     """The estimate and its interval, each as text."""
     if one.value != one.value:  # NaN: nothing was estimated
         return NONE, ""
-    value = f"{one.value:+.2f} {one.unit}".strip()
+    value = f"{one.value:+z.2f} {one.unit}".strip()
     if one.low != one.low:
         return value, "" if one.exact else "no resample differs"
-    return (value, "") if one.exact else (value, f"{one.low:+.2f} to {one.high:+.2f} ({level(one.level / one.shares)})")
+    return (
+        (value, "") if one.exact else (value, f"{one.low:+z.2f} to {one.high:+z.2f} ({level(one.level / one.shares)})")
+    )
 
 
 def _context(name: str, store: Store | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
     """An estimate with its interval below, in points unless scaled otherwise; a dash for what is not known."""
     if math.isnan(one.value):
         return Cell(wording.NONE)
-    value, low, high = (f"{scale * end:.{digits}f}" for end in one)
+    value, low, high = (f"{scale * end:z.{digits}f}" for end in one)
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")
 

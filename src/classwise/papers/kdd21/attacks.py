@@ -275,7 +275,7 @@ class Drops(Experiment):
         figures = []
         printed = self.printed()
         for name, table in self.tables(bench).items():
-            theirs = [Cell(f"{printed[name]:+.1f}")] if name in printed else []
+            theirs = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             try:
                 found = drop(table, self.weak, self.strong)
             except UserError as error:
@@ -284,7 +284,7 @@ class Drops(Experiment):
                 continue
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)
-            rows.append(Row(name, [Cell(f"{value:+.1f}", f"{low:+.1f} to {high:+.1f}"), *theirs]))
+            rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *theirs]))
             figures.append((figure(found), f"{name}."))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",

@@ -134,5 +134,5 @@ def _change_row(defence: str, best: str, one: Resampled) -> Row:
     cells = [Cell(best)]
     for metric, scale in ((_mean, 100), (_mcd, 100), (_cv, 1e4)):
         found = one.part(lambda a, m=metric: m(a, 0) - m(a, 1), scale)(0.05)  # type: ignore[misc]
-        cells.append(Cell(f"{found.value:+.1f}", f"{found.low:+.1f} to {found.high:+.1f}"))
+        cells.append(Cell(f"{found.value:+z.1f}", f"{found.low:+z.1f} to {found.high:+z.1f}"))
     return Row(defence, cells)

@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.papers import store as module
+from classwise.papers.experiment import Bench
+from classwise.papers.kdd21.homing import homes
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 from classwise.progress import Silent
 from classwise.storage import replacing
+from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
@@ -111,6 +114,23 @@ def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
         assert listener.lines[0].startswith("another process is at ")
         work(nobody := Waiting([]))
         assert not nobody.lines
+
+
+def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three items of kdd21 need the same ten trainings."""
+    bench = Bench(SMOKE.with_changes(epochs=1), Store(tmp_path))
+    found = []
+
+    def homing(run: Run, **_: object) -> Path:
+        (lock,) = (tmp_path / "locks").glob(f"homing-*{run.path.name}")
+        with pytest.raises(Timeout):
+            FileLock(lock).acquire(blocking=False)  # as of another process
+        found.append(lock)
+        return lock
+
+    monkeypatch.setattr("classwise.papers.kdd21.homing.homing", homing)
+    homes(bench)
+    FileLock(found[0]).acquire(blocking=False).lock.release()
 
 
 def test_audits_are_kept_too(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ class Store:
             about["unlabelled"] = unlabelled.fingerprint()
         key = _hash(about)
         run, listener = Run(self.path / "runs" / key), progress or Silent()
-        with self._held(key, listener):
+        with self.held(key, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
                 return Trained(run, key)
             listener.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
@@ -184,7 +184,7 @@ class Store:
         more = {name: values for name, values in asked.items() if values}  # asked for neither, it lies where it did
         key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
         folder, listener = trained.run.audits / key, progress or Silent()
-        with self._held(key, listener):
+        with self.held(key, listener):
             if (folder / ABOUT).is_file():
                 facts = read_about(folder)
                 if facts["complete"] and facts["environment"]:
@@ -213,15 +213,20 @@ class Store:
         return self.path / "results" / item / f"{scale}.json"
 
     @contextmanager
-    def _held(self, key: str, progress: Progress) -> Iterator[None]:
-        """Nobody else works at it meanwhile; a process that ends, however it ends, lets go."""
+    def held(self, key: str, progress: Progress | None = None) -> Iterator[None]:
+        """Nobody else works at it meanwhile; a process that ends, however it ends, lets go.
+
+        Args:
+            key: of a training, an audit, or whatever else processes must not do at once.
+            progress: who is told if another is at it.
+        """
         folder = self.path / "locks"
         folder.mkdir(exist_ok=True)
         lock = FileLock(folder / key)
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            progress.say(f"another process is at {key}; waiting for it")
+            (progress or Silent()).say(f"another process is at {key}; waiting for it")
             lock.acquire()
         try:
             yield

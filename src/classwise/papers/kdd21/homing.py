@@ -31,18 +31,20 @@ GROUPS = ((3, 5), (1, 9), (0, 8))
 
 
 def homes(bench: Bench) -> Homing:
-    """Both matrices of adversarial training under PGD, by C trainings without a class each."""
+    """Both matrices of adversarial training under PGD, by C trainings without a class each; one process at a time."""
     trained = bench.trained("at")
-    return homing(
-        trained.run,
-        out=trained.run.path / f"homing-{bench.scale.name}",
-        data=bench.train_images,
-        test=bench.test_images,
-        attack={"PGD": bench.pgd(PGD)},
-        compute=bench.scale.compute,
-        device=bench.device,
-        progress=bench.progress,
-    )
+    name = f"homing-{bench.scale.name}"
+    with bench.store.held(f"{name}-{trained.key}", bench.progress):
+        return homing(
+            trained.run,
+            out=trained.run.path / name,
+            data=bench.train_images,
+            test=bench.test_images,
+            attack={"PGD": bench.pgd(PGD)},
+            compute=bench.scale.compute,
+            device=bench.device,
+            progress=bench.progress,
+        )
 
 
 class HomingMatrix(Experiment):

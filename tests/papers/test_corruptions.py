@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.benz20.corruptions import Corrupted, agreement
+from classwise.papers.benz20.corruptions import Corrupted, _correlation, agreement
+from classwise.report.tables import Cell
+from classwise.stats.intervals import Estimate
 
 
 def test_agreement_is_scipy_s() -> None:
@@ -17,6 +19,11 @@ def test_agreement_is_scipy_s() -> None:
         assert found == pytest.approx(stats.spearmanr(one[1], one[-1]).statistic)
     constant = np.full((3, 10), 0.3)
     assert agreement(constant) == 0
+
+
+def test_an_interval_ends_where_correlations_do() -> None:
+    assert _correlation(Estimate(0.94, 0.81, 1.07)) == Cell("0.94", "0.81 to 1.00")
+    assert _correlation(Estimate(-0.94, -1.07, -0.81)) == Cell("-0.94", "-1.00 to -0.81")
 
 
 def test_counts_of_a_severity() -> None:

@@ -16,7 +16,7 @@ from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
 from classwise.papers.bounds import raised
-from classwise.papers.claims import Test
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.resampling import Resampled
@@ -24,8 +24,9 @@ from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report.figures.lines import class_lines, line_chart
-from classwise.report.tables import Row, Table
+from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.intervals import Estimate
 
 COLOUR = ("saturate",)
 """What needs images of three channels."""
@@ -122,14 +123,12 @@ class CorruptionsAndAttacks(Experiment):
             recipe, changes = RECIPES[name]
             found = corrupted(bench, bench.trained(recipe, changes))
             stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
-            rows.append(Row(f"{name}, all", [estimate_cell(stack.estimate(agreement), 1, 2)]))
+            rows.append(Row(f"{name}, all", [_correlation(stack.estimate(agreement))]))
             parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))
             places = [kind for kind, _ in found.correct]
             for kind in dict.fromkeys(places):
                 mine = [at for at, other in enumerate(places) if other == kind]
-                rows.append(
-                    Row(f"{name}, {kind}", [estimate_cell(stack.estimate(partial(agreement, rows=mine)), 1, 2)])
-                )
+                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=mine)))]))
         note = "Over the classes; severities averaged. Small: 95 % intervals. PGD is on the adversarial model."
         test = Test(
             claim="benz20/C10",
@@ -141,6 +140,11 @@ class CorruptionsAndAttacks(Experiment):
         )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
         return Findings(tables=(table,), tests=(test,))
+
+
+def _correlation(found: Estimate) -> Cell:
+    """With its interval, which ends where correlations do."""
+    return estimate_cell(Estimate(*np.clip(found, *CORRELATION).tolist()), 1, 2)
 
 
 def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:

@@ -44,6 +44,16 @@ def test_places_and_values_lie_where_they_should() -> None:
     assert abs((second - first) * 2 - (third - second)) < 0.21  # 1 to 2 is half of 2 to 4
 
 
+def test_numbers_below_the_axis_do_not_touch() -> None:
+    svg = line_chart("T", [Series("one", [1, 5, 10, 100, 300], [0.1] * 5, "line")], "1/T").svg()
+    assert [number for number in ("1", "5", "10", "100", "300") if f">{number}</text>" in svg] == [
+        "1",
+        "10",
+        "100",
+        "300",
+    ]
+
+
 def test_missing_values_are_left_out() -> None:
     assert "one" not in line_chart("T", [Series("one", PLACES, [float("nan")] * 3, "line")], "x").svg()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.report import wording
-from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten
+from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.report.figures.curves import ticks
 
 WIDTH, HEIGHT = 540.0, 290.0
@@ -86,9 +86,13 @@ def line_chart(
         drawing.marks.append(Line([(LEFT, y_of(level)), (WIDTH - RIGHT, y_of(level))], style))
         text = _text(level, share=share, difference=difference).removesuffix(".0")
         drawing.marks.append(Label(LEFT - 6, y_of(level) + 4, text, "text-soft", 10.5, "end"))
+    base, free = HEIGHT - BOTTOM + 16, -math.inf
     for place in _places(sorted(set(xs.tolist()))):
-        base = HEIGHT - BOTTOM + 16
-        drawing.marks.append(Label(x_of(place), base, f"{place:.4g}", "text-soft", 10.5, "middle"))
+        number = Label(x_of(place), base, f"{place:.4g}", "text-soft", 10.5, "middle")
+        half = width_of(number.text, number.size) / 2
+        if number.x - half > free:  # else it would touch the one before
+            drawing.marks.append(number)
+            free = number.x + half + 3
     drawing.marks.append(Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "text-soft", 10.5, "middle"))
     for line in lines:
         if line.low is not None and line.high is not None:

@@ -35,7 +35,7 @@ class Cloud(NamedTuple):
 
 
 def clouds(title: str, panels: Sequence[Cloud], names: Sequence[str], inks: Sequence[int], note: str = "") -> Drawing:
-    """Points coloured by group, each group's name at its median.
+    """Points coloured by group, each group's name at its median, or as near to it above or below as other names let.
 
     Args:
         title: of the figure.
@@ -58,13 +58,16 @@ def clouds(title: str, panels: Sequence[Cloud], names: Sequence[str], inks: Sequ
         across = left + 6 + (SIDE - 12) * (panel.x - low[0]) / width[0]
         down = top + 6 + (SIDE - 12) * (panel.y - low[1]) / width[1]
         texts: list[Mark] = []
+        taken: list[_Rectangle] = []
         for group in np.unique(panel.group).tolist():
             mine = np.flatnonzero(panel.group == group)
             ink = SERIES[inks[group] % len(SERIES)]
             dots = [Dot(float(across[at]), float(down[at]), 1.7, f"dot-{ink}") for at in mine[::every]]
             drawing.marks.append(Group(dots, names[group]))
             middle = float(np.median(across[mine])), float(np.median(down[mine])) + 4
-            texts.append(Label(*middle, shorten(names[group], 12), "text", 11.5, "middle", bold=True))
+            label, box = _near(shorten(names[group], 12), *middle, taken)
+            taken.append(box)
+            texts.append(label)
         drawing.marks.extend(texts)
     return drawing
 
@@ -114,6 +117,17 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
 
 
 _Rectangle = tuple[float, float, float, float]
+
+
+def _near(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:
+    """A name centred at a place, moved up or down by as little as keeps it off other names."""
+    half, step, free = width_of(text, 11.5) / 2, 13, len(taken) + 1
+    for shift in sorted(range(-free, free + 1), key=abs):
+        at = y + shift * step
+        box = (x - half, at - 11, x + half, at + 2)
+        if not any(_overlap(box, other) for other in taken):
+            break
+    return Label(x, at, text, "text", 11.5, "middle", bold=True), box
 
 
 def _beside(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:

@@ -109,6 +109,18 @@ def test_an_answer_and_its_interval_agree() -> None:
     assert told == {"holds", "does not", "cannot tell"}
 
 
+def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
+    """Such as that of the worst class, whose p-value and width are not those of a normal one."""
+    found = Verdict(
+        claim="kdd21/C1", answer="does not", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
+    )
+    assert [one.answer for one in together([found])] == ["does not"]
+    unclear = Verdict(claim="kdd21/C2", answer="cannot tell", estimand="", value=0, low=-2, high=2, p_value=0.9)
+    wide, narrow, *_ = together([found, replace(found, high=-8.0), *[unclear] * 3])
+    assert (wide.answer, wide.high > 0) == ("cannot tell", True)
+    assert (narrow.answer, narrow.high < 0) == ("does not", True)
+
+
 def test_a_correlation_stays_one() -> None:
     """At its own level and when more claims stretch it; what decides is the whole interval."""
     sure = Test(claim="kdd21/C1", estimand="rho", parts=[normal(0.8, 0.25)], unit="", limits=CORRELATION)

@@ -146,7 +146,8 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
     """The verdicts of several items, corrected again by Holm over all of their claims.
 
     More claims leave each a smaller level: "holds" and "does not" can become "cannot tell", never the other way. An
-    interval is stretched to its new level by the normal quantiles.
+    interval is stretched to its new level by the normal quantiles; of one that is not normal, that can say less than
+    its p-value, and then the claim is not told.
 
     Args:
         verdicts: of `judge`, such as all of a paper at one scale.
@@ -160,7 +161,8 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
     for at, rank in enumerate(p_values.argsort().argsort().tolist()):
         one = verdicts[tested[at]]
         fresh = _stretched(one, alpha / (len(tested) - min(rank, told)))
-        found[tested[at]] = replace(fresh, answer=one.answer if adjusted[at] <= alpha else "cannot tell")
+        said = fresh.low > 0 if one.answer == "holds" else fresh.high < 0
+        found[tested[at]] = replace(fresh, answer=one.answer if adjusted[at] <= alpha and said else "cannot tell")
     return tuple(found)
 
 

@@ -62,8 +62,9 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
 
 
 def level(alpha: float) -> str:
-    """The coverage of intervals: ``95 %``."""
-    return f"{100 * (1 - alpha):.4g}\u00a0%"
+    """The coverage of intervals: ``95 %``, and ``99.997 %`` where rounding would make it 100."""
+    missed = 100 * alpha if alpha > 1e-4 else float(f"{100 * alpha:.1g}")
+    return f"{100 - missed:.{4 if alpha > 1e-4 else 10}g}\u00a0%"
 
 
 def measured(share: float, low: float, high: float, images: float, alpha: float = 0.05) -> str:

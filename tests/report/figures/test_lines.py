@@ -7,6 +7,7 @@ import pandas as pd
 
 from classwise.report.figures.lines import BOTTOM, HEIGHT, NAMED, TOP, Series, class_lines, line_chart
 from classwise.report.figures.toy import accuracy_curves, scatter
+from classwise.report.inks import SERIES
 from classwise.theory.toy import ToyModel
 
 PLACES = [1.0, 2.0, 4.0]
@@ -42,6 +43,16 @@ def test_places_and_values_lie_where_they_should() -> None:
     assert [y for _, y in points] == [HEIGHT - BOTTOM, TOP + (HEIGHT - TOP - BOTTOM) / 2, TOP]
     (first, _), (second, _), (third, _) = points
     assert abs((second - first) * 2 - (third - second)) < 0.21  # 1 to 2 is half of 2 to 4
+
+
+def test_several_bands_and_names_have_the_colours_of_their_lines() -> None:
+    bands = [Series(ink, PLACES, [0.2] * 3, f"stroke-{ink}", [0.1] * 3, [0.3] * 3) for ink in SERIES[:2]]
+    alone, both = (line_chart("T", some, "x").svg() for some in (bands[:1], bands))
+    filled = [re.findall(r"<path[^>]*opacity[^>]*>", svg) for svg in (alone, both)]
+    assert "gap" in filled[0][0]
+    assert [f"dot-{ink}" in path for ink, path in zip(SERIES[:2], filled[1], strict=True)] == [True, True]
+    dots = re.findall(r"<circle[^>]*>", both)
+    assert [sum(f"dot-{ink}" in dot for dot in dots) for ink in SERIES[:2]] == [len(PLACES) + 1] * 2  # one at the name
 
 
 def test_numbers_below_the_axis_do_not_touch() -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 from classwise.report import wording
 from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.report.figures.curves import ticks
+from classwise.report.inks import SERIES
 
 WIDTH, HEIGHT = 540.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 156.0, 34.0, 40.0
@@ -44,7 +45,7 @@ OVERALL = "overall"
 NAMED = 12
 """Up to so many classes all have their names at the right."""
 _INKS = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
-_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", "stroke-main": "dot-main"}
+_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", **{f"stroke-{ink}": f"dot-{ink}" for ink in SERIES}}
 _FEW = 9
 """Up to so many places all have a number below, and dots show that there is nothing between them."""
 
@@ -94,10 +95,13 @@ def line_chart(
             drawing.marks.append(number)
             free = number.x + half + 3
     drawing.marks.append(Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "text-soft", 10.5, "middle"))
+    several = sum(line.low is not None for line in lines) > 1
     for line in lines:
         if line.low is not None and line.high is not None:
             edge = path(line.x, line.high) + path(line.x, line.low)[::-1]
-            drawing.marks.append(Line(edge, "gap", closed=True, opacity=0.35))
+            inked = several and line.style in _DOTS  # each in the colour of its line, to be told apart
+            style, opacity = (_DOTS[line.style], 0.12) if inked else ("gap", 0.35)
+            drawing.marks.append(Line(edge, style, closed=True, opacity=opacity))
     for line in lines:
         points = path(line.x, line.y)
         if points:
@@ -148,7 +152,10 @@ def _places(values: Sequence[float], most: int = _FEW) -> list[float]:
 
 
 def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: bool, difference: bool) -> list[Mark]:
-    """Names at the right ends, pushed apart where they would overlap, and up where they would leave the canvas."""
+    """Names at the right ends, those of inked lines behind a dot of their ink.
+
+    They are pushed apart where they would overlap, and up where they would leave the canvas.
+    """
     known = [line for line in lines if line.named and not math.isnan(_last(line.y))]
     named = sorted(known, key=lambda line: -_last(line.y))
     pitch = min(13.0, (HEIGHT - BOTTOM - TOP + 20) / max(len(named), 1))
@@ -160,14 +167,21 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
     for at in range(len(places) - 1, -1, -1):
         places[at] = min(places[at], ceiling)
         ceiling = places[at] - pitch
-    return [
+    inked = [line.style in _DOTS and line.style not in _INKS for line in named]
+    keys = [
+        Dot(WIDTH - RIGHT + 11, y - 4, 3, _DOTS[line.style])
+        for line, y, key in zip(named, places, inked, strict=True)
+        if key
+    ]
+    names = [
         Label(
-            WIDTH - RIGHT + 7,
+            WIDTH - RIGHT + (18 if key else 7),
             y,
             f"{shorten(line.name, 17)} {_text(_last(line.y), share=share, difference=difference)}",
             _INKS.get(line.style, "text-soft"),
             11 if pitch > 11 else 9.5,
             bold=line.style in _INKS,
         )
-        for line, y in zip(named, places, strict=True)
+        for line, y, key in zip(named, places, inked, strict=True)
     ]
+    return [*keys, *names]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,6 +54,20 @@ def test_rows_of_the_main_table_are_those_of_the_others(smoke: Smoke) -> None:
     same = {one.claim: one.value for one in smoke.results["cfa23/T1"].verdicts}
     for one in smoke.results["cfa23/E2"].verdicts:
         assert one.value == same[one.claim]
+
+
+@pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/T3", "cfa23/E2", "cfa23/T4"])
+def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) -> None:
+    result = smoke.results[item]
+    told = dict.fromkeys(re.findall(r"(\d+) of (\d+) \(", result.tables[0].note))
+    judged = []
+    for key in result.runs:
+        events = [json.loads(line) for line in (smoke.store.path / "runs" / key / "events.jsonl").open()]
+        gate = [event["admitted"] for event in events if event["event"] == "fawa"]
+        if gate:
+            judged.append((str(sum(gate)), str(len(gate))))
+    assert judged
+    assert list(told) == list(dict.fromkeys(judged))
 
 
 def test_tiny_imagenet_has_no_laptop() -> None:

@@ -65,6 +65,16 @@ def test_numbers_below_the_axis_do_not_touch() -> None:
     ]
 
 
+def test_names_of_lines_at_zero_stay_above_the_numbers_of_the_axis() -> None:
+    lines = [Series(f"c{n}", PLACES, [1.0, 0.5, 0.0], "line") for n in range(5)]
+    svg = line_chart("T", [*lines, Series("top", PLACES, [1.0] * 3, "line")], "x").svg()
+    names = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>c\d 0\.0<', svg)]
+    numbers = [float(y) for y in re.findall(r'y="([\d.]+)"[^>]*>[124]<', svg)]
+    assert len(names) == 5
+    assert max(names) <= min(numbers) - 12  # the height of a number
+    assert np.diff(sorted(names)).min() >= 12
+
+
 def test_missing_values_are_left_out() -> None:
     assert "one" not in line_chart("T", [Series("one", PLACES, [float("nan")] * 3, "line")], "x").svg()
 

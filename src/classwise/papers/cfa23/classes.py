@@ -20,6 +20,7 @@ from classwise.papers.cfa23.methods import (
     average,
     both,
     frl_tests,
+    gated,
     methods_table,
     pair_cell,
 )
@@ -104,7 +105,7 @@ class FairnessOfFRL(Experiment):
         methods = {name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))}
         audits = audited(bench, methods)
         return Findings(
-            tables=(methods_table("cfa23/T1", methods, audits, bench.scale),),
+            tables=(gated(bench, methods, methods_table("cfa23/T1", methods, audits, bench.scale)),),
             tests=frl_tests(audits),
         )
 
@@ -148,7 +149,7 @@ class TinyImageNet(Experiment):
         table = methods_table(
             self.item, methods, audits, bench.scale, "worst fifth", lambda counts: pair_cell(counts, ranges.worst_fifth)
         )
-        return Findings(tables=(table,), tests=(test,))
+        return Findings(tables=(gated(bench, methods, table),), tests=(test,))
 
 
 def worst_fifth(accuracy: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from classwise.analysis.trends import images_of, trend
 from classwise.papers.bounds import plus
-from classwise.papers.cfa23.methods import NOTE, average, both
+from classwise.papers.cfa23.methods import NOTE, average, both, gate
 from classwise.papers.claims import Test, difference, exactly, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
@@ -47,8 +47,8 @@ class Fluctuation(Experiment):
             Row(name, [estimate_cell(change(name, "change_overall")), estimate_cell(change(name, "change"))])
             for name in ("AT", "AT + FAWA")
         ]
-        gate = [event["admitted"] for event in averaged.events if event["event"] == "fawa"]
-        note = f"FAWA admitted {sum(gate)} of {len(gate)} epochs; before the first, it is the plain average. "
+        judged = gate(averaged)
+        note = f"FAWA admitted {sum(judged)} of {len(judged)} epochs; before the first, it is the plain average. "
         note += (
             "Small: 95 % t intervals over the epochs of this training. Few validation images add noise of their own."
         )

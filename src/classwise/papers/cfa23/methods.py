@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.settings import Spec
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
-from classwise.training.folder import Which
+from classwise.training.folder import Run, Which
 
 EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "begin": 0.25}
 
@@ -109,7 +109,7 @@ class MainTable(Experiment):
         """Four audits' worth of numbers for each method, and claims C11 to C15."""
         methods = at_scale(METHODS, bench.scale)
         audits = audited(bench, methods)
-        table = methods_table("cfa23/T1", methods, audits, bench.scale)
+        table = gated(bench, methods, methods_table("cfa23/T1", methods, audits, bench.scale))
         bases = BASES[bench.scale.name]
         beyond = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
         return Findings(tables=(table,), tests=_tests(audits, bases), beyond=beyond)
@@ -160,6 +160,18 @@ def methods_table(
         f"Attacked: an image stands if it is right as it is and under {under}; printed: AutoAttack"
         f"{RUNS.get(item, '')}. Small: 95 % intervals for new images, the one model of each method fixed.",
     )
+
+
+def gate(run: Run) -> list[bool]:
+    """Whether FAWA admitted each epoch that it judged; nothing for a run without FAWA."""
+    return [event["admitted"] for event in run.events if event["event"] == "fawa"]
+
+
+def gated(bench: Bench, methods: Mapping[str, Method], table: Table) -> Table:
+    """The same table, with a note of how many epochs each method's fair average is made."""
+    runs = {name: bench.trained(one.recipe, one.changes).run for name, one in methods.items() if one.start is None}
+    told = [f"{sum(judged)} of {len(judged)} ({name})" for name, run in runs.items() if (judged := gate(run))]
+    return replace(table, note=f"{table.note} Epochs that FAWA admitted: {', '.join(told)}.") if told else table
 
 
 def both(one: Audit, other: Audit, attack: str = "all") -> Resampled:

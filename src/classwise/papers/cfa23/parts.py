@@ -18,6 +18,7 @@ from classwise.papers.cfa23.methods import (
     audited,
     average,
     both,
+    gated,
     pair_cell,
     worst,
 )
@@ -63,7 +64,7 @@ class _Parts(Experiment):
         table = Table(
             "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
         )
-        return Findings(tables=(table,), tests=self.claims(audits))
+        return Findings(tables=(gated(bench, methods, table),), tests=self.claims(audits))
 
     @abstractmethod
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:

@@ -163,7 +163,7 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
     for line in named:
         lowest = max(y_of(_last(line.y)) + 4, lowest + pitch)
         places.append(lowest)
-    ceiling = HEIGHT - BOTTOM + 8
+    ceiling = HEIGHT - BOTTOM + 4  # no name as low as the numbers of the axis
     for at in range(len(places) - 1, -1, -1):
         places[at] = min(places[at], ceiling)
         ceiling = places[at] - pitch

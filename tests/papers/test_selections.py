@@ -62,8 +62,8 @@ def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) ->
     told = dict.fromkeys(re.findall(r"(\d+) of (\d+) \(", result.tables[0].note))
     judged = []
     for key in result.runs:
-        events = [json.loads(line) for line in (smoke.store.path / "runs" / key / "events.jsonl").open()]
-        gate = [event["admitted"] for event in events if event["event"] == "fawa"]
+        lines = (smoke.store.path / "runs" / key / "events.jsonl").read_text().splitlines()
+        gate = [event["admitted"] for event in map(json.loads, lines) if event["event"] == "fawa"]
         if gate:
             judged.append((str(sum(gate)), str(len(gate))))
     assert judged

@@ -36,7 +36,7 @@ def papers(
         typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; of list and page, papers. [all papers]"),
     ] = None,
     scale: Annotated[
-        str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to an hour) or full (a GPU).")
+        str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to two hours) or full (a GPU).")
     ] = SCALE,
     store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where models and results are kept.")] = STORE,
     out: Annotated[

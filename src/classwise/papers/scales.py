@@ -88,7 +88,7 @@ LAPTOP = Scale(
     short=True,
     changes={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FAST},
 )
-"""Minutes to an hour on two cores."""
+"""Minutes to two hours on two cores."""
 
 FASHION = Scale(
     name="laptop",

@@ -16,6 +16,13 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+class IncompleteError(UserError):
+    """Images are not yet judged, so the asked number or verdict is unknown.
+
+    The command line prints the line and exits with status 3.
+    """
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the nearest known one."""
     names = sorted(known)

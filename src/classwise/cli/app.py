@@ -22,10 +22,8 @@ from classwise.cli import (
     reporting,
     training,
 )
-from classwise.errors import UserError
-
-BAD_INPUT = 2
-INTERRUPTED = 130
+from classwise.cli.exit_status import ExitStatus
+from classwise.errors import IncompleteError, UserError
 
 app = typer.Typer(
     name="classwise",
@@ -93,19 +91,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         # Of several processes the first speaks; another only of what the first has not heard.
         speaks = os.environ.get("RANK", "0") == "0" or getattr(error, "unheard", False)
-        return _refuse(str(error), BAD_INPUT) if speaks else BAD_INPUT
+        status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
+        return _refuse(str(error), status) if speaks else status
     except _Refused as error:
-        return _refuse(_explained(error), BAD_INPUT)
+        return _refuse(_explained(error), ExitStatus.BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
-        return _refuse("stopped; what is written is whole, and --resume goes on from it", INTERRUPTED)
+        return _refuse("stopped; what is written is whole, and --resume goes on from it", ExitStatus.INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _refuse("no space left on the disk; free some and run again", BAD_INPUT)
+            return _refuse("no space left on the disk; free some and run again", ExitStatus.BAD_INPUT)
         if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
-            return _refuse(f"{error.filename}: {error.strerror}; give another file or folder", BAD_INPUT)
+            return _refuse(f"{error.filename}: {error.strerror}; give another file or folder", ExitStatus.BAD_INPUT)
         raise
     return status if isinstance(status, int) else 0
 

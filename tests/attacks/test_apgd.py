@@ -271,7 +271,7 @@ def test_ratios_by_hand() -> None:
     three = logits[:, [0, 2, 3]]
     assert losses.dlr(three, torch.tensor([0, 1])).tolist() == pytest.approx([-3 / 4, 3 / 4])
     aimed = losses.targeted_dlr(three, torch.tensor([0, 1]), torch.tensor([2, 2]))
-    assert aimed.tolist() == pytest.approx([-(7 - 3) / 4, -(4 - 3) / 4])
+    assert aimed.tolist() == pytest.approx([-(7 - 3), -(4 - 3)])
     two = logits[:, :2]
     assert losses.dlr(two, torch.tensor([0, 1])).tolist() == [-6, 6]
     assert losses.targeted_dlr(two, torch.tensor([0, 1]), torch.tensor([1, 0])).tolist() == [-6, 6]
@@ -284,7 +284,7 @@ def test_ratios_by_hand() -> None:
         (APGDDLR(steps=3), 3, ""),
         (PGD(steps=3, objective="dlr"), 2, "margin"),
         (APGDT(steps=3), 2, "margin"),
-        (APGDT(steps=3), 3, "z_1 - z_3"),
+        (APGDT(steps=3), 3, "margin"),
         (APGDT(steps=3), 4, ""),
     ],
 )

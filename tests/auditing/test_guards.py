@@ -263,6 +263,14 @@ def test_a_class_may_be_masked_alone() -> None:
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
+@pytest.mark.filterwarnings("ignore:the targeted difference of logits ratio needs")
+@pytest.mark.parametrize("classes", [2, 3])
+def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> None:
+    data, attack = toys.images(90, classes), APGDT(steps=10)
+    names = guards_of(attacks=attack, model=toys.model(classes, 2.0), data=data)()
+    assert "zero-gradients" not in names
+
+
 def test_gradients_may_mislead_in_one_class_alone() -> None:
     found = {each.name: each for each in run(model=Twisted(backwards_in_one)).warnings}
     assert "most in 'class 1'" in found["misleading-gradients"].sentence

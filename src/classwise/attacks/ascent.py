@@ -16,6 +16,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, Case, State, value_and_gradient
 from classwise.compute import Forward
+from classwise.errors import UserError
 from classwise.settings import Count, Positive, StepSize, relative_step, settings
 
 Start = Literal["uniform", "normal", "none"]
@@ -124,6 +125,15 @@ class PGD(Ascent):
     """
 
     objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
+
+    def check(self) -> None:
+        """Refuse a start where the divergence from the clean logits has no gradient.
+
+        Raises:
+            UserError: for ``objective="kl"`` with ``begin="none"``.
+        """
+        if self.objective == "kl" and self.begin == "none":
+            raise UserError("pgd: objective=kl has no gradient at the clean image; use begin=normal or begin=uniform")
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
         """Cross-entropy, negative margin, DLR, or the divergence from the clean logits."""

@@ -181,14 +181,17 @@ class FABTargeted(_Boundary):
         """Targets times restarts."""
         return self.targets * self.restarts
 
+    def starts_for(self, classes: int) -> int:
+        """A start for each target that there is, and restart."""
+        return min(self.targets, classes - 1) * self.restarts
+
     def start(self, model: Forward, case: Case) -> State:
         """The image (or a point near it) and the target of this start."""
         assert case.reference is not None
         state = super().start(model, case)
         others = case.reference.shape[1] - 1
         rank = torch.zeros_like(case.y) if case.restart is None else case.restart // self.restarts
-        ranked = case.reference.scatter(1, case.y[:, None], -torch.inf).argsort(dim=1, descending=True, stable=True)
-        target = ranked.gather(1, rank.clamp_max(others - 1)[:, None]).squeeze(1)
+        target = losses.nth_other(case.reference, case.y, rank.clamp_max(others - 1))
         spare = rank >= others  # a start for which there is no class left ends at once
         if case.target is not None:
             target = torch.where(case.target >= 0, case.target, target)

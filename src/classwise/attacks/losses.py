@@ -74,16 +74,16 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
 def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """-(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), (N,), with z_(1) >= z_(2) >= ...
 
-    Croce and Hein (ICML 2020), eq. 7. With 3 classes the denominator is z_(1) - z_(3), with 2 it is 1; a notice says so
-    once.
+    Croce and Hein (ICML 2020), eq. 7. With fewer than 4 classes it is the margin z_t - z_y, and a notice says so once.
+    Dividing by z_(1) - z_(3) instead is no substitute: with 3 classes and the third as the target the ratio is exactly
+    -1 as long as the prediction is right, so its gradient is zero. The reference implementation has no form for fewer
+    than 4 classes: it warns, then fails with an index error.
     """
-    lead, classes = towards(logits, y, target), logits.shape[1]
-    if classes < 4:
-        instead = "with 3 it is divided by z_1 - z_3" if classes == 3 else "with 2 it is replaced by the margin"
-        _notice(f"the targeted difference of logits ratio needs 4 classes; {instead}")
-    if classes < 3:
+    lead = towards(logits, y, target)
+    if logits.shape[1] < 4:
+        _notice("the targeted difference of logits ratio needs 4 classes; with fewer it is replaced by the margin")
         return lead
-    top = logits.topk(min(classes, 4), dim=1).values
+    top = logits.topk(4, dim=1).values
     return lead / (top[:, 0] - top[:, 2:].mean(1) + _TINY)
 
 

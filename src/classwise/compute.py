@@ -30,18 +30,9 @@ class Compute:
     channels_last: bool = False
     compile: bool = False
 
-    def forward(self, model: nn.Module) -> Forward:
+    def forward(self, model: nn.Module) -> Pass:
         """The model as a function from images to float32 logits."""
-        module: Callable[[Tensor], Tensor] = torch.compile(model) if self.compile else model
-        mixed = self.dtype == "bfloat16"
-
-        def run(x: Tensor) -> Tensor:
-            x = self.laid_out(x)
-            with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
-                logits: Tensor = module(x)
-            return logits.float()
-
-        return run
+        return Pass(model, self)
 
     def laid_out(self, x: Tensor) -> Tensor:
         """The images in the memory format of these settings; values do not change."""
@@ -51,6 +42,33 @@ class Compute:
         """Lay the model's weights out as these settings want them; values do not change."""
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
+
+
+class Pass:
+    """A model as a function from images (N, C, H, W) in [0, 1] to float32 logits (N, classes).
+
+    The caller's images are never changed: the first pass runs on a copy, which shows whether the model writes into its
+    input. Such a model gets a copy in every pass; any other runs on the images themselves.
+
+    Attributes:
+        overwrites: whether the model writes into its input; None before the first pass.
+    """
+
+    def __init__(self, model: nn.Module, compute: Compute) -> None:
+        self.overwrites: bool | None = None
+        self._module: Callable[[Tensor], Tensor] = torch.compile(model) if compute.compile else model
+        self._compute = compute
+        self._mixed = compute.dtype == "bfloat16"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Float32 logits of one batch."""
+        x = self._compute.laid_out(x if self.overwrites is False else x.clone())
+        before = None if self.overwrites is not None or x.is_inference() else x._version
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
+            logits: Tensor = self._module(x)
+        if before is not None:
+            self.overwrites = x._version != before
+        return logits.float()
 
 
 def check_device(device: str | torch.device) -> None:

@@ -275,11 +275,11 @@ class APGDDLR(APGD):
 class APGDT(AutoPGD):
     """Auto-PGD on the targeted difference of logits ratio, one target after the other.
 
-    The targets are the wrong classes with the highest logits on the clean image, the highest first: at most C - 1 with C
-    classes. A row with a target of its own keeps to that. With 2 or 3 classes the loss is the margin z_t - z_y, since
-    the ratio is undefined or constant there (`losses.targeted_dlr`); a notice says so once. The reference
-    implementation takes 9 targets whatever C is and has no form of the loss for C < 4: below 10 classes it needs
-    another number of targets, and below 4 it fails. From 4 classes on the loss is the reference's.
+    The targets are the wrong classes with the highest logits on the clean image, the highest first: at most C - 1 of
+    them with C classes. A row with a target of its own keeps to that. With 2 or 3 classes the loss is the margin
+    z_t - z_y, since the ratio is undefined or constant there (`losses.targeted_dlr`); a notice says so once. The
+    reference implementation takes 9 targets whatever C is and has no form of the loss for C < 4: below 10 classes it
+    needs another number of targets, and below 4 it fails. From 4 classes on the loss is the reference's.
 
     Args:
         steps: how many moves a start makes.

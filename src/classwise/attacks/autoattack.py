@@ -54,6 +54,7 @@ class AutoAttack:
         specs = members("autoattack", {"version": version}, norm)
         self.attacks: dict[str, Attack] = {spec.partition(":")[0]: make(ATTACKS, spec) for spec in specs}
 
+    @torch.inference_mode(mode=False)
     def run_standard_evaluation(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> Tensor:
         """Adversarial images, shaped like ``x_orig``, of the attacks in cascade.
 
@@ -73,6 +74,7 @@ class AutoAttack:
                 standing[broken.cpu()] = False
         return result
 
+    @torch.inference_mode(mode=False)
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
         """What each attack makes of all images alone, by the attack's name; arguments as above."""
         found = {}

@@ -190,17 +190,43 @@ class BoundAttack:
 Loss = Callable[[Tensor], Tensor]
 
 
+class NoGradientError(UserError):
+    """The model's logits have no gradient with respect to its input."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's logits do not depend on its input in autograd (it detaches them, runs under torch.no_grad, or "
+            "leaves torch); use an attack without gradients, such as square"
+        )
+
+
 def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """Logits at ``x`` (N, C) and the gradient of the summed loss there (shaped like ``x``).
 
     The loss is summed, not averaged, so that a row's gradient does not depend on the size of its batch. Where a
     gradient is not finite it counts as zero, so that a broken model cannot push an image out of the ball.
+
+    Raises:
+        NoGradientError: if the logits do not depend on ``x`` in autograd. (A gradient that is zero is no error.)
     """
     with torch.enable_grad():
         leaf = x.detach().requires_grad_(True)
         logits = model(leaf)
-        (gradient,) = torch.autograd.grad(loss(logits).sum(), leaf)
+        gradient = image_gradient(loss(logits), leaf) if logits.requires_grad else None
+    if gradient is None:
+        raise NoGradientError
     return logits.detach(), gradient.nan_to_num(0.0, 0.0, 0.0).contiguous()
+
+
+def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Tensor | None:
+    """The gradient of the sum of ``values`` at ``leaf``, shaped like it; None if they do not depend on it."""
+    (gradient,) = torch.autograd.grad(values.sum(), leaf, retain_graph=retain, allow_unused=True)
+    return gradient
+
+
+def recordable(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of one that was made in `torch.inference_mode`, which autograd refuses."""
+    return tensor.clone() if tensor.is_inference() else tensor
 
 
 def rows(case: Case, which: Tensor) -> Case:

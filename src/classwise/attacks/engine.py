@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.base import Attack
+from classwise.attacks.base import Attack, NoGradientError, recordable, value_and_gradient
 from classwise.attacks.queue import Finished, Job, Queue, Rooms
 from classwise.compute import EXACT, Compute, Forward
 from classwise.errors import UserError
@@ -81,14 +81,15 @@ class Engine:
         target: Tensor | None = None,
     ) -> Tensor:
         """The kept image of every row of one batch, in the batch's order."""
-        columns = {} if target is None else {"target": target}
-        if isinstance(threat.epsilon, Tensor):
-            columns["epsilon"] = threat.epsilon
-        index = torch.arange(len(x)) if index is None else index
-        result = x.clone()
-        for done in self.attack(attack, threat, [Job(index, x, y, columns)]):
-            result[done.row.to(x.device)] = done.x.to(x.device)
-        return result
+        with torch.inference_mode(mode=False):
+            columns = {} if target is None else {"target": target}
+            if isinstance(threat.epsilon, Tensor):
+                columns["epsilon"] = threat.epsilon
+            index = torch.arange(len(x)) if index is None else index
+            result = x.clone()
+            for done in self.attack(attack, threat, [Job(index, x, y, columns)]):
+                result[done.row.to(x.device)] = done.x.to(x.device)
+            return result
 
     def attack(self, attack: Attack, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
         """Attack a stream of images; yields them in blocks as they finish.
@@ -127,6 +128,28 @@ class Engine:
                 passes.append(self._exact(padded)[: len(block)])
         self._classes = passes[0].shape[1]
         return torch.cat(passes)
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether the model was seen to write into its input; it gets copies then."""
+        return bool(self._exact.overwrites)
+
+    def missing_gradient(self, x: Tensor) -> str:
+        """Why the model's logits have no gradient at some images; empty if they have one.
+
+        It costs a pass forward and backward over one batch.
+        """
+        x = recordable(x)[torch.arange(self.batch, device=x.device) % len(x)]
+        try:
+            with evaluating(self.model), frozen(self.model):
+                value_and_gradient(self._exact, x, lambda logits: logits.sum(1))
+        except torch.OutOfMemoryError:
+            raise
+        except NoGradientError:
+            return "its logits do not depend on the images in autograd"
+        except RuntimeError as error:  # it runs without gradients, as the pass before has shown
+            return f"it fails where gradients are recorded ({str(error).strip().partition(chr(10))[0]})"
+        return ""
 
     def classes(self, x: Tensor) -> int:
         """How many logits the model gives; a pass over the first of some images where none has been made yet."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses, minimal
-from classwise.attacks.base import Attack, Case, State, value_and_gradient
+from classwise.attacks.base import Attack, Case, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.hyperplane import toward
 from classwise.compute import Forward
 from classwise.settings import Count, Positive, Share, settings
@@ -145,8 +145,10 @@ class FAB(_Boundary):
             for other in range(others):
                 rank = other + (other >= case.y).to(torch.int64)  # the label itself is passed over
                 gap = (logits.gather(1, rank[:, None]) - own).squeeze(1)
-                (gradient,) = torch.autograd.grad(gap.sum(), leaf, retain_graph=other + 1 < others)
-                gradient, gap = gradient.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
+                found = image_gradient(gap, leaf, retain=other + 1 < others) if logits.requires_grad else None
+                if found is None:
+                    raise NoGradientError
+                gradient, gap = found.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
                 size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
                 length = gap.abs() / (size + 1e-12)
                 if case.target is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack, Case, State, recordable
 from classwise.attacks.columns import Buffer, Columns, choose, join, masked, prefixed, put, same_bits, take, unprefixed
 from classwise.attacks.losses import margin as logit_margin
 from classwise.draws import Draws
@@ -181,8 +181,8 @@ class Queue:
             count = len(job.x)
             if not count:
                 continue
-            columns = {name: value.to(device) for name, value in job.columns.items()}
-            columns |= {"x0": job.x.to(device), "y": job.y.to(device), "index": job.index.to(device)}
+            given = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
+            columns = {name: recordable(value).to(device) for name, value in given.items()}
             columns["row"] = torch.arange(row, row + count, device=device)
             for name in ("restart", "forwards", "backwards", "stage", "kept_iteration"):
                 columns[name] = torch.zeros_like(columns["row"])

@@ -40,6 +40,7 @@ from classwise.threat import Threat
 __all__ = ["Audit", "audit", "estimate"]
 
 
+@torch.inference_mode(mode=False)
 def audit(
     model: Model,
     data: Any,
@@ -73,7 +74,9 @@ def audit(
         data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y), which is streamed.
         threat: the ball, such as ``"Linf:8/255"``; its radius may be a tensor, one for each image in memory. None: the
             usual one of a data set that is known by name.
-        attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`.
+        attacks: see `classwise.auditing.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need gradients
+            are not applicable to a model that has none: they have no rows, ``all`` is over the other attacks, and the
+            guard ``no-gradient`` names them.
         cascade: an attack sees only what those before it left standing; cheaper, and tells nothing of each alone.
             None: only where ``attacks`` has a named suite, such as ``autoattack``.
         stop: ``"broken"``: an image is done when it is misclassified. ``"never"``: every attack takes all its steps on
@@ -117,6 +120,9 @@ def audit(
         team.meet()
         recorder = Recorder(folder, ready.meta, team.rank, team.size)
         team.meet()  # nobody writes before everybody has seen which numbers are taken
+        if ready.meta.not_applicable:
+            names = ", ".join(ready.meta.not_applicable)
+            listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
         if team.size > 1:
             listener.say(f"{team.size} processes share the images; what is counted here is the part of the first")
         deadline = float("inf") if max_time is None else started + max_time
@@ -138,11 +144,13 @@ def audit(
             listener.say(f"{label}: {count} images are not judged, the time was up")
         evidence = Evidence(
             outcomes,
-            suite.attacks,
+            ready.plan.suite.attacks,
             was_training=ready.was_training,
             untrained=ready.untrained,
+            no_gradient=ready.no_gradient,
+            overwrites=runner.engine.overwrites,
             training_attack=training_attack_of(model),
-            probe=_probe(runner, ready.source),
+            probe=_probe(runner, ready.source, gradients=not ready.no_gradient),
         )
         facts = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
         if team.size > 1:
@@ -193,7 +201,7 @@ def _together(recorder: Recorder, team: Team) -> Recorder:
     return recorder
 
 
-def _probe(runner: Runner, source: Images | Stream) -> Probe | None:
+def _probe(runner: Runner, source: Images | Stream, *, gradients: bool) -> Probe | None:
     """The model and a sample for the guards; None when the time is up."""
     if runner.sample is None or runner.late:
         return None
@@ -203,7 +211,7 @@ def _probe(runner: Runner, source: Images | Stream) -> Probe | None:
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
     known = named_set(source) if isinstance(source, Images) else None
     scale = None if known is None else Scale(known.mean, known.std)
-    return Probe(runner.engine, sample, threat, runner.plan.compute, scale)
+    return Probe(runner.engine, sample, threat, runner.plan.compute, scale, gradients=gradients)
 
 
 def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.attacks.queue import Finished, Job
+from classwise.auditing.applicable import require_applicable
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, prepare, usual_radius
 from classwise.auditing.radii import Curve
@@ -45,6 +46,7 @@ MINIMAL_DISTANCE = "minimal_distance"
 """The record of an attack that looks for the nearest adversarial image: how near the nearest one was that it met."""
 
 
+@torch.inference_mode(mode=False)
 def curve(
     model: Model,
     data: Any,
@@ -97,6 +99,10 @@ def curve(
         suite = parse_attacks(attacks, norm)
         settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
         ready = prepare(model, source, suite, ball, device=device, **settings)
+        require_applicable(ready.plan.suite, suite, ready.no_gradient)
+        if ready.meta.not_applicable:
+            names = ", ".join(ready.meta.not_applicable)
+            listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
         search = _Search(ready.plan.engine(ready.model), ready.plan, team, listener)
         try:
             frames = [search.radii(piece, rounds) for piece in ready.pieces]

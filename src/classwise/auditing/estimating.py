@@ -39,6 +39,7 @@ class Estimate:
     minutes: float
 
 
+@torch.inference_mode(mode=False)
 def estimate(
     model: Model,
     data: Any,
@@ -74,7 +75,7 @@ def estimate(
     suite = parse_attacks(attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": stop, "cascade": False, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
-    engine = ready.plan.engine(ready.model)
+    suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)
     x = _batch(piece, batch, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
@@ -82,22 +83,24 @@ def estimate(
     classes = engine.classes(x)
     judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
     forwards, backwards, seconds = judged, 0, judged * judge_seconds
-    clocks: dict[bool, tuple[float, float]] = {}
+    clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
     for attack in suite.attacks.values():
         with engine.borrowed(attack) as passes:
             more, back = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
-            if attack.precise not in clocks:
-                clocks[attack.precise] = _clock(passes, x, engine.device)
-        forward_seconds, both_seconds = clocks[attack.precise]
+            kind = attack.precise, back > 0
+            if kind not in clocks:
+                clocks[kind] = _clock(passes, x, engine.device, gradients=back > 0)
+        forward_seconds, both_seconds = clocks[kind]
         forwards, backwards = forwards + more, backwards + back
         seconds += (more - back) * forward_seconds + back * both_seconds
     images = ready.meta.images
     return Estimate(images, images * forwards, images * backwards, -(-images // batch) * seconds / 60)
 
 
-def _clock(model: Counted, x: Tensor, device: torch.device) -> tuple[float, float]:
-    """Seconds of a forward pass, and of one with its gradient."""
-    return _timed(lambda: model(x), device), _timed(lambda: value_and_gradient(model, x, _first_logit), device)
+def _clock(model: Counted, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
+    """Seconds of a forward pass, and of one with its gradient; 0 for the latter where none is taken."""
+    both = _timed(lambda: value_and_gradient(model, x, _first_logit), device) if gradients else 0.0
+    return _timed(lambda: model(x), device), both
 
 
 def _batch(piece: Images, count: int, device: torch.device) -> Batch:

@@ -22,6 +22,7 @@ class Meta:
         class_names: one for each class.
         attacks: the attacks in the order of the audit, each with its complete spec; None where it is not known
             (``clean``, or predictions made elsewhere).
+        not_applicable: the attacks that need gradients which the model does not have: they have no rows and no verdict.
         families: attacks that belong together, by the family's name.
         groups: groupings of the images that have a column: the column's name to the groups' names.
         superclasses: the superclass of each class, or None.
@@ -45,6 +46,7 @@ class Meta:
 
     class_names: tuple[str, ...]
     attacks: Mapping[str, Mapping[str, Any] | None]
+    not_applicable: tuple[str, ...] = ()
     families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     superclasses: tuple[int, ...] | None = None
@@ -73,6 +75,11 @@ class Meta:
         """C."""
         return len(self.class_names)
 
+    @property
+    def applicable(self) -> tuple[str, ...]:
+        """The attacks of the audit, ``clean`` among them, without those that are not applicable to the model."""
+        return tuple(label for label in self.attacks if label not in self.not_applicable)
+
     def to_json(self) -> str:
         """The metadata as one line of JSON, the schema version in it."""
         return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
@@ -96,7 +103,7 @@ class Meta:
         known = {each.name for each in dataclasses.fields(Meta)}
         for key in values.keys() - known:
             raise unknown(f"{where}: metadata field", key, known)
-        for key in ("class_names", "superclasses", "superclass_names", "notes"):
+        for key in ("class_names", "not_applicable", "superclasses", "superclass_names", "notes"):
             if values.get(key) is not None:
                 values[key] = tuple(values[key])
         for key in ("families", "groups"):

@@ -145,7 +145,7 @@ class Outcomes:
         """How many images each attack has not judged (an audit that was stopped); nothing where all is there."""
         total = max(self.meta.images, len(self))
         judged = self.frame["attack"].value_counts()
-        left = {label: total - int(judged.get(label, 0)) for label in self.meta.attacks}
+        left = {label: total - int(judged.get(label, 0)) for label in self.meta.applicable}
         return {label: count for label, count in left.items() if count}
 
     def rows(self, attack: str) -> pd.DataFrame:

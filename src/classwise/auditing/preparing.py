@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Stop
 from classwise.attacks.queue import SMALLEST_BATCH
+from classwise.auditing.applicable import split_suite
 from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
@@ -93,12 +94,13 @@ class Prepared:
 
     Attributes:
         model: returns logits, one for each class of the data.
-        plan: what to do.
+        plan: what to do, with the attacks that can be applied to the model.
         meta: what the outcomes will say of themselves.
         pieces: the images, to be read once.
         source: where they come from.
         was_training: whether a part of the model was in training mode.
         untrained: whether its weights are those of a network of the zoo as it is built.
+        no_gradient: why the model has no gradient with respect to its input; empty if it has one.
     """
 
     model: nn.Module
@@ -108,6 +110,7 @@ class Prepared:
     source: Images | Stream
     was_training: bool
     untrained: bool
+    no_gradient: str = ""
 
 
 def prepare(
@@ -136,10 +139,13 @@ def prepare(
     numbers, times = torch.unique(first.index, return_counts=True)
     if bool((times > 1).any()):
         raise UserError(f"image {int(numbers[times.argmax()])} is there {int(times.max())} times; numbers name images")
-    names = class_names_for(source, first, logits_on(plan.engine(classifier, SMALLEST_BATCH), first.batch(slice(0, 1))))
+    small = plan.engine(classifier, SMALLEST_BATCH)
+    names = class_names_for(source, first, logits_on(small, first.batch(slice(0, 1))))
+    applicable, no_gradient = split_suite(suite, small, first.batch(slice(0, SMALLEST_BATCH)), plan.threat)
     meta = Meta(
         class_names=names,
         attacks={CLEAN: None, **suite.specs()},
+        not_applicable=tuple(label for label in suite.attacks if label not in applicable.attacks),
         families=suite.families,
         groups={key: column.names for key, column in first.columns.items()},
         superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
@@ -161,7 +167,8 @@ def prepare(
     )
     renamed = (named(piece, names) for piece in itertools.chain([first], pieces))
     untrained = getattr(classifier, "fresh", None) == meta.model_hash
-    return Prepared(classifier, plan, meta, renamed, source, was_training, untrained)
+    plan = dataclasses.replace(plan, suite=applicable)
+    return Prepared(classifier, plan, meta, renamed, source, was_training, untrained, no_gradient)
 
 
 def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:

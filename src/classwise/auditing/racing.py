@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.queue import Finished, Job
+from classwise.auditing.applicable import require_applicable
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, Prepared, prepare
@@ -81,8 +82,10 @@ class RaceResult:
     @property
     def suite(self) -> str:
         """The attacks that the guarantee is relative to."""
-        attacks = ", ".join(label for label in self.meta.attacks if label != CLEAN)
-        return f"{attacks} at {self.meta.threat} with seed {self.meta.seed}"
+        attacks = ", ".join(label for label in self.meta.applicable if label != CLEAN)
+        left = f" (not applicable without gradients: {', '.join(self.meta.not_applicable)})"
+        left = left if self.meta.not_applicable else ""
+        return f"{attacks} at {self.meta.threat} with seed {self.meta.seed}{left}"
 
     @property
     def sentence(self) -> str:
@@ -90,6 +93,7 @@ class RaceResult:
         return self.verdict.sentence(self.meta.class_names, self.population, self.suite)
 
 
+@torch.inference_mode(mode=False)
 def race(
     model: Model,
     data: Any,
@@ -145,6 +149,7 @@ def race(
     suite = parse_attacks(RACING_SUITE if attacks is None else attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
+    require_applicable(ready.plan.suite, suite, ready.no_gradient)
 
     track = _Track(ready, progress or Silent())
     counts = track.first_pass()
@@ -160,7 +165,7 @@ def race(
     return RaceResult(
         verdict=contest.verdict(),
         table=_table(ready.meta, contest, counts),
-        images=track.ledger.frame(list(suite.attacks)),
+        images=track.ledger.frame(list(ready.plan.suite.attacks)),
         meta=ready.meta,
         full=track.full(contest),
         rounds=rounds,

@@ -244,7 +244,7 @@ class Runner:
 
     def _choose_examples(self, piece: Images) -> None:
         """The images of each class whose twins a report may show: the first ones that are right when clean."""
-        size = 4 * math.prod(piece.shape) * len(self.plan.suite.attacks)  # two images, two bytes a pixel
+        size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
         share = -(-share // self.team.size)
         clean = self.recorder.rows(CLEAN, piece.index.cpu().numpy())

@@ -100,7 +100,7 @@ def show_race(result: RaceResult) -> None:
         )
         for name, row in result.table.iterrows()
     ]
-    first = list(result.meta.attacks)[1]
+    first = result.meta.applicable[1]
     sure = f"{100 * (1 - result.verdict.alpha):.6g}"
     title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
     columns = ["class", "n", "clean", first, "all, estimate", f"all, {sure} % together", "unsettled", "may be worst"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -28,12 +28,41 @@ def evaluating(model: nn.Module) -> Iterator[bool]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Let no parameter collect gradients; afterwards each has its own ``requires_grad`` again."""
-    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    """Let no parameter collect gradients; afterwards each has its own ``requires_grad`` again.
+
+    Weights that were made in `torch.inference_mode` cannot take part in a gradient of the images: copies take their
+    place meanwhile.
+    """
+    with _recordable(model):
+        before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        try:
+            for parameter, _ in before:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, required in before:
+                parameter.requires_grad_(required)
+
+
+@contextmanager
+def _recordable(model: nn.Module) -> Iterator[None]:
+    """Put copies in the place of inference tensors among the weights and buffers; afterwards they are back."""
+    replaced: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+    copies: dict[int, Tensor] = {}  # a tensor that two layers share stays shared
     try:
-        for parameter, _ in before:
-            parameter.requires_grad_(False)
+        for module in model.modules():
+            for held in (module._parameters, module._buffers):
+                for name, tensor in held.items():
+                    if tensor is not None and tensor.is_inference():
+                        replaced.append((held, name, tensor))
+        for held, name, tensor in replaced:
+            if id(tensor) not in copies:
+                copy = tensor.detach().clone()
+                copies[id(tensor)] = (
+                    nn.Parameter(copy, requires_grad=False) if isinstance(tensor, nn.Parameter) else copy
+                )
+            held[name] = copies[id(tensor)]
         yield
     finally:
-        for parameter, required in before:
-            parameter.requires_grad_(required)
+        for held, name, tensor in replaced:
+            held[name] = tensor

@@ -9,12 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.radii import OVERALL, Curve
 from classwise.report import wording
 from classwise.report.exporting import write_files
 from classwise.report.figures.radii import radius_curves, radius_unit
-from classwise.report.provenance import flat, spec_text
+from classwise.report.provenance import attack_settings, flat
 from classwise.report.rendering import markup, render
 from classwise.report.tables import Cell, Row, Table
 from classwise.storage import write_text
@@ -129,7 +128,7 @@ def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
         ("Range", f"0 to {factor * curve.highest:.4g} ({unit}), halved {curve.rounds} times"),
-        *[(f"Attack {label}", spec_text(spec)) for label, spec in meta.attacks.items() if spec and label != CLEAN],
+        *attack_settings(meta),
         ("Seed", str(meta.seed)),
         ("Gradients", flat(meta.precision)),
         ("Images at once", str(meta.batch)),

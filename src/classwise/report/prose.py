@@ -16,7 +16,7 @@ def lead(findings: Findings) -> str:
     """What the headline's number is a share of."""
     right, images = (int(values[findings.worst]) for values in (findings.verdict.correct, findings.verdict.count))
     verb = "is" if right == 1 else "are"
-    attacks = [name for name in findings.meta.attacks if name != CLEAN]
+    attacks = [name for name in findings.meta.applicable if name != CLEAN]
     against = "against every attack" if attacks else "(no attack was run)"
     return f"Of its {wording.count(images)} images, {wording.count(right)} {verb} still classified correctly {against}."
 

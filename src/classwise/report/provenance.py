@@ -18,6 +18,12 @@ STOPS: Mapping[str | None, str] = {
 """What the stop rules mean."""
 
 
+def attack_settings(meta: Meta) -> list[tuple[str, str]]:
+    """Each attack with its settings, and whether it is not applicable to the model."""
+    note = dict.fromkeys(meta.not_applicable, " (not applicable: the model has no gradient)")
+    return [(f"Attack {label}", spec_text(spec) + note.get(label, "")) for label, spec in meta.attacks.items() if spec]
+
+
 def settings_of(audit: Audit) -> list[tuple[str, str]]:
     """Data, model, threat, attacks, rules, seed, precision, hashes, machine: whatever is known."""
     meta = audit.outcomes.meta
@@ -27,7 +33,7 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
         ("Threat", meta.threat or ""),
-        *[(f"Attack {label}", spec_text(spec)) for label, spec in meta.attacks.items() if spec],
+        *attack_settings(meta),
         ("Stop rule", STOPS[meta.stop] if meta.stop else ""),
         ("Cascade", "yes: an attack sees only what those before it left standing" if meta.cascade else ""),
         ("Seed", "" if meta.seed is None else str(meta.seed)),

@@ -44,6 +44,7 @@ class Probe:
         threat: the ball of each of them.
         compute: how gradients are computed.
         scale: the usual mean and deviation of the data, where they are known.
+        gradients: whether the model has gradients with respect to its input.
     """
 
     engine: Engine
@@ -51,6 +52,7 @@ class Probe:
     threat: Threat
     compute: Compute = EXACT
     scale: Scale | None = None
+    gradients: bool = True
 
     def logits_of(self, x: Tensor) -> Tensor:
         """Float32 logits (N, C) of one pass."""
@@ -67,10 +69,14 @@ class Probe:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()
 
+    def right(self, logits: Tensor) -> Tensor:
+        """Which rows of logits of the sample are finite and predict the label, bool (N,)."""
+        return (logits.argmax(1) == self.labels) & logits.isfinite().all(1)
+
     @cached_property
     def wrong(self) -> Tensor:
-        """Which images of the sample are misclassified as they are."""
-        return self.logits.argmax(1) != self.labels
+        """Which clean images of the sample are misclassified; those whose logits are not finite are among them."""
+        return ~self.right(self.logits)
 
     @cached_property
     def images(self) -> IntArray:
@@ -125,6 +131,8 @@ class Evidence:
         attacks: the attacks by label, where they are known.
         was_training: whether a part of the model was in training mode when it was given.
         untrained: whether its weights are those of a network of the zoo as it is built.
+        no_gradient: why the model has no gradient with respect to its input; empty if it has one.
+        overwrites: whether the model writes into its input.
         training_attack: the attack of the model's training, where it is known.
         probe: the model and a sample; None where there is no model, or no time.
     """
@@ -133,6 +141,8 @@ class Evidence:
     attacks: Mapping[str, Attack] = dataclasses.field(default_factory=dict)
     was_training: bool = False
     untrained: bool = False
+    no_gradient: str = ""
+    overwrites: bool = False
     training_attack: Attack | None = None
     probe: Probe | None = None
 
@@ -176,6 +186,17 @@ def on_sample(function: Callable[[Evidence, Probe], Found | None]) -> Guard:
 
     def run(evidence: Evidence) -> Found | None:
         return None if evidence.probe is None else function(evidence, evidence.probe)
+
+    run.__doc__ = function.__doc__
+    return run
+
+
+def on_gradients(function: Callable[[Evidence, Probe], Found | None]) -> Guard:
+    """A guard that needs a model with gradients: it finds nothing where there is none."""
+
+    def run(evidence: Evidence) -> Found | None:
+        probe = evidence.probe
+        return None if probe is None or not probe.gradients else function(evidence, probe)
 
     run.__doc__ = function.__doc__
     return run

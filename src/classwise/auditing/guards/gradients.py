@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
@@ -10,7 +11,7 @@ from classwise.attacks.ascent import FGSM
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.chance import excessive, stronger
-from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent, quoted
+from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, percent, quoted
 from classwise.auditing.guards.radius import reach
 from classwise.auditing.suite import attack_length
 
@@ -18,10 +19,25 @@ ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Zero gradients above these shares, overall or in one class, hide the true robustness."""
 
 
+def no_gradient(evidence: Evidence) -> Found | None:
+    """The model has no gradient with respect to its input, so attacks that need one cannot be applied."""
+    if not evidence.no_gradient:
+        return None
+    left, applied = evidence.outcomes.meta.not_applicable, tuple(evidence.attacks)
+    what = f"The model has no gradient: {evidence.no_gradient}"
+    if not applied:
+        verdict = f"no attack is applicable (asked for: {quoted(left)}), so no robustness was evaluated; add 'square'"
+    elif left:
+        verdict = f"not applicable and without a verdict: {quoted(left)}; the results are of {quoted(applied)} alone"
+    else:
+        verdict = f"the results are of attacks without gradients ({quoted(applied)}) alone"
+    return Found(f"{what}; {verdict}.", float(len(left)))
+
+
 def zero_gradients(evidence: Evidence) -> Found | None:
     """Many gradients are zero everywhere: the attack has nothing to follow, perhaps in one class alone."""
     frame = evidence.outcomes.frame
-    told = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0)]
+    told = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
     for label in evidence.outcomes.attacks:
         rows = told[told["attack"] == label]
         if not len(rows):
@@ -44,14 +60,16 @@ SMALL_STEP = 0.1
 """The length of that step, in radii."""
 
 
-@on_sample
+@on_gradients
 def misleading_gradients(evidence: Evidence, probe: Probe) -> Found | None:
     """A small step along the gradient does not lower the margin: the gradient is of another function."""
     x, gradient = probe.batch.x, probe.margin_gradient
     # Each pixel moves by little, in every norm: a tenth of the radius, spread over the image.
     step = SMALL_STEP * 0.5 / reach(probe.threat.norm, x) * probe.threat.radius(x)
     moved = (x + step * gradient.sign()).clamp(0, 1)
-    before, after = margin(probe.logits, probe.labels), margin(probe.logits_of(moved), probe.labels)
+    before, logits = margin(probe.logits, probe.labels), probe.logits_of(moved)
+    # Logits that are not finite count as misclassified, however large the label's.
+    after = torch.where(logits.isfinite().all(1), margin(logits, probe.labels), -torch.inf)
     tried = ~probe.wrong & (step.expand(len(x), 1, 1, 1).flatten().cpu() > 0)
     misled = tried & ~(after < before)
     if not tried.any():
@@ -81,7 +99,7 @@ def single_step(evidence: Evidence) -> Found | None:
             where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
             what = f"{quoted(short)} breaks {found.extra} images more than all attacks of many steps{where}"
             return Found(f"{what}: masked gradients.", found.extra / found.images)
-    if evidence.probe is None:
+    if evidence.probe is None or not evidence.probe.gradients:
         return None
     return beyond_suite(evidence, evidence.probe, evidence.probe.broken_of(evidence.standing, FGSM()), "One step")
 
@@ -148,6 +166,7 @@ def _needed(attack: Attack) -> int:
 
 
 GUARDS: dict[str, Guard] = {
+    "no-gradient": no_gradient,
     "zero-gradients": zero_gradients,
     "misleading-gradients": misleading_gradients,
     "single-step": single_step,

@@ -25,6 +25,14 @@ def untrained(evidence: Evidence) -> Found | None:
     return Found("The network has the random weights it was built with; give trained ones, as --weights FILE.", 1.0)
 
 
+def overwrites_input(evidence: Evidence) -> Found | None:
+    """The model writes into its input, as ``x.clamp_()`` and ``x.sub_(mean)`` do."""
+    if not evidence.overwrites:
+        return None
+    what = "The model changes the images that it is given in place; it was given a copy in every pass"
+    return Found(f"{what}, but other code that calls it may lose its images.", 1.0)
+
+
 def nan_logits(evidence: Evidence) -> Found | None:
     """Some logits are not finite; such rows count as misclassified."""
     frame = evidence.outcomes.frame
@@ -60,8 +68,14 @@ _NOISE = 1e-4
 
 
 def _difference(one: Tensor, two: Tensor) -> float:
-    """The largest difference of two sets of logits, relative to their size."""
-    return float((one - two).abs().max() / (1 + one.abs().max()))
+    """The largest difference of two sets of logits, relative to their size.
+
+    Equal values that are not finite (a NaN equals a NaN) do not differ; a value that is not finite only once makes the
+    difference infinite.
+    """
+    equal = (one == two) | (one.isnan() & two.isnan())
+    change = torch.where(equal, 0.0, (one - two).abs().nan_to_num(torch.inf))
+    return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
 
 
 @on_sample
@@ -95,7 +109,7 @@ def normalised_outside(_: Evidence, probe: Probe) -> Found | None:
     right, found = ~probe.wrong, None
     before = float(right.float().mean())
     for name, pixels in _scaled(probe):
-        now = probe.logits_of(pixels).argmax(1) == probe.labels
+        now = probe.right(probe.logits_of(pixels))
         rise = float(now.float().mean()) - before
         chance = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
         if rise > max(RISE, found.value if found else 0.0) and chance < RISE_LEVEL:
@@ -125,9 +139,10 @@ def _standardised(x: Tensor, scale: Scale) -> Tensor:
 
 
 GUARDS: dict[str, Guard] = {
+    "nan-logits": nan_logits,
     "train-mode": train_mode,
     "untrained": untrained,
-    "nan-logits": nan_logits,
+    "overwrites-input": overwrites_input,
     "softmax-outputs": softmax_outputs,
     "logit-range": logit_range,
     "nondeterministic": nondeterministic,

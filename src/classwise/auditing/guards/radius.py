@@ -11,7 +11,7 @@ from torch import Tensor
 from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Attack, Case, State
 from classwise.auditing.guards.chance import excess, excessive
-from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent
+from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, on_sample, percent
 from classwise.compute import Forward
 from classwise.stats.counts import PairedCounts
 from classwise.threat import Norm, Threat
@@ -83,7 +83,7 @@ RISE_SHARE = 0.03
 FACTORS = {"half the radius": 0.5, "the radius": 1.0, "double the radius": 2.0}
 
 
-@on_sample
+@on_gradients
 def not_falling(evidence: Evidence, probe: Probe) -> Found | None:
     """More images stand at a larger radius, overall or in one class, though it holds the smaller ball."""
     attack = PGD(steps=STEPS, step_size="0.1eps")
@@ -106,7 +106,7 @@ REACH_CLASS_SHARE = 0.5
 """What may stand in a class at a radius where nothing of it can, since 20 steps are few."""
 
 
-@on_sample
+@on_gradients
 def large_radius(evidence: Evidence, probe: Probe) -> Found | None:
     """At a radius that reaches the grey image, more is left than is possible, overall or in one class.
 

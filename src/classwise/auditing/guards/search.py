@@ -25,7 +25,7 @@ def random_noise(evidence: Evidence, probe: Probe) -> Found | None:
     for counter in range(NOISES if evidence.standing.any() else 0):
         ray = probe.threat.steepest(draws.normal(batch.index, tuple(batch.x.shape[1:]), counter))
         noisy = probe.threat.project(batch.x + ray * probe.threat.radius(batch.x), batch.x)
-        broken |= probe.logits_of(noisy).argmax(1) != probe.labels
+        broken |= ~probe.right(probe.logits_of(noisy))
     return beyond_suite(evidence, probe, broken & evidence.standing, "Noise of the whole radius")
 
 

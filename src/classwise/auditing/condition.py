@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.errors import UserError, unknown
+from classwise.errors import IncompleteError, UserError, unknown
 from classwise.settings import number
 
 Measure = Callable[[Audit, str], float]
@@ -96,7 +97,16 @@ class Condition:
 
         Raises:
             UserError: if the audit has no such attack, or the number does not exist.
+            IncompleteError: if the attack, or every attack, is not applicable to the model.
         """
+        meta = audit.outcomes.meta
+        if self.attack in meta.not_applicable:
+            raise IncompleteError(f"condition {str(self)!r}: {self.attack!r} is not applicable to the model")
+        if self.attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated:
+            names = ", ".join(meta.not_applicable)
+            raise IncompleteError(
+                f"condition {str(self)!r}: no robustness was evaluated; not applicable to the model: {names}"
+            )
         if self.attack not in audit.names:
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
         value = MEASURES[self.measure](audit, self.attack)

@@ -76,6 +76,11 @@ class Meta:
         return len(self.class_names)
 
     @property
+    def robustness_evaluated(self) -> bool:
+        """Whether there is an attack beside ``clean`` that can be applied to the model."""
+        return len(self.applicable) > 1
+
+    @property
     def applicable(self) -> tuple[str, ...]:
         """The attacks of the audit, ``clean`` among them, without those that are not applicable to the model."""
         return tuple(label for label in self.attacks if label not in self.not_applicable)

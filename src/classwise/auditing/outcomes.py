@@ -277,6 +277,7 @@ class Outcomes:
         meta = dataclasses.replace(
             self.meta,
             attacks={**self.meta.attacks, **{k: v for k, v in other.meta.attacks.items() if k not in self.attacks}},
+            not_applicable=tuple(dict.fromkeys((*self.meta.not_applicable, *other.meta.not_applicable))),
             families={**other.meta.families, **self.meta.families},
             stop=self.meta.stop if self.meta.stop == other.meta.stop else None,
             cascade=self.meta.cascade or other.meta.cascade,

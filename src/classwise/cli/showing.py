@@ -57,10 +57,12 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 def worst_line(result: Audit) -> str:
     """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
-    worst = result.worst()
+    meta, worst = result.outcomes.meta, result.worst()
     others = [name for name in worst.possibly if name != worst.name]
     ties = f"; {', '.join(others)} may be as weak" if others else ""
     at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
+    if meta.not_applicable and not meta.robustness_evaluated:
+        return f"no robustness was evaluated; worst class on clean images: {worst.name}, {at}{ties}"
     return f"worst class: {worst.name}, {at}{ties}"
 
 
@@ -71,6 +73,8 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "name": result.name,
         "threat": result.outcomes.meta.threat,
         "complete": result.complete,
+        "not_applicable": list(result.outcomes.meta.not_applicable),
+        "robustness_evaluated": result.outcomes.meta.robustness_evaluated,
         "classes": result.table.to_dict("index"),
         "summary": result.summary.to_dict("index"),
         "worst": {

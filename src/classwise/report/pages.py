@@ -75,7 +75,8 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
     over = [meta.model, where, meta.threat, f"{wording.count(findings.verdict.count.sum())} images"]
     name = findings.names[findings.worst]
     return {
-        "title": f"{name}, {wording.percent(worst.value)}: the weakest class of {meta.model or audit.name}",
+        "title": f"{name}, {wording.percent(worst.value)}: the weakest class of {meta.model or audit.name}"
+        + ("" if meta.robustness_evaluated else " on clean images"),
         "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
         "worst": {
             "name": name,
@@ -108,14 +109,15 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
 def _facts(findings: Findings) -> list[Fact]:
     counts, alpha = findings.verdict, findings.alpha
     best, all_images = int(findings.order[-1]), int(counts.count.sum())
+    kind = "Robust" if findings.meta.robustness_evaluated else "Clean"
     facts = [
-        _fact("Robust, all images", ranges.overall(counts, alpha), all_images),
-        _fact("Robust, worst fifth", ranges.worst_fifth(counts, alpha), all_images),
+        _fact(f"{kind}, all images", ranges.overall(counts, alpha), all_images),
+        _fact(f"{kind}, worst fifth", ranges.worst_fifth(counts, alpha), all_images),
         _fact(f"Best: {findings.names[best]}", findings.reading(best), int(counts.count[best])),
         _fact("Class gap (MCD)", ranges.discrepancy(counts, alpha), all_images, unit="points"),
         _variance_fact(ranges.variance(counts, alpha), all_images),
     ]
-    if CLEAN in findings.counts:
+    if CLEAN in findings.counts and findings.meta.robustness_evaluated:
         clean = findings.counts[CLEAN]
         facts.insert(0, _fact("Clean, all images", ranges.overall(clean, alpha), int(clean.count.sum())))
     return facts

@@ -22,7 +22,7 @@ def random_noise(evidence: Evidence, probe: Probe) -> Found | None:
     """Noise of the whole radius breaks images that the suite left standing, overall or in one class."""
     batch, draws = probe.batch, Draws(probe.engine.seed, "guards/noise")
     broken = torch.zeros_like(probe.wrong)
-    for counter in range(NOISES if evidence.standing.any() else 0):
+    for counter in range(NOISES if evidence.attacks and evidence.standing.any() else 0):
         ray = probe.threat.steepest(draws.normal(batch.index, tuple(batch.x.shape[1:]), counter))
         noisy = probe.threat.project(batch.x + ray * probe.threat.radius(batch.x), batch.x)
         broken |= ~probe.right(probe.logits_of(noisy))

@@ -1,0 +1,176 @@
+"""Models without gradients are evaluated by the attacks that need none, and no verdict is made up of the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from classwise.attacks.ascent import PGD
+from classwise.attacks.base import NoGradientError
+from classwise.attacks.fab import FAB
+from classwise.attacks.transfer import Transfer
+from classwise.auditing.audit import audit, estimate
+from classwise.auditing.condition import Condition
+from classwise.auditing.curve import curve
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.racing import race
+from classwise.auditing.result import Audit
+from classwise.cli import main
+from classwise.compute import EXACT
+from classwise.errors import IncompleteError, UserError
+from tests.auditing import toys
+from tests.auditing.gradientless import Fronted, sign, without_gradients
+from tests.auditing.searching import RandomSearch
+
+THREAT = "Linf:0.05"
+SQUARE = "square:proposals=30"
+
+
+def images() -> Any:
+    return toys.images(36, strength=(0.03, 0.08, 0.08))
+
+
+def run(**more: Any) -> Audit:
+    chosen: dict[str, Any] = {"data": images(), "threat": THREAT, "compute": EXACT, "batch": 32}
+    return audit(**(chosen | more))
+
+
+@pytest.fixture(params=without_gradients())
+def model(request: pytest.FixtureRequest) -> Any:
+    return without_gradients()[str(request.param)]
+
+
+def found(result: Audit) -> dict[str, str]:
+    return {warning.name: warning.sentence for warning in result.warnings}
+
+
+def test_attacks_without_gradients_run_and_are_the_verdict(model: Any) -> None:
+    result = run(model=model, attacks=["pgd:steps=3", SQUARE, RandomSearch(proposals=5), FAB(steps=2)])
+    assert result.attacks == (CLEAN, "square", "RandomSearch")
+    assert result.outcomes.meta.not_applicable == ("pgd", "fab")
+    assert result.complete
+    search = result.outcomes.correct("square") & result.outcomes.correct("RandomSearch")
+    assert result.outcomes.correct("all").tolist() == (search & result.outcomes.correct(CLEAN)).tolist()
+    assert "not applicable and without a verdict: 'pgd', 'fab'" in found(result)["no-gradient"]
+    assert found(result).keys().isdisjoint({"zero-gradients", "misleading-gradients", "large-radius", "not-falling"})
+
+
+def test_square_alone_says_what_its_verdict_rests_on(model: Any) -> None:
+    result = run(model=model, attacks=[SQUARE])
+    assert result.outcomes.meta.not_applicable == ()
+    assert "attacks without gradients ('square') alone" in found(result)["no-gradient"]
+    assert result.summary.loc["all", "overall"] < result.summary.loc[CLEAN, "overall"]
+
+
+def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path: Path) -> None:
+    result = run(model=model, out=tmp_path / "a")
+    assert result.attacks == (CLEAN,)
+    assert "no robustness was evaluated" in found(result)["no-gradient"]
+    assert result.complete
+    page = result.html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "no attack was run" in page
+    assert "Robust, all images" not in page
+    for text in ("worst(all) < 0.2", "overall(pgd) < 0.1"):
+        with pytest.raises(IncompleteError, match="not applicable"):
+            Condition.parse(text).holds(result)
+    assert not Condition.parse("overall(clean) < 0.1").holds(result)
+    again = Audit.load(tmp_path / "a")
+    assert again.outcomes.meta.not_applicable == result.outcomes.meta.not_applicable
+
+
+def test_an_audit_resumes_with_the_same_attacks(tmp_path: Path) -> None:
+    model = Fronted(back=torch.detach)
+    attacks = ["pgd:steps=2", SQUARE]
+    first = run(model=model, attacks=attacks, out=tmp_path / "a")
+    again = run(model=model, attacks=attacks, out=tmp_path / "a", resume=True)
+    assert first.outcomes.frame.equals(again.outcomes.frame)
+
+
+def test_an_attack_by_transfer_needs_no_gradient_of_the_model(model: Any) -> None:
+    result = run(model=model, attacks=[Transfer(surrogate=toys.model(scale=2.0), attack=PGD(steps=3))])
+    assert result.attacks == (CLEAN, "transfer")
+
+
+def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
+    answer = race(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
+    assert "under square at Linf:0.05" in answer.sentence
+    assert "not applicable without gradients: apgd-ce" in answer.suite
+    assert set(answer.images["broken_by"].dropna()) <= {CLEAN, "square"}
+    radii = curve(model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, compute=EXACT, batch=32)
+    assert set(radii.frame["broken_by"].dropna()) <= {CLEAN, "square"}
+    assert estimate(model, images(), THREAT, ["pgd", SQUARE], compute=EXACT, batch=32).backwards == 0
+    for search in (race, lambda *given, **more: curve(given[0], given[1], "Linf", given[3], highest=0.1, **more)):
+        with pytest.raises(UserError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
+            search(model, images(), THREAT, ["pgd"], compute=EXACT, batch=32)
+
+
+@pytest.mark.parametrize("attack", [PGD(steps=2), FAB(steps=2)])
+def test_a_direct_call_is_refused_in_one_line(attack: Any) -> None:
+    batch = images().batch(slice(0, 4))
+    with pytest.raises(NoGradientError, match="do not depend on its input in autograd") as refused:
+        attack.perturb(Fronted(back=torch.detach), batch.x, batch.y, THREAT)
+    assert "\n" not in str(refused.value)
+
+
+def test_gradients_that_are_zero_are_gradients() -> None:
+    result = run(model=Fronted(front=sign), attacks=["pgd:steps=3", SQUARE])
+    assert result.attacks == (CLEAN, "pgd", "square")
+    assert "no-gradient" not in found(result)
+    assert "zero-gradients" in found(result)
+
+
+NAME = "tests.auditing.gradientless:detached_digits"
+
+
+@pytest.mark.parametrize(
+    "attacks", [[], ["--attack=square:proposals=5"], ["--attack=pgd", "--attack=square:proposals=5"]]
+)
+def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["audit", NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1", f"--out={tmp_path / 'a'}", *attacks]
+    assert main([*words, "--json"]) == 0
+    said = capsys.readouterr()
+    facts = json.loads(said.out)
+    assert "no-gradient" in {warning["name"] for warning in facts["warnings"]}
+    asked = [word.removeprefix("--attack=").partition(":")[0] for word in attacks]
+    assert facts["robustness_evaluated"] == ("square" in asked)
+    assert ("pgd" in facts["not_applicable"]) == ("pgd" in asked or not asked)
+    if "square" not in asked:
+        assert main([*words, "--resume", "--fail-if=worst(all) < 0.2"]) == 3
+
+
+@pytest.mark.parametrize("more", ["--worst", "--curve", "--estimate"])
+def test_the_other_tasks_of_the_command_complete(more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["audit", NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1", more]
+    words += [] if more != "--curve" else [f"--out={tmp_path / 'c'}", "--rounds=2"]
+    assert main([*words, "--attack=apgd-ce:steps=2", "--attack=square:proposals=5"]) == 0
+    assert main([*words, "--attack=pgd"]) == (0 if more == "--estimate" else 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["pgd", "square", "cw-l2"])
+def test_inside_inference_mode_the_outcomes_are_the_same(name: str) -> None:
+    attack = {"pgd": "pgd:steps=4", "square": SQUARE, "cw-l2": "cw-l2:steps=10,searches=1"}[name]
+    threat = "L2:0.2" if name == "cw-l2" else THREAT
+    plain = run(model=toys.model(scale=2.0), attacks=[attack], threat=threat)
+    with torch.inference_mode():
+        made_inside = toys.model(scale=2.0)
+        data = images()
+        weight = made_inside.head.weight
+        results = [
+            run(model=net, data=data, attacks=[attack], threat=threat) for net in (made_inside, toys.model(scale=2.0))
+        ]
+        assert torch.is_inference_mode_enabled()
+        batch = data.batch(slice(0, 8))
+        direct = PGD(steps=3).perturb(made_inside, batch.x, batch.y, THREAT)
+    assert made_inside.head.weight is weight
+    assert weight.is_inference()
+    assert weight.requires_grad
+    for result in results:
+        assert result.outcomes.frame.equals(plain.outcomes.frame)
+        assert result.warnings == plain.warnings
+    batch = images().batch(slice(0, 8))
+    assert torch.equal(direct, PGD(steps=3).perturb(toys.model(scale=2.0), batch.x, batch.y, THREAT))

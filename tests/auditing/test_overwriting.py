@@ -1,0 +1,100 @@
+"""Models that write into their input get copies: outcomes are those of the same model written otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  # the field's own name for it
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.ascent import PGD
+from classwise.attacks.autoattack import AutoAttack
+from classwise.auditing.audit import audit
+from classwise.auditing.result import Audit
+from classwise.compute import EXACT, FAST, Compute
+from classwise.settings import make
+from tests.attacks.test_contract import SHORT
+from tests.auditing import toys
+
+Change = Callable[[Tensor], Tensor]
+MEAN = 0.125
+CHANGES: dict[str, tuple[Change, Change]] = {
+    "sub_": (lambda x: x.sub_(MEAN), lambda x: x - MEAN),
+    "clamp_": (lambda x: x.clamp_(0.4, 0.6), lambda x: x.clamp(0.4, 0.6)),
+    "relu": (lambda x: F.relu(x, inplace=True), F.relu),
+}
+"""A front end that writes into its input, and the same without."""
+
+
+class Changing(nn.Module):
+    def __init__(self, change: Change) -> None:
+        super().__init__()
+        self.inner = toys.model(scale=2.0)
+        self.change = change
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(self.change(x))
+        return out
+
+
+ATTACKED = ["pgd:steps=4", "fab:steps=3", "square:proposals=30", "cw:steps=10"]
+
+
+def run(model: nn.Module, compute: Compute = EXACT) -> Audit:
+    data = toys.images(36, strength=(0.03, 0.08, 0.08))
+    return audit(model, data, "Linf:0.05", ATTACKED, compute=compute, batch=32, keep="images")
+
+
+@pytest.mark.parametrize("compute", [EXACT, FAST], ids=["exact", "fast"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_outcomes_are_those_of_the_other_model(name: str, compute: Compute) -> None:
+    writing, plain = (run(Changing(change), compute) for change in CHANGES[name])
+    assert writing.outcomes.frame.equals(plain.outcomes.frame)
+    names = {warning.name for warning in writing.warnings}
+    assert names - {warning.name for warning in plain.warnings} == {"overwrites-input"}
+    assert {warning.name for warning in plain.warnings} <= names
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("foreign", "transfer")])
+@pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
+def test_every_attack_leaves_the_images_of_its_caller(name: str) -> None:
+    attack: Any = make(ATTACKS, SHORT.get(name, name))
+    batch = toys.images(32).batch(slice(0, 32))
+    threat = f"{attack.norms[0]}:0.05"
+    before = batch.x.clone()
+    writing, plain = (attack.perturb(Changing(change), batch.x, batch.y, threat) for change in CHANGES["sub_"])
+    assert torch.equal(batch.x, before)
+    assert torch.equal(writing, plain)
+
+
+def test_autoattack_leaves_the_images_of_its_caller() -> None:
+    batch = toys.images(32).batch(slice(0, 32))
+    before = batch.x.clone()
+    found = []
+    for change in CHANGES["sub_"]:
+        suite = AutoAttack(Changing(change), eps=0.05)
+        suite.attacks = {"pgd": PGD(steps=3)}
+        found.append(suite.run_standard_evaluation(batch.x, batch.y, bs=32))
+    assert torch.equal(batch.x, before)
+    assert torch.equal(*found)
+
+
+def test_a_usual_model_gets_a_copy_once() -> None:
+    """The first pass looks whether the model writes into its input; later passes cost no copy."""
+    model, x = Changing(CHANGES["sub_"][1]), torch.rand(4, 1, toys.SIDE, toys.SIDE)
+    seen: list[int] = []
+
+    def look(image: Tensor) -> Tensor:
+        seen.append(image.data_ptr())
+        return image
+
+    model.change = look
+    forward = EXACT.forward(model)
+    for _ in range(3):
+        forward(x)
+    assert [pointer == x.data_ptr() for pointer in seen] == [False, True, True]

@@ -74,7 +74,7 @@ def _difference(one: Tensor, two: Tensor) -> float:
     difference infinite.
     """
     equal = (one == two) | (one.isnan() & two.isnan())
-    change = torch.where(equal, 0.0, (one - two).abs().nan_to_num(torch.inf))
+    change = torch.where(equal, 0.0, (one - two).abs().nan_to_num(torch.inf, torch.inf))
     return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
 
 

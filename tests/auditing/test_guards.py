@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from classwise.settings import settings
 from tests.auditing import toys
 from tests.auditing.searching import RandomSearch
 
+ROOT = Path(__file__).parents[2]
 STRENGTH = (0.03, 0.08, 0.08)
 """One class is clearly the weakest, so that nothing is to be said about the choice of it."""
 
@@ -182,40 +185,112 @@ def built() -> set[str]:
     return {found.name for found in run(model=load_model("lenet", data=data)).warnings}
 
 
-TRIPPED: dict[str, Callable[[], set[str]]] = {
-    "untrained": built,
-    "train-mode": guards_of(model=toys.model(scale=2.0).train()),
-    "nan-logits": guards_of(model=Twisted(lambda z, x: torch.where(x[:, 0, 0, :1] > 0.55, torch.inf, z))),
-    "softmax-outputs": guards_of(model=Twisted(lambda z, _: z.softmax(1))),
-    "logit-range": guards_of(model=Twisted(lambda z, _: torch.tanh(z))),
-    "nondeterministic": guards_of(model=Twisted(lambda z, _: z + 0.1 * torch.randn_like(z))),
-    "batch-dependence": guards_of(model=Twisted(lambda z, _: z - z.mean(0))),
-    "zero-radius": guards_of(model=Twisted(lambda z, _: z + 5 * torch.randn_like(z))),
-    "outside-ball": of_columns(strayed),
-    "normalised-outside": guards_of(model=Reading(outside)),
-    "zero-gradients": guards_of(model=Twisted(flat)),
-    "misleading-gradients": guards_of(model=Reading(straight_through)),
-    "single-step": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
-    "few-classes": few_classes,
-    "random-noise": guards_of(attacks=[Shy(steps=5, begin="none")], threat="Linf:0.1"),
-    "black-box-stronger": guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05"),
-    "no-black-box": guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05"),
-    "not-falling": guards_of(model=Twisted(wary), threat="Linf:0.08"),
-    "huge-radius": guards_of(threat="Linf:8"),
-    "large-radius": guards_of(model=Reading(backwards)),
-    "not-converged": guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
-    "training-attack": with_training_attack,
-    "training-images": guards_of(data=split("train")),
-    "same-images": guards_of(data=toys.images(90), threat="Linf:0.05"),
-    "incomplete": of_columns(shortened),
-    "not-repeatable": of_columns(noted),
+class Built(NamedTuple):
+    """A model, an attack or a table that was built to trip a guard.
+
+    Attributes:
+        what: in words, for the table of the documents.
+        names: makes the audit and gives the names of all guards that it trips.
+    """
+
+    what: str
+    names: Callable[[], set[str]]
+
+
+def rare(z: Tensor, x: Tensor) -> Tensor:
+    """Infinite logits for images whose corner is bright."""
+    return torch.where(x[:, 0, 0, :1] > 0.55, torch.inf, z)
+
+
+def clamped(x: Tensor) -> Tensor:
+    """The image, changed in place."""
+    return x.clamp_(0, 1)
+
+
+TRIPPED: dict[str, Built] = {
+    "nan-logits": Built("infinite logits for images with a bright corner", guards_of(model=Twisted(rare))),
+    "train-mode": Built("the honest model in training mode", guards_of(model=toys.model(scale=2.0).train())),
+    "untrained": Built("LeNet with the weights that it was built with", built),
+    "overwrites-input": Built("`x.clamp_(0, 1)` on the input", guards_of(model=Reading(clamped))),
+    "softmax-outputs": Built("softmax after the logits", guards_of(model=Twisted(lambda z, _: z.softmax(1)))),
+    "logit-range": Built("tanh of the logits", guards_of(model=Twisted(lambda z, _: torch.tanh(z)))),
+    "nondeterministic": Built(
+        "noise of deviation 0.1 on the logits", guards_of(model=Twisted(lambda z, _: z + 0.1 * torch.randn_like(z)))
+    ),
+    "batch-dependence": Built(
+        "the mean logits of the batch subtracted", guards_of(model=Twisted(lambda z, _: z - z.mean(0)))
+    ),
+    "normalised-outside": Built(
+        "trained on standardised pixels, given pixels in [0, 1]", guards_of(model=Reading(outside))
+    ),
+    "no-gradient": Built("detached logits", guards_of(model=Twisted(lambda z, _: z.detach()))),
+    "zero-gradients": Built("logits rounded to steps of 0.05", guards_of(model=Twisted(flat))),
+    "misleading-gradients": Built(
+        "eight grey levels, with the gradient of the identity", guards_of(model=Reading(straight_through))
+    ),
+    "single-step": Built(
+        "an attack of 20 steps on a constant loss", guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05")
+    ),
+    "not-converged": Built(
+        "PGD with steps too short to reach the boundary early",
+        guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
+    ),
+    "few-classes": Built("`apgd-t` on 3 classes", few_classes),
+    "random-noise": Built(
+        "an attack of 5 steps on a constant loss from the clean image",
+        guards_of(attacks=[Shy(steps=5, begin="none")], threat="Linf:0.1"),
+    ),
+    "black-box-stronger": Built(
+        "a constant loss beside a random search", guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05")
+    ),
+    "no-black-box": Built(
+        "a constant loss without a random search", guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05")
+    ),
+    "zero-radius": Built(
+        "noise of deviation 5 on the logits", guards_of(model=Twisted(lambda z, _: z + 5 * torch.randn_like(z)))
+    ),
+    "outside-ball": Built("a table with distances beyond the radius", of_columns(strayed)),
+    "not-falling": Built("no gradient far from grey", guards_of(model=Twisted(wary), threat="Linf:0.08")),
+    "large-radius": Built("gradients of the opposite sign", guards_of(model=Reading(backwards))),
+    "huge-radius": Built("a radius of 8 in place of 8/255", guards_of(threat="Linf:8")),
+    "training-attack": Built("the attack of the training alone", with_training_attack),
+    "training-images": Built("images of the split `train`", guards_of(data=split("train"))),
+    "same-images": Built(
+        "three classes of about the same accuracy", guards_of(data=toys.images(90), threat="Linf:0.05")
+    ),
+    "incomplete": Built("a table without its last 5 rows", of_columns(shortened)),
+    "not-repeatable": Built("a batch that was halved for memory", of_columns(noted)),
 }
+"""What was built for each guard, in the order in which guards report."""
+
+
+@cache
+def tripped(name: str) -> tuple[str, ...]:
+    """All guards that what was built for one of them trips, in their order."""
+    torch.manual_seed(0)
+    names = TRIPPED[name].names()
+    return tuple(each for each in GUARDS if each in names)
 
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_guard_is_tripped(name: str) -> None:
-    torch.manual_seed(0)
-    assert name in TRIPPED[name]()
+    assert name in tripped(name)
+
+
+def tripped_table() -> str:
+    """The table of the documents: what was built, the guard it was built for, and the other guards that it trips."""
+    rows = ["| built | for | trips also |", "| --- | --- | --- |"]
+    for name, made in TRIPPED.items():
+        others = ", ".join(f"`{each}`" for each in tripped(name) if each != name)
+        rows.append(f"| {made.what} | `{name}` | {others} |")
+    return "\n".join(rows)
+
+
+def test_the_documents_hold_the_table_of_what_trips_which_guard() -> None:
+    """To write it again: ``python -m tests.auditing.test_guards``."""
+    assert list(TRIPPED) == list(GUARDS)
+    page = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+    assert page.partition("## What trips which guard\n")[2].partition("\n## ")[0].count(tripped_table()) == 1
 
 
 def test_a_network_that_was_trained_after_it_was_built_is_not_untrained() -> None:
@@ -446,7 +521,7 @@ def test_the_pixels_are_standardised_by_what_is_usual_for_the_data() -> None:
     assert strangers.scale is None
 
 
-CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "fashion-mnist-at.safetensors"
+CHECKPOINT = ROOT / "checkpoints" / "fashion-mnist-at.safetensors"
 
 
 def test_a_really_trained_robust_model_trips_none() -> None:
@@ -458,3 +533,7 @@ def test_a_really_trained_robust_model_trips_none() -> None:
     assert 0.5 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
     # With six images a class nobody knows which class is the worst, and the guard that says so is right.
     assert {each.name for each in result.warnings} <= {"same-images"}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(tripped_table() + "\n")

@@ -1,16 +1,45 @@
-"""Files that are either whole or not there: write to a temporary name, then rename."""
+"""Write files completely or not at all, and detect later damage by checksums.
+
+A file is written under a temporary name in its folder, synced, and renamed (`replacing`). A process that writes holds
+a lock on its temporary file, so that a later start can remove the files of dead processes and of no others.
+
+Checksums: every folder of a run or an audit holds a ``checksums.txt`` with a line ``SHA-256  NAME`` for each version
+of each file that was written there. The line is appended and synced *before* the rename, and a file is valid if any of
+its lines matches. So a kill at any moment leaves valid files: before the rename the old content matches its old line,
+after it the new content matches the new one. Lines are only appended, under a lock, so that several processes can
+write into one folder. A file without a line (of an older version, or copied elsewhere) is read unverified.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
+import hashlib
+import json
 import os
+import platform
+import re
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from classwise.errors import UserError
 
+if sys.platform != "win32":
+    import fcntl
+
+CHECKSUMS = "checksums.txt"
+"""The file of a folder that lists the checksums of its other files."""
+REMOTE_SECONDS = 86_400.0
+"""Age from which an unlocked temporary file of another machine counts as abandoned: its lock may not be visible."""
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8}\.)?[a-z0-9_]{8}\.tmp")
+_LINE = re.compile(rb"(?m)^([0-9a-f]{64})  ([^\n]+)\n")
 _REFUSALS = (
     errno.EACCES,
     errno.EEXIST,
@@ -21,64 +50,284 @@ _REFUSALS = (
     errno.EPERM,
     errno.EROFS,
 )
-"""What the system answers where a file cannot be made."""
+"""Errors of a path at which no file can be created."""
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``, else removed.
 
+    Args:
+        path: the file to write.
+        checksum: append the file's digest to the folder's ``checksums.txt``; always done where that file exists.
+
     Raises:
-        UserError: if the disk is full or the file cannot be written there.
+        UserError: if the disk is full or the file cannot be written there; ``path`` is then unchanged.
     """
     target = Path(path)
     temporary: Path | None = None
+    handle = -1
     try:
         with _explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-            os.close(handle)
-            temporary = Path(name)
+            handle, temporary = _locked_temporary(target)
             temporary.chmod(0o644)
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
+            if checksum or (target.parent / CHECKSUMS).exists():
+                _append_checksum(target, _digest(temporary))
             temporary.replace(target)
+            _sync_folder(target.parent)
     finally:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a file system that fails; the next start removes it
+                temporary.unlink(missing_ok=True)
+        if handle >= 0:
+            os.close(handle)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """See, before long work, that a file can be made under ``path``; nothing is left there.
+    """Check, before long work, that a file can be created at ``path``; remove stale temporary files of that name.
 
     Raises:
         UserError: as `replacing` does.
     """
     target = Path(path)
     with _explained(target):
-        place = next(folder for folder in target.absolute().parents if folder.exists())
-        Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=place)).rmdir()
+        folder = next(folder for folder in target.absolute().parents if folder.exists())
+        handle, temporary = _locked_temporary(folder / target.name)
+        temporary.unlink()
+        os.close(handle)
+        for stale in folder.glob(f".{target.name}.*.tmp"):
+            _remove_if_abandoned(stale)
 
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """What the system says when a file cannot be written, in one line."""
+    """Raise what the system reports when a file cannot be written as one line."""
     try:
         yield
     except OSError as error:
+        if error.errno is None or isinstance(error, BrokenPipeError):
+            raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left on the disk while writing {target}; free some and run again") from error
         if error.errno in _REFUSALS:
-            raise UserError(f"cannot write {target}: {error.strerror}; give another place") from error
-        raise
+            raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
+        reason = os.strerror(error.errno)
+        raise UserError(f"cannot write {target}: {reason}; check the disk and run again, or give another place") from error
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, whole or not at all.
+def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, checksum: bool = False) -> None:
+    """Write a file, completely or not at all.
 
     Raises:
         UserError: as `replacing` does.
     """
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    with replacing(path, checksum=checksum) as temporary, open(temporary, "wb") as file:
+        file.write(content)
+
+
+def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = False) -> None:
+    """Write a text file, completely or not at all.
+
+    Raises:
+        UserError: as `replacing` does.
+    """
+    write_bytes(path, text.encode(), checksum=checksum)
+
+
+# Temporary files
+
+
+def is_unused(folder: Path, early: Sequence[str] = ()) -> bool:
+    """Whether a folder is missing, empty, or holds only what a process killed at its start leaves.
+
+    Args:
+        folder: the folder.
+        early: names of files written before the one that marks the folder; they count only if they have a checksum.
+    """
+    if not folder.is_dir():
+        return not folder.exists()
+    listed = _known(folder)
+    return all(
+        _TEMPORARY.fullmatch(entry.name) or entry.name == CHECKSUMS or (entry.name in early and entry.name in listed)
+        for entry in folder.iterdir()
+    )
+
+
+def remove_stale_temporaries(folder: Path) -> None:
+    """Remove the temporary files of dead processes in a folder and those below it.
+
+    A file that a living process writes is locked and is kept. So is a recent one of another machine, because some
+    network file systems do not share locks.
+    """
+    for path in folder.rglob(".*.tmp"):
+        if _TEMPORARY.fullmatch(path.name):
+            _remove_if_abandoned(path)
+
+
+def _locked_temporary(target: Path) -> tuple[int, Path]:
+    """A new temporary file for a target: the descriptor that holds its lock, and its path."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.{_HOST}.", suffix=".tmp", dir=target.parent)
+        with contextlib.suppress(OSError):  # without locks on this file system nobody removes the file
+            _lock(handle)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another process removed it between its creation and the lock
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    with contextlib.suppress(OSError):  # in use, removed by another process, or not ours to remove
+        handle = os.open(path, os.O_RDWR)
+        try:
+            age = time.time() - os.fstat(handle).st_mtime
+            if f".{_HOST}." in path.name or age > REMOTE_SECONDS:
+                _lock(handle, wait=False)
+                path.unlink()
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool = True) -> None:
+    """Lock an open file until it is closed or the process ends.
+
+    Raises:
+        OSError: if another process holds the lock and ``wait`` is false, or the system has no such locks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the file system can sync a folder."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# Checksums
+
+
+def verify(path: str | os.PathLike[str], advice: str = "") -> None:
+    """Check a file against its folder's checksums; a file that is missing or has no checksum passes.
+
+    Args:
+        path: the file.
+        advice: what the reader can do if it is damaged.
+
+    Raises:
+        UserError: if the file has checksums and matches none of them, or cannot be read.
+    """
+    try:
+        valid = matches(path)
+    except OSError as error:
+        raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    if valid is False:
+        advice = advice or f"restore it from a copy, or delete its lines in {CHECKSUMS} to read it unverified"
+        raise UserError(f"{os.fspath(path)} is damaged: its SHA-256 is not in {CHECKSUMS}; {advice}")
+
+
+def matches(path: str | os.PathLike[str]) -> bool | None:
+    """Whether a file has one of the digests listed for it; None if none is listed or there is no such file.
+
+    Raises:
+        OSError: if the file or its checksums cannot be read.
+    """
+    file = Path(os.path.realpath(path))
+    if not (file.parent / CHECKSUMS).is_file() or not file.is_file():
+        return None
+    digest = _digest(file)  # first, because another process lists a new digest before it renames
+    known = _known(file.parent).get(file.name)
+    return None if known is None else digest in known
+
+
+def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
+    """The valid, the damaged and the unverified files in a folder and those below it, in order.
+
+    Raises:
+        UserError: if there is no such folder, or a file cannot be read.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}")
+    found: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
+    try:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and path.name != CHECKSUMS and not _TEMPORARY.fullmatch(path.name):
+                found[matches(path)].append(path)
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+    return found[True], found[False], found[None]
+
+
+def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = None) -> dict[str, Any]:
+    """Read a JSON object and check it against its checksum.
+
+    Args:
+        path: the file.
+        advice: what the reader can do if it is damaged.
+        keys: entries that it must hold, and their types.
+
+    Raises:
+        UserError: if it is missing, damaged, no JSON object, or lacks a key.
+    """
+    verify(path, advice)
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged (no JSON); {advice or 'restore it from a copy'}") from error
+    for key, kind in (keys or {}).items():
+        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+            raise UserError(f"{path} is damaged (no entry {key!r}); {advice or 'restore it from a copy'}")
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged (no JSON object); {advice or 'restore it from a copy'}")
+    return found
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _append_checksum(target: Path, digest: str) -> None:
+    """Add a line for a file that is about to be renamed to ``target``."""
+    handle = os.open(target.parent / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        with contextlib.suppress(OSError):  # without locks, one write call still appends on local file systems
+            _lock(handle)
+        size = os.fstat(handle).st_size
+        os.lseek(handle, max(size - 1, 0), os.SEEK_SET)
+        torn = size > 0 and os.read(handle, 1) != b"\n"  # the last line of a process that was killed
+        line = b"\n" * torn + f"{digest}  ".encode() + os.fsencode(target.name) + b"\n"
+        while line:
+            line = line[os.write(handle, line) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _known(folder: Path) -> Mapping[str, frozenset[str]]:
+    """The digests listed for each file of a folder."""
+    file = folder / CHECKSUMS
+    if not file.is_file():
+        return {}
+    facts = file.stat()
+    return _parsed(str(file), facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(file: str, size: int, changed: int) -> Mapping[str, frozenset[str]]:
+    """The same, of a file of this size and time of change."""
+    del size, changed
+    found: dict[str, set[str]] = {}
+    for digest, name in _LINE.findall(Path(file).read_bytes()):
+        found.setdefault(os.fsdecode(name), set()).add(digest.decode())
+    return {name: frozenset(digests) for name, digests in found.items()}

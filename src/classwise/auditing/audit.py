@@ -34,6 +34,7 @@ from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
+from classwise.storage import is_unused, remove_stale_temporaries
 from classwise.team import Team, joined
 from classwise.threat import Threat
 
@@ -237,8 +238,9 @@ def _claim(folder: Path, settings: Mapping[str, Any], empty: Audit, *, resume: b
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the audit")
+    remove_stale_temporaries(folder)
     if not (folder / ABOUT).is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if not is_unused(folder):
             raise UserError(f"{folder} is not empty and holds no audit; give a new folder")
         write_about(folder, empty, settings=settings)
         return

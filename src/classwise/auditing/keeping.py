@@ -14,17 +14,18 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from classwise.auditing import parts
 from classwise.auditing.outcomes import CLEAN
 from classwise.errors import UserError, unknown
-from classwise.storage import replacing
+from classwise.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
 """What a user may ask to keep; each is a tensor with one row for each image and attack."""
 EXAMPLES = "examples"
 FOLDER = "kept"
+_ADVICE = "remove it and the part of the outcomes with its number, and resume the audit"
 
 Array = NDArray[Any]
 
@@ -106,8 +107,8 @@ class Kept:
 def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows: Array) -> None:
     """Write one part of kept tensors, whole or not at all."""
     path = folder / FOLDER / kind / parts.name(number).replace(".parquet", ".safetensors")
-    with replacing(path) as temporary:
-        save_file({"index": index, kind: np.ascontiguousarray(rows)}, temporary, {"attack": attack})
+    content = save({"index": index, kind: np.ascontiguousarray(rows)}, {"attack": attack})
+    write_bytes(path, content, checksum=True)
 
 
 def _listed(folder: Path) -> list[tuple[str, str]]:
@@ -123,6 +124,7 @@ def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
     blocks = []
     for path in sorted((folder / FOLDER / kind).glob("*.safetensors")):
         if _attack_of(path) == attack:
+            verify(path, _ADVICE)
             with safe_open(path, framework="numpy") as file:
                 blocks.append((file.get_tensor("index"), file.get_tensor(kind)))
     return blocks
@@ -141,5 +143,5 @@ def _attack_of(path: Path) -> str:
         with safe_open(path, framework="numpy") as file:
             metadata: Mapping[str, str] = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a whole safetensors file; remove it and resume the audit") from error
+        raise UserError(f"{path} is not a valid safetensors file; {_ADVICE}") from error
     return metadata.get("attack", "")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from classwise.auditing.meta import Meta
 from classwise.errors import UserError
-from classwise.storage import replacing
+from classwise.storage import replacing, verify
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set
@@ -91,8 +91,8 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
     """
     table = pa.Table.from_pandas(typed(frame, meta), preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: meta.to_json().encode()})
-    with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    with replacing(path, checksum=True) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 
 def read(path: Path) -> tuple[pd.DataFrame, Meta]:
@@ -101,16 +101,17 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
     Raises:
         UserError: if it is damaged, not ours, or of a newer version.
     """
+    of_audit = path.match("outcomes/part-*.parquet")  # the audit computes its rows again
+    advice = "remove it and resume the audit" if of_audit else ""
+    verify(path, advice)
     try:
         with path.open("rb") as file:
-            table = pq.read_table(file)
+            table = pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        remedy = "give the folder of an audit, a run with one audit, or a file of outcomes"
-        if path.match("outcomes/part-*.parquet"):  # of an audit, which makes it again
-            remedy = "remove it and resume the audit"
-        raise UserError(f"{path} is not a whole Parquet file; {remedy}") from error
+    except (pa.ArrowException, OSError) as error:
+        advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
+        raise UserError(f"{path} is not a valid Parquet file; {advice}") from error
     meta = Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
     return typed(table.to_pandas(), meta), meta
 

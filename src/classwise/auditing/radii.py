@@ -19,7 +19,7 @@ from classwise.auditing.meta import Meta
 from classwise.errors import UserError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
-from classwise.storage import replacing
+from classwise.storage import is_unused, replacing, verify
 
 SCHEMA_VERSION = 1
 RADII = "radii.parquet"
@@ -196,8 +196,8 @@ class Curve:
         about |= {"environment": dict(self.environment), "meta": self.meta.to_json(), "schema_version": SCHEMA_VERSION}
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: json.dumps(about).encode()})
-        with replacing(target / RADII) as temporary:
-            pq.write_table(table, temporary, compression="zstd")
+        with replacing(target / RADII, checksum=True) as temporary:
+            pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
         return target
 
     @staticmethod
@@ -208,15 +208,16 @@ class Curve:
             UserError: if there is none, it is damaged, or a newer version wrote it.
         """
         file = Path(path) / RADII if Path(path).is_dir() else Path(path)
+        verify(file)
         try:
-            table = pq.read_table(file)
+            table = pq.read_table(file, page_checksum_verification=True)
             about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
             version = int(about.pop("schema_version"))
         except FileNotFoundError as error:
             raise UserError(
                 f"{path} holds no curve; make one with: classwise audit MODEL --curve --out {path}"
             ) from error
-        except (pa.ArrowInvalid, OSError, KeyError, ValueError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise UserError(f"{file} is no table of radii that classwise wrote") from error
         if version > SCHEMA_VERSION:
             raise UserError(
@@ -233,5 +234,5 @@ def check_folder(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the curve")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / RADII).is_file():
+    if not (folder / RADII).is_file() and not is_unused(folder):
         raise UserError(f"{folder} is not empty and holds no curve; give a new folder")

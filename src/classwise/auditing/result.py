@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from classwise.auditing import parts
 from classwise.auditing.keeping import Kept
@@ -20,7 +21,7 @@ from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst import Minimum, minimum, possibly_worst
-from classwise.storage import replacing, write_text
+from classwise.storage import read_json, replacing, verify, write_text
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -257,7 +258,7 @@ class Audit:
     def write_trace(self, folder: Path) -> None:
         """Write the trace, if there is one, into the audit's folder."""
         if self.trace is not None:
-            with replacing(folder / TRACE) as temporary:
+            with replacing(folder / TRACE, checksum=True) as temporary:
                 self.trace.to_parquet(temporary, index=False)
 
     def html(self, path: str | Path, run: Run | None = None) -> Path:
@@ -285,7 +286,7 @@ class Audit:
             path=folder,
             environment=about.get("environment", {}),
             kept=Kept(folder) if folder.is_dir() else Kept(),
-            trace=pd.read_parquet(folder / TRACE) if (folder / TRACE).is_file() else None,
+            trace=_read_trace(folder / TRACE) if (folder / TRACE).is_file() else None,
             alpha=about.get("alpha", 0.05),
         )
 
@@ -308,7 +309,7 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         "environment": dict(audit.environment),
         **more,
     }
-    write_text(folder / ABOUT, json.dumps(about, indent=2) + "\n")
+    write_text(folder / ABOUT, json.dumps(about, indent=2) + "\n", checksum=True)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -317,16 +318,21 @@ def read_about(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: if it is damaged, or a newer version wrote it.
     """
-    try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        version = int(about["schema_version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder / ABOUT} is damaged; run the audit again in another folder") from error
+    about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
+    version = about["schema_version"]
     if version > SCHEMA_VERSION:
         raise UserError(
             f"{folder}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
         )
     return about
+
+
+def _read_trace(file: Path) -> pd.DataFrame:
+    verify(file)
+    try:
+        return pd.read_parquet(file)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UserError(f"{file} is not a valid Parquet file; run the audit again in another folder") from error
 
 
 def _found(path: Path) -> Path:

@@ -10,6 +10,9 @@ import typer
 from classwise.cli.options import new_file, pairs
 from classwise.errors import UserError
 
+NAMED = 5
+"""How many damaged files an error names."""
+
 
 def report(
     source: Annotated[
@@ -39,6 +42,9 @@ def report(
             help="What only the author knows, such as venue='ICML 2020'. May be repeated.",
         ),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only compare the files of the folder with their checksums.")
+    ] = False,
 ) -> None:
     """Write the page of an audit again, and its tables and figures.
 
@@ -46,8 +52,12 @@ def report(
     Examples:
         classwise report runs/cfa
         classwise report runs/cfa --out cfa.html --export csv,pdf
+        classwise report runs/cfa --check
         classwise report audits/aa --robustbench Rice2020Overfitting.json --robustbench-info 'venue=ICML 2020'
     """  # noqa: D301  # \b keeps the lines of the example apart
+    if check:
+        _check(source)
+        return
     from classwise.auditing.result import Audit
     from classwise.report import export as export_files
 
@@ -76,3 +86,20 @@ def report(
         typer.echo(f"file: {path}")
     for note in left:
         typer.echo(f"{target}: {note}")
+
+
+def _check(folder: Path) -> None:
+    """Compare the files of a folder with their checksums.
+
+    Raises:
+        UserError: if a file differs; it names the first ones.
+    """
+    from classwise.storage import check_files
+
+    valid, damaged, unverified = check_files(folder)
+    if damaged:
+        names = ", ".join(str(path.relative_to(folder)) for path in damaged[:NAMED])
+        more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
+        files = f"{len(damaged)} of {len(valid) + len(damaged)} files with a checksum"
+        raise UserError(f"{folder}: {files} are damaged: {names}{more}")
+    typer.echo(f"{len(valid)} files match their checksums, {len(unverified)} have no checksum")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from classwise.errors import UserError
 from classwise.models.weights import METADATA_KEY
+from classwise.storage import verify
 
 AVERAGED = ("state_dict_ema", "model_ema", "ema")
 CONTAINERS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
@@ -68,6 +69,7 @@ def read_state(path: str | os.PathLike[str], *, container: str | None = None) ->
             head = stream.read(9)
     except OSError as error:
         raise UserError(f"cannot read the weights {file}: {error.strerror}") from error
+    verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
         tensors, metadata = _read_safetensors(file)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from classwise.errors import UserError
-from classwise.storage import replacing
+from classwise.storage import write_bytes
 
 SCHEMA_VERSION = 1
 """The layout of the metadata."""
@@ -26,6 +26,8 @@ def save_weights(
     model: nn.Module,
     metadata: Mapping[str, Any] | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    checksum: bool = False,
 ) -> None:
     """Write the parameters and buffers of a model to a safetensors file, whole or not at all.
 
@@ -38,6 +40,7 @@ def save_weights(
         model: The model; it is not moved or changed.
         metadata: What else the file should say, or a ``model`` spec of its own.
         dtype: Stores floating-point tensors in this precision, such as ``torch.float16``; None keeps each as it is.
+        checksum: Append the file's digest to the folder's ``checksums.txt``.
 
     Raises:
         UserError: if the disk is full, the folder cannot be written, or a number is too large for the precision.
@@ -46,8 +49,8 @@ def save_weights(
     about = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
     text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in about.items()}
     tensors = {name: _stored(name, tensor, dtype) for name, tensor in model.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, {METADATA_KEY: json.dumps(text, sort_keys=True)})
+    content = save(tensors, {METADATA_KEY: json.dumps(text, sort_keys=True)})
+    write_bytes(path, content, checksum=checksum)
 
 
 def fingerprint(model: nn.Module) -> str:

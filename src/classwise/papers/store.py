@@ -28,7 +28,7 @@ from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.progress import Progress, Silent
 from classwise.settings import Spec
-from classwise.storage import write_text
+from classwise.storage import is_unused, read_json, write_text
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.loop import train
@@ -70,14 +70,14 @@ class Store:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; give a folder for the store")
         # looked at before the store's own file: another process may be making the same store
-        strange = self.path.is_dir() and any(_ABOUT not in entry.name for entry in self.path.iterdir())
+        strange = not is_unused(self.path, early=[_ABOUT])
         if about.is_file():
             _check_version(about)
             return
         if strange:
             raise UserError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
         facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
-        write_text(about, json.dumps(facts, indent=2) + "\n")
+        write_text(about, json.dumps(facts, indent=2) + "\n", checksum=True)
 
     def trained(
         self,
@@ -240,11 +240,9 @@ class Store:
 
 
 def _check_version(about: Path) -> None:
-    try:
-        facts = json.loads(about.read_text(encoding="utf-8"))
-        version, maker = int(facts["schema_version"]), str(facts["classwise"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{about} is damaged; give another store, or remove {about.parent}") from error
+    advice = f"give another store, or remove {about.parent}"
+    facts = read_json(about, advice, {"schema_version": int, "classwise": str})
+    version, maker = facts["schema_version"], facts["classwise"]
     if version != SCHEMA_VERSION:
         raise UserError(
             f"{about.parent} is a store of format {version}, made by classwise {maker}; this one reads format "

@@ -11,6 +11,7 @@ from classwise.attacks.base import Attack
 from classwise.data import Images, load_data, named_set
 from classwise.errors import UserError
 from classwise.settings import relative_step
+from classwise.storage import is_unused
 from classwise.team import Team
 from classwise.threat import Threat
 from classwise.training.folder import Run
@@ -31,7 +32,8 @@ def check_folder(run: Run, *, resume: bool) -> None:
         raise UserError(f"{out} is a file; give a folder for the run")
     if run.recipe_file.is_file() and not resume:
         raise UserError(f"{out} holds another run; give another folder, or --resume to go on with it")
-    if out.is_dir() and not run.recipe_file.is_file() and any(out.iterdir()):
+    early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
+    if not run.recipe_file.is_file() and not is_unused(out, early):
         raise UserError(f"{out} is not empty and holds no run; give a new folder")
 
 
@@ -98,7 +100,7 @@ def check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
             f"{run.path} was begun with another recipe: {field} was {json.dumps(before[field])}, "
             f"now {json.dumps(now[field])}; {remedy}"
         )
-    if run.environment_file.is_file() and run.environment["data"]["fingerprint"] != images.fingerprint():
+    if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
         raise UserError(f"{run.path} was begun on other images than these; give another folder")
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 from torch import nn
 
 from classwise.errors import UserError
+from classwise.storage import read_json, verify
 from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1
@@ -50,6 +51,8 @@ class Run:
             raise UserError(f"{path} holds no run (no recipe.yaml); make one with: classwise train RECIPE --out {path}")
         if run.environment_file.is_file():
             version = run.environment.get("schema_version", SCHEMA_VERSION)
+            if not isinstance(version, int):
+                raise UserError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
             if version > SCHEMA_VERSION:
                 raise UserError(
                     f"{path} is of format {version}, newer than the {SCHEMA_VERSION} known here; update classwise"
@@ -98,25 +101,63 @@ class Run:
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe, complete."""
+        verify(self.recipe_file)
         return Recipe.read(str(self.recipe_file))
 
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run."""
-        found: Mapping[str, Any] = json.loads(self.environment_file.read_text(encoding="utf-8"))
-        return found
+        return read_json(self.environment_file)
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What the environment says of the data: ``name``, ``fingerprint``, ``classes`` and ``counts``.
+
+        Raises:
+            UserError: if the environment is damaged.
+        """
+        data = self.environment.get("data")
+        if not isinstance(data, dict) or not {"fingerprint", "classes"} <= data.keys():
+            raise UserError(f"{self.environment_file} is damaged (no data in it); restore it from a copy")
+        return data
 
     @property
     def epochs(self) -> pd.DataFrame:
-        """A row per epoch, split and class: count, accuracies, settings; empty before the first epoch."""
-        return pd.read_parquet(self.epochs_file) if self.epochs_file.is_file() else pd.DataFrame()
+        """A row per epoch, split and class: count, accuracies, settings; empty before the first epoch.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
+        if not self.epochs_file.is_file():
+            return pd.DataFrame()
+        verify(self.epochs_file)
+        try:
+            found = pd.read_parquet(self.epochs_file)
+        except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
+            reason = type(error).__name__
+            raise UserError(f"{self.epochs_file} is damaged ({reason}); restore it from a copy") from error
+        for column in ("epoch", "split", "class", "label"):
+            if not found.empty and column not in found:
+                raise UserError(f"{self.epochs_file} is damaged (no column {column!r}); restore it from a copy")
+        return found
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events, in order."""
+        """The events, in order.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
         if not self.events_file.is_file():
             return []
-        return [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
+        verify(self.events_file)
+        try:
+            found = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
+            if all(isinstance(event["event"], str) for event in found):
+                return found
+            raise TypeError("an event has no name")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
 
     @property
     def epochs_done(self) -> int:
@@ -147,7 +188,8 @@ class Run:
         scores: dict[Which, float] = {}
         for event in self.events:
             if event["event"] == "selected":
-                scores[event["which"]] = -math.inf if event["score"] is None else event["score"]
+                score = event.get("score")
+                scores[event["which"]] = -math.inf if score is None else score
         kept = [name for name in scores if self.weights_file(name).is_file()]
         if not kept:
             raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +10,7 @@ from classwise.attacks.engine import Engine
 from classwise.attacks.queue import Job
 from classwise.data import Images
 from classwise.errors import UserError
+from classwise.storage import read_json
 from classwise.threat import Threat
 from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
@@ -24,11 +23,11 @@ def held_out(run: Run, data: Images | None = None) -> Images:
     Raises:
         UserError: if the run held none out, or its images are others.
     """
-    held = json.loads((run.path / "validation.json").read_text(encoding="utf-8"))["index"]
+    held = read_json(run.path / "validation.json", keys={"index": list})["index"]
     if not held:
         raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
     images = training_images(run.recipe.data) if data is None else data
-    if images.fingerprint() != run.environment["data"]["fingerprint"]:
+    if images.fingerprint() != run.data["fingerprint"]:
         raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
     return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))
 

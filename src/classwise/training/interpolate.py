@@ -108,6 +108,6 @@ def interpolate(
         listener.advance(1)
     model.load_state_dict(blend(tuned, origin, chosen))
     path = Path(out) if out is not None else run.weights_file("interpolated")
-    about = {"recipe": run.recipe.name, "class_names": run.environment["data"]["classes"]}
+    about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
     save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
     return Interpolation(path, chosen, pd.DataFrame(rows))

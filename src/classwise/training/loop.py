@@ -25,7 +25,7 @@ from classwise.models import build_model, load_model
 from classwise.models.lean import affine_norms
 from classwise.models.modes import frozen
 from classwise.progress import Measured, Progress, Silent
-from classwise.storage import write_text
+from classwise.storage import remove_stale_temporaries, write_text
 from classwise.team import Team, joined
 from classwise.training.averaging import Average
 from classwise.training.beginning import check_folder, check_same, doubts, model_spec, training_images, usual_threat
@@ -118,6 +118,8 @@ def _train(
     if plan.model.sync_batch_norm and torch.device(device).type != "cuda":
         raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     check_folder(run, resume=resume)
+    if team.first:
+        remove_stale_temporaries(out)
     images = data if isinstance(data, Images) else training_images(plan.data)
     threat = parts.threat or usual_threat(images)
     plan = plan.completed(threat)
@@ -275,12 +277,12 @@ class Trainer:
 
     def _begin(self) -> None:
         """A new folder: the recipe, the environment, the split."""
-        write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n")
+        write_text(self.folder.environment_file, json.dumps(self._environment(), indent=2) + "\n", checksum=True)
         held = [] if self.valid is None else self.valid.index.tolist()
-        write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n")
+        write_text(self.folder.path / "validation.json", json.dumps({"index": held}) + "\n", checksum=True)
         if self.feed.extra is not None:
             keep(self.folder, self.feed.extra)
-        write_text(self.folder.recipe_file, self.recipe.yaml())
+        write_text(self.folder.recipe_file, self.recipe.yaml(), checksum=True)
 
     def _environment(self) -> dict[str, Any]:
         parts = {"train": self.train} if self.valid is None else {"train": self.train, "valid": self.valid}

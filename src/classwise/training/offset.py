@@ -108,7 +108,7 @@ def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Pat
     """The model with what its file said, and where the constants come from; the path is new or an offset's."""
     about = {
         "recipe": run.recipe.name,
-        "class_names": run.environment["data"]["classes"],
+        "class_names": run.data["classes"],
         "offset_of": which,
         "offset": [round(value, 6) for value in constants.tolist()],
     }

@@ -52,7 +52,7 @@ class Record:
     def keep(self, which: Which, model: nn.Module, epoch: int, **more: Any) -> None:
         """Write the weights of a model."""
         if self.writes:
-            save_weights(self.run.weights_file(which), model, {**self.about, "epoch": epoch, **more})
+            save_weights(self.run.weights_file(which), model, {**self.about, "epoch": epoch, **more}, checksum=True)
 
     def select(self, which: Which, model: nn.Module, values: Mapping[str, Tensor], epoch: int) -> None:
         """Keep a model if it is the best of its name so far.
@@ -85,9 +85,10 @@ class Record:
     def write(self) -> None:
         """Write the rows and the events."""
         if self.writes:
-            with replacing(self.run.epochs_file) as temporary:
+            with replacing(self.run.epochs_file, checksum=True) as temporary:
                 pd.DataFrame(self.rows).to_parquet(temporary, index=False)
-            write_text(self.run.events_file, "".join(json.dumps(event) + "\n" for event in self.events))
+            lines = "".join(json.dumps(event) + "\n" for event in self.events)
+            write_text(self.run.events_file, lines, checksum=True)
 
     def of_epoch(self, epoch: int) -> list[dict[str, Any]]:
         """The rows of an epoch."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from classwise.errors import UserError
-from classwise.storage import replacing
+from classwise.storage import verify, write_bytes
 from classwise.training.averaging import Average
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def save_state(trainer: Trainer) -> None:
         "judged": trainer.record.judged,
         "processes": trainer.team.size,
     }
-    with replacing(trainer.folder.state_file) as temporary:
-        torch.save(state, temporary)
+    buffer = io.BytesIO()  # so that a full disk is the file's error, not one of torch's
+    torch.save(state, buffer)
+    write_bytes(trainer.folder.state_file, buffer.getbuffer(), checksum=True)
 
 
 def load_state(trainer: Trainer) -> None:
@@ -45,6 +47,7 @@ def load_state(trainer: Trainer) -> None:
         UserError: if the file is of a newer format, damaged, or of another recipe.
     """
     path = trainer.folder.state_file
+    verify(path, "restore it from a copy, or train in another folder")
     try:
         state = torch.load(path, map_location=trainer.device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file

@@ -11,7 +11,7 @@ from classwise.attacks.engine import Engine
 from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.storage import write_text
+from classwise.storage import read_json, write_text
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -66,11 +66,11 @@ def pseudo_labelled(
 def keep(run: Run, extra: Images) -> None:
     """Write the labels down, so that a resumed run needs no teacher."""
     content = {"images": _fingerprint(extra), "labels": extra.y.tolist()}
-    write_text(run.pseudo_labels_file, json.dumps(content) + "\n")
+    write_text(run.pseudo_labels_file, json.dumps(content) + "\n", checksum=True)
 
 
 def _kept(run: Run, found: Images) -> Tensor:
-    content = json.loads(run.pseudo_labels_file.read_text(encoding="utf-8"))
+    content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
     if content["images"] != _fingerprint(found):
         raise UserError(f"{run.path} was begun on other unlabelled images than these; give another folder")
     return torch.tensor(content["labels"], dtype=torch.int64)

@@ -1,0 +1,141 @@
+"""Start the runner, give it cases, and compare folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.recording import BLOCK_ROWS
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "data.subset": 120,
+    "data.validation": 0.25,
+    "model.width": 0.0625,
+    "attack.steps": 1,
+    "validation_attack": "pgd:steps=1",
+    "threat": "Linf:0.1",
+    "batch_size": 32,
+    "epochs": 2,
+}
+TRAIN = ["train", "cfa-at-short", "--data", "digits", *(f"--set={key}={value}" for key, value in SETTINGS.items())]
+AUDIT = ["--data", "digits", "--subset", "60", "--attack", "fgsm", "--attack", "pgd:steps=2", "--keep", "logits"]
+AUDIT += ["--batch", "32"]
+BLOCK = 32
+"""Rows of a part, so that an audit writes several."""
+assert BLOCK < BLOCK_ROWS
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        status: its exit status, or minus the signal.
+        lines: what it printed on stdout and stderr.
+        count: the calls that were counted.
+        calls: how many there were of each.
+    """
+
+    status: int
+    lines: list[str]
+    count: int = 0
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def refusal(self) -> str:
+        """The one line with which it refused.
+
+        Raises:
+            AssertionError: if it ended in another way.
+        """
+        text = "\n".join(self.lines)
+        assert self.status == 2, text
+        assert "Traceback" not in text, text
+        refusals = [line for line in self.lines if line.startswith("classwise: ")]
+        assert len(refusals) == 1, text
+        assert self.lines[-1] == refusals[0], text
+        return refusals[0]
+
+
+class Runner:
+    """The process of `tests.faults.runner`."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.cases = 0
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        logs.chmod(0o777)
+        words = [sys.executable, "-m", "tests.faults.runner"]
+        self.process = subprocess.Popen(words, cwd=ROOT, env=environment, **pipes)
+
+    def __enter__(self) -> Self:
+        assert self.process.stdout is not None
+        assert "ready" in self.process.stdout.readline()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+    def run(self, arguments: Sequence[object], folder: Path, **job: Any) -> Ended:
+        """Run the command line in one process; see `tests.faults.runner.child` for the job's other entries."""
+        return self.run_all([{"args": arguments, **job}], folder)[0]
+
+    def run_all(self, jobs: Sequence[dict[str, Any]], folder: Path) -> list[Ended]:
+        """Run several at the same time."""
+        asked = []
+        for job in jobs:
+            self.cases += 1
+            log = self.logs / f"{self.cases}.log"
+            log.touch()
+            log.chmod(0o666)
+            settings = {"classwise.auditing.recording.BLOCK_ROWS": BLOCK} | job.pop("set", {})
+            words = [str(word) for word in job.pop("args")]
+            asked.append({"args": words, "folder": str(folder), "log": str(log), "set": settings, **job})
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        found = json.loads(self.process.stdout.readline())
+        logs = [Path(job["log"]).read_text(errors="replace").splitlines() for job in asked]
+        return [
+            Ended(each["status"], lines, each.get("count", 0), each.get("calls", {}))
+            for each, lines in zip(found, logs, strict=True)
+        ]
+
+    def succeed(self, arguments: Sequence[object], folder: Path, **job: Any) -> Ended:
+        """Run it and see that it succeeds."""
+        ended = self.run(arguments, folder, **job)
+        assert ended.status == 0, "\n".join(ended.lines)
+        return ended
+
+
+def files_of_run(folder: Path) -> dict[str, bytes]:
+    """The files of a run whose bits are promised."""
+    names = ["recipe.yaml", "epochs.parquet", "events.jsonl", "validation.json"]
+    files = [*(folder / name for name in names), *sorted((folder / "checkpoints").iterdir())]
+    return {file.name: file.read_bytes() for file in files if file.name != "checksums.txt"}
+
+
+def rows_of_audit(folder: Path) -> pd.DataFrame:
+    """The outcomes of an audit."""
+    return Outcomes.load(folder).frame
+
+
+def temporaries(folder: Path) -> list[str]:
+    """The temporary files in a folder and those below it."""
+    return sorted(path.name for path in folder.rglob(".*.tmp"))

@@ -1,0 +1,33 @@
+"""The process that runs the cases, and a run and an audit that nothing disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .client import AUDIT, TRAIN, Runner
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """The process in which torch is imported once."""
+    with Runner(tmp_path_factory.mktemp("logs")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def trained(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a complete run."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    runner.succeed([*TRAIN, "--out", folder], folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def audited(runner: Runner, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a complete audit of that run."""
+    folder = tmp_path_factory.mktemp("whole") / "audit"
+    runner.succeed(["audit", trained, *AUDIT, "--out", folder], folder)
+    return folder

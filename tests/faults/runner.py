@@ -1,0 +1,175 @@
+"""Run the command line in forked processes that are killed, or whose system calls fail, at a chosen call.
+
+Started as a program, it imports torch once and then reads jobs as JSON lines from stdin: each job forks one process
+or several, which patch the calls of `os` that write files, run the command line and are waited for. So a case costs
+its own work only. The answer is a JSON line on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+GRACE_SECONDS = 0.5
+"""How long the other processes of a job live after one of them has failed; then they are killed, as torchrun does."""
+
+
+class Faults:
+    """Counts the calls that write files below a folder, and kills the process or fails at one of them.
+
+    Args:
+        folder: only calls on paths in it count; those on descriptors always do.
+        kill: the number (from 1) of the call at which the process is killed; 0 for none.
+        fail: the name of a call, the number of its first failure, of failures in all, and the errno; or None.
+    """
+
+    def __init__(self, folder: str, kill: int = 0, fail: tuple[str, int, int, int] | None = None) -> None:
+        self.folder = os.path.realpath(folder)
+        self.kill = kill
+        self.fail = fail
+        self.count = 0
+        self.calls: dict[str, int] = {}
+
+    def install(self) -> None:
+        """Patch `os`."""
+        opened, written, synced, replaced = os.open, os.write, os.fsync, os.replace
+
+        def open_(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+            if not flags & os.O_CREAT or not self._inside(path):
+                return opened(path, flags, *rest, **more)
+            self._at("open")
+            handle = opened(path, flags, *rest, **more)
+            self._at("opened")
+            return handle
+
+        def write(handle: int, content: bytes) -> int:
+            if handle > 2:
+                self._at("write", lambda: written(handle, content[: len(content) // 2]))
+            return written(handle, content)
+
+        def fsync(handle: int) -> None:
+            self._at("fsync")
+            synced(handle)
+
+        def replace(source: Any, target: Any, *rest: Any, **more: Any) -> None:
+            self._at("replace")
+            replaced(source, target, *rest, **more)
+            self._at("replaced")
+
+        os.open, os.write, os.fsync, os.replace = open_, write, fsync, replace  # type: ignore[assignment]
+
+    def _inside(self, path: Any) -> bool:
+        return os.path.realpath(os.fsdecode(path)).startswith(self.folder)
+
+    def _at(self, name: str, torn: Callable[[], object] = lambda: None) -> None:
+        self.count += 1
+        self.calls[name] = number = self.calls.get(name, 0) + 1
+        if self.count == self.kill:
+            torn()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fail is not None and self.fail[0] == name and 0 <= number - self.fail[1] < self.fail[2]:
+            raise OSError(self.fail[3], os.strerror(self.fail[3]))
+
+
+def child(job: dict[str, Any], answer: int) -> NoReturn:
+    """What a forked process does."""
+    status = 99
+    faults = Faults(job["folder"], job.get("kill", 0), job.get("fail"))
+    try:
+        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.environ.update(job.get("env", {}))
+        if job.get("limit"):
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a write fails with EFBIG
+            resource.setrlimit(resource.RLIMIT_FSIZE, (job["limit"], job["limit"]))
+        if job.get("user"):
+            os.setgroups([])
+            os.setgid(job["user"])
+            os.setuid(job["user"])
+        for name, value in job.get("set", {}).items():
+            module, _, attribute = name.rpartition(".")
+            setattr(importlib.import_module(module), attribute, value)
+        faults.install()
+        from classwise.cli import main
+
+        status = main(job["args"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os.writev(answer, [json.dumps({"count": faults.count, "calls": faults.calls}).encode()])
+        os._exit(status)
+
+
+def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Run jobs at the same time until all of them end; where one fails, the others are killed."""
+    found, pipes, times = {}, {}, {}
+    for number, job in enumerate(jobs):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            child(job, writer)
+        os.close(writer)
+        pipes[pid], times[pid] = (number, reader), time.monotonic()
+    killed = False
+    failed_at = None
+    while len(found) < len(jobs):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        now = time.monotonic()
+        if pid:
+            number, reader = pipes[pid]
+            with open(reader, "rb") as pipe:
+                text = pipe.read()
+            found[number] = {"status": os.waitstatus_to_exitcode(status), **json.loads(text or b"{}")}
+            found[number]["seconds"] = now - times[pid]
+            if status and failed_at is None:
+                failed_at = now
+            continue
+        for each, (number, _) in pipes.items():
+            job = jobs[number]
+            if number in found:
+                continue
+            late = now - times[each]
+            if ("after" in job and late > job["after"]) or late > job.get("timeout", 120):
+                os.kill(each, signal.SIGKILL)
+            elif failed_at is not None and now - failed_at > GRACE_SECONDS and not killed:
+                os.kill(each, signal.SIGKILL)
+        time.sleep(0.002)
+    return [found[number] for number in range(len(jobs))]
+
+
+def serve() -> None:
+    """Answer jobs from stdin until it closes."""
+    import pandas  # noqa: F401, ICN001
+    import pyarrow.parquet  # noqa: F401
+    import torch
+
+    import classwise.auditing.audit
+    import classwise.cli
+    import classwise.report
+    import classwise.training.loop  # noqa: F401
+
+    torch.set_num_threads(1)
+    print(json.dumps({"ready": errno.ENOSPC}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    serve()

@@ -85,6 +85,7 @@ class Faults:
 def child(job: dict[str, Any], answer: int) -> NoReturn:
     """What a forked process does."""
     status = 99
+    loaded = set(sys.modules)
     faults = Faults(job["folder"], job.get("kill", 0), job.get("fail"))
     try:
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -111,8 +112,15 @@ def child(job: dict[str, Any], answer: int) -> NoReturn:
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
-        os.writev(answer, [json.dumps({"count": faults.count, "calls": faults.calls}).encode()])
+        with open(answer, "wb") as pipe:
+            pipe.write(json.dumps(_facts(faults, loaded)).encode())
         os._exit(status)
+
+
+def _facts(faults: Faults, loaded: set[str]) -> dict[str, Any]:
+    wanted = ("classwise", "torch", "scipy", "sklearn")
+    modules = [name for name in sys.modules if name.startswith(wanted) and name not in loaded]
+    return {"count": faults.count, "calls": faults.calls, "modules": modules}
 
 
 def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -150,6 +158,10 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             elif failed_at is not None and now - failed_at > GRACE_SECONDS and not killed:
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.002)
+    for name in [name for each in found.values() for name in each.pop("modules", ())]:
+        if name not in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)  # so that later processes need not
     return [found[number] for number in range(len(jobs))]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+import torch
 
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.recording import BLOCK_ROWS
@@ -88,6 +89,7 @@ class Runner:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
+        self.process.kill()  # it holds nothing, and its farewell takes seconds
         self.process.wait(30)
         self.process.stdout.close()
 
@@ -128,7 +130,21 @@ def files_of_run(folder: Path) -> dict[str, bytes]:
     """The files of a run whose bits are promised."""
     names = ["recipe.yaml", "epochs.parquet", "events.jsonl", "validation.json"]
     files = [*(folder / name for name in names), *sorted((folder / "checkpoints").iterdir())]
-    return {file.name: file.read_bytes() for file in files if file.name != "checksums.txt"}
+    found = {file.name: file.read_bytes() for file in files if file.name != "checksums.txt"}
+    # The pickle of equal values differs where a string was shared and is now a copy.
+    found["state.pt"] = _plain(torch.load(folder / "checkpoints" / "state.pt", weights_only=True)).encode()
+    return found
+
+
+def _plain(value: Any) -> str:
+    """Every value in a state, to the bit."""
+    if isinstance(value, dict):
+        return "".join(f"{key}: {_plain(item)}\n" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return "".join(map(_plain, value))
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(value.shape)} {value.numpy().tobytes().hex()}"
+    return repr(value)
 
 
 def rows_of_audit(folder: Path) -> pd.DataFrame:

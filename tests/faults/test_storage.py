@@ -1,0 +1,119 @@
+"""Temporary files, folders that hold nothing yet, and checksums, each by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from classwise import storage
+from classwise.errors import UserError
+from classwise.storage import CHECKSUMS, is_unused, matches, remove_stale_temporaries, replacing, verify, write_text
+
+
+def _dead(folder: Path) -> Path:
+    """The temporary file of a process that was killed."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with replacing(folder / "state.pt") as temporary:
+            temporary.write_bytes(b"half")
+            os.write(told, b".")
+            signal.pause()
+    os.read(ready, 1)
+    (path,) = folder.glob(".state.pt.*.tmp")
+    remove_stale_temporaries(folder)
+    assert path.is_file(), "the process lives"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(ready)
+    os.close(told)
+    return path
+
+
+def test_only_the_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    dead = _dead(tmp_path)
+    other = tmp_path / ".notes.tmp"
+    other.write_text("somebody's")
+    with replacing(tmp_path / "last.safetensors") as living:
+        remove_stale_temporaries(tmp_path)
+        assert not dead.exists()
+        assert living.exists()
+        living.write_text("whole")
+    assert (tmp_path / "last.safetensors").read_text() == "whole"
+    assert other.exists()
+
+
+def test_a_temporary_file_of_another_machine_is_kept_for_a_day(tmp_path: Path) -> None:
+    dead = _dead(tmp_path)
+    remote = dead.rename(dead.with_name(".state.pt.00000000.abcdefgh.tmp"))
+    remove_stale_temporaries(tmp_path)
+    assert remote.exists()
+    os.utime(remote, (0, 0))
+    remove_stale_temporaries(tmp_path)
+    assert not remote.exists()
+
+
+def test_a_folder_with_early_files_is_unused(tmp_path: Path) -> None:
+    assert is_unused(tmp_path / "nothing")
+    assert is_unused(tmp_path)
+    _dead(tmp_path)
+    write_text(tmp_path / "environment.json", "{}", checksum=True)
+    assert is_unused(tmp_path, early=["environment.json"])
+    assert not is_unused(tmp_path)
+    (tmp_path / "thesis.txt").write_text("mine")
+    assert not is_unused(tmp_path, early=["environment.json", "thesis.txt"]), "it was not written by this package"
+
+
+def test_a_kill_between_checksum_and_rename_leaves_a_valid_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "state.pt"
+    write_text(file, "old", checksum=True)
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "no rename")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", fail)
+        with pytest.raises(UserError, match="Input/output error"):
+            write_text(file, "new", checksum=True)
+    assert file.read_text() == "old"
+    assert matches(file) is True
+    write_text(file, "new")  # listed again, because the folder has a list
+    assert matches(file) is True
+    file.write_text("changed")
+    with pytest.raises(UserError, match=r"state\.pt is damaged: its SHA-256 is not in checksums\.txt; restore it"):
+        verify(file)
+
+
+def test_a_torn_line_hides_no_later_one(tmp_path: Path) -> None:
+    (tmp_path / CHECKSUMS).write_text("0123")
+    write_text(tmp_path / "a", "content", checksum=True)
+    assert matches(tmp_path / "a") is True
+    assert (tmp_path / CHECKSUMS).read_text().splitlines()[1] == f"{hashlib.sha256(b'content').hexdigest()}  a"
+
+
+def test_writers_at_the_same_time_lose_no_checksum(tmp_path: Path) -> None:
+    def write(writer: int) -> None:
+        for part in range(20):
+            write_text(tmp_path / f"part-{writer}-{part}", f"{writer} {part}", checksum=True)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    valid, damaged, unverified = storage.check_files(tmp_path)
+    assert (len(valid), damaged, unverified) == (80, [], [])
+
+
+def test_a_file_that_was_copied_alone_is_read_unverified(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("any")
+    assert matches(tmp_path / "a") is None
+    verify(tmp_path / "a")
+    verify(tmp_path / "missing")

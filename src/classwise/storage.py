@@ -96,9 +96,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     target = Path(path)
     with _explained(target):
         folder = next(folder for folder in target.absolute().parents if folder.exists())
-        handle, temporary = _locked_temporary(folder / target.name)
-        temporary.unlink()
-        os.close(handle)
+        Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder)).rmdir()
         for stale in folder.glob(f".{target.name}.*.tmp"):
             _remove_if_abandoned(stale)
 
@@ -115,8 +113,8 @@ def _explained(target: Path) -> Iterator[None]:
             raise UserError(f"no space left on the disk while writing {target}; free some and run again") from error
         if error.errno in _REFUSALS:
             raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
-        reason = os.strerror(error.errno)
-        raise UserError(f"cannot write {target}: {reason}; check the disk and run again, or give another place") from error
+        advice = "check the disk and run again, or give another place"
+        raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; {advice}") from error
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, checksum: bool = False) -> None:

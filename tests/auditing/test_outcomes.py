@@ -16,6 +16,7 @@ from classwise.auditing.meta import SCHEMA_VERSION
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.parts import COLUMNS
 from classwise.errors import UserError
+from classwise.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
 CLEAN = [0, 0, 1, 1, 2, 0]
@@ -107,6 +108,7 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
     about = json.loads(content.schema.metadata[b"classwise"])
     about["schema_version"] = SCHEMA_VERSION + 1
     pq.write_table(content.replace_schema_metadata({b"classwise": json.dumps(about).encode()}), path)
+    (tmp_path / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
         Outcomes.load(tmp_path)
 
@@ -117,7 +119,10 @@ def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_pat
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match="not a whole Parquet file; give the folder of an audit"):
+    with pytest.raises(UserError, match=r"part-00000\.parquet is damaged: its SHA-256"):
+        Outcomes.load(tmp_path)
+    (tmp_path / CHECKSUMS).unlink()
+    with pytest.raises(UserError, match="not a valid Parquet file; give the folder of an audit"):
         Outcomes.load(tmp_path)
     (tmp_path / "outcomes").mkdir()
     (tmp_path / "outcomes" / path.name).write_bytes(path.read_bytes())

@@ -12,6 +12,7 @@ import pytest
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit, Caution
 from classwise.errors import UserError
+from classwise.storage import CHECKSUMS
 
 NAMES = ["cat", "dog"]
 LABELS = [0] * 10 + [1] * 40
@@ -119,6 +120,7 @@ def test_a_newer_or_damaged_audit_is_refused(audit: Audit, tmp_path: Path) -> No
     audit.save(tmp_path / "a")
     about = json.loads((tmp_path / "a" / ABOUT).read_text())
     (tmp_path / "a" / ABOUT).write_text(json.dumps({**about, "schema_version": 99}))
+    (tmp_path / "a" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match="schema_version 99 is newer"):
         Audit.load(tmp_path / "a")
     (tmp_path / "a" / ABOUT).write_text("{")

@@ -89,7 +89,7 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
         found["alone"] = audit(net, data, keep="logits", trace=[4, 80], alone=True, **SETTINGS)
         with contextlib.suppress(KeyboardInterrupt):
             audit(net, data, out=folder / "killed", progress=Stopping(), alone=True, **SETTINGS)
-        found["begun"] = len(list((folder / "killed" / "outcomes").iterdir()))
+        found["begun"] = len(list((folder / "killed" / "outcomes").glob("part-*")))
     dist.barrier()
     found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
     found["stream"] = audit(net, Stream(list(zip(data.x, data.y, strict=True)), data.class_names), **SETTINGS)

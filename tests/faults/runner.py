@@ -119,7 +119,7 @@ def child(job: dict[str, Any], answer: int) -> NoReturn:
         from classwise.cli import main
 
         status = main(job["args"])
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # the case sees it in the log
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
@@ -147,7 +147,6 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             child(job, writer)
         os.close(writer)
         pipes[pid], times[pid] = (number, reader), time.monotonic()
-    killed = False
     failed_at = None
     while len(found) < len(jobs):
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -166,9 +165,11 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if number in found:
                 continue
             late = now - times[each]
-            if ("after" in job and late > job["after"]) or late > job.get("timeout", 120):
-                os.kill(each, signal.SIGKILL)
-            elif failed_at is not None and now - failed_at > GRACE_SECONDS and not killed:
+            if (
+                ("after" in job and late > job["after"])
+                or late > job.get("timeout", 120)
+                or (failed_at is not None and now - failed_at > GRACE_SECONDS)
+            ):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.002)
     for name in [name for each in found.values() for name in each.pop("modules", ())]:

@@ -17,6 +17,7 @@ from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.settings import settings
+from classwise.storage import CHECKSUMS
 from classwise.training import beginning, loop
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
@@ -224,6 +225,8 @@ def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
     shutil.copytree(reference.path, tmp_path / "run")
     file = tmp_path / "run" / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
+    assert "environment.json is damaged" in says(lambda: Run.open(tmp_path / "run"))
+    (tmp_path / "run" / CHECKSUMS).unlink()
     assert "format 99" in says(lambda: Run.open(tmp_path / "run"))
     assert "holds no run" in says(lambda: Run.open(tmp_path / "nothing"))
 

@@ -70,14 +70,14 @@ class Store:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; give a folder for the store")
         # looked at before the store's own file: another process may be making the same store
-        strange = not is_unused(self.path, early=[_ABOUT])
+        strange = not is_unused(self.path)
         if about.is_file():
             _check_version(about)
             return
         if strange:
             raise UserError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
         facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
-        write_text(about, json.dumps(facts, indent=2) + "\n", checksum=True)
+        write_text(about, json.dumps(facts, indent=2) + "\n")
 
     def trained(
         self,

@@ -153,11 +153,11 @@ class Run:
         verify(self.events_file)
         try:
             found = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
-            if all(isinstance(event["event"], str) for event in found):
-                return found
-            raise TypeError("an event has no name")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
+        if not all(isinstance(event, dict) and "event" in event for event in found):
+            raise UserError(f"{self.events_file} is damaged (an event has no name); restore it from a copy")
+        return found
 
     @property
     def epochs_done(self) -> int:

@@ -16,13 +16,17 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test test-hostile bench lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+# Every kill, disk error and flipped bit: some ten minutes.
+test-hostile: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
 
 bench: $(INSTALLED) $(PEERS)
 	$(BIN)/python -m benchmarks $(BENCH)

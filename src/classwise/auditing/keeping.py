@@ -124,7 +124,6 @@ def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
     blocks = []
     for path in sorted((folder / FOLDER / kind).glob("*.safetensors")):
         if _attack_of(path) == attack:
-            verify(path, _ADVICE)
             with safe_open(path, framework="numpy") as file:
                 blocks.append((file.get_tensor("index"), file.get_tensor(kind)))
     return blocks
@@ -139,6 +138,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def _attack_of(path: Path) -> str:
+    verify(path, _ADVICE)  # here, because a file whose attack reads differently would be left out silently
     try:
         with safe_open(path, framework="numpy") as file:
             metadata: Mapping[str, str] = file.metadata() or {}

@@ -138,7 +138,9 @@ def _facts(faults: Faults, loaded: set[str]) -> dict[str, Any]:
 
 def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Run jobs at the same time until all of them end; where one fails, the others are killed."""
-    found, pipes, times = {}, {}, {}
+    found: dict[int, dict[str, Any]] = {}
+    pipes: dict[int, tuple[int, int]] = {}
+    times: dict[int, float] = {}
     for number, job in enumerate(jobs):
         reader, writer = os.pipe()
         pid = os.fork()

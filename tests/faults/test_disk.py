@@ -62,6 +62,7 @@ def test_a_rename_that_fails_is_one_line(runner: Runner, trained: Path, tmp_path
     _resumed(runner, trained, tmp_path / "run")
 
 
+@pytest.mark.hostile
 def test_a_part_that_cannot_be_renamed_is_one_line(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path
 ) -> None:

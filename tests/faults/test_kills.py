@@ -52,7 +52,7 @@ def test_a_killed_training_resumes_to_the_same_bits(runner: Runner, trained: Pat
     assert _kill_training(runner, trained, tmp_path / "run", kill=call)
 
 
-@pytest.mark.parametrize("call", [4, 20])
+@pytest.mark.parametrize("call", [4, pytest.param(20, marks=pytest.mark.hostile)])
 def test_a_killed_audit_resumes_to_the_same_bits(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, call: int
 ) -> None:

@@ -16,18 +16,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from classwise.auditing import parts
 from classwise.auditing.meta import Meta
 from classwise.auditing.parts import COLUMNS
 from classwise.errors import UserError, unknown
-from classwise.stats.confusion import confusion
+from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
 
 CLEAN, ALL = "clean", "all"
 """The pass without an attack; and the AND over every attack, the clean pass included."""
 BEST, UNION = "best", "union"
 """What a family of attacks is summed up by: its strongest member, and the AND over its members."""
+
+
+MOST_DENSE = 2_000
+"""Up to so many classes a confusion matrix is dense: 32 MB at most."""
 
 
 class Judgement(NamedTuple):
@@ -229,11 +234,26 @@ class Outcomes:
         Rows without a prediction (images that a cascade skipped, logits that are not finite) are left out.
 
         Raises:
+            UserError: if the name stands for several attacks, or there are more than `MOST_DENSE` classes.
+        """
+        if self.num_classes > MOST_DENSE:
+            size = f"{self.num_classes:,} x {self.num_classes:,}"
+            raise UserError(f"a confusion matrix of {size} is too large; use sparse_confusion({name!r})")
+        return confusion(*self._predictions(name), self.num_classes)
+
+    def sparse_confusion(self, name: str) -> sparse.csr_array:
+        """`confusion` as a sparse (C, C) matrix, for any number of classes.
+
+        Raises:
             UserError: if the name stands for several attacks.
         """
+        return sparse_confusion(*self._predictions(name), self.num_classes)
+
+    def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
+        """The labels and predictions of the rows of one attack that have a prediction."""
         rows = self.rows(name)
         rows = rows[rows["prediction"].notna()]
-        return confusion(rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64), self.num_classes)
+        return rows["label"].to_numpy(), rows["prediction"].to_numpy(dtype=np.int64)
 
     def add_groups(self, name: str, ids: ArrayLike, names: Sequence[str]) -> Outcomes:
         """The same table with one more grouping of the images.

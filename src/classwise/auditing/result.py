@@ -209,7 +209,7 @@ class Audit:
         ``attrs["shows"]`` says in words which images it shows.
 
         Raises:
-            UserError: for a name that stands for several attacks.
+            UserError: for a name that stands for several attacks, or as `Outcomes.confusion` for too many classes.
         """
         names = list(self.outcomes.class_names)
         frame = pd.DataFrame(
@@ -217,10 +217,11 @@ class Audit:
             index=pd.Index(names, name="truth"),
             columns=pd.Index(names, name="prediction"),
         )
-        frame.attrs["shows"] = self._shows(name)
+        frame.attrs["shows"] = self.shows(name)
         return frame
 
-    def _shows(self, name: str) -> str:
+    def shows(self, name: str) -> str:
+        """Which images the confusions of an attack are of, in words."""
         if name == CLEAN:
             return "predictions on the images themselves"
         known = {

@@ -57,9 +57,11 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 def worst_line(result: Audit) -> str:
     """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
+    from classwise.report import wording
+
     meta, worst = result.outcomes.meta, result.worst()
     others = [name for name in worst.possibly if name != worst.name]
-    ties = f"; {', '.join(others)} may be as weak" if others else ""
+    ties = f"; {wording.listed(others)} may be as weak" if others else ""
     at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
     if meta.not_applicable and not meta.robustness_evaluated:
         return f"no robustness was evaluated; worst class on clean images: {worst.name}, {at}{ties}"

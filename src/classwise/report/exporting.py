@@ -8,14 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
+from scipy import sparse
 
 from classwise.auditing.compare import Comparison
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
 from classwise.errors import unknown
 from classwise.report.drawing import Drawing
-from classwise.report.figures.heatmap import heatmap
+from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.report.findings import Findings
 from classwise.report.origin import curves_around
 from classwise.report.sidebyside import class_dots, difference_dots, measure_dots, measure_table, pair_table
@@ -61,10 +63,8 @@ def export(
     frames = {"classes": class_frame(findings), "attacks": attack_frame(findings)}
     drawings = {"strip": findings.strip(), "classes": findings.bars(list(findings.counts))}
     for name, confusion in findings.confusions.items():
-        classes = list(confusion.names)
-        index = pd.Index(classes, name="truth")
         stem = file_name(name)
-        frames[f"confusion-{stem}"] = pd.DataFrame(confusion.matrix, index, classes).reset_index()
+        frames[f"confusion-{stem}"] = _confusion_frame(confusion)
         if name in {ALL, findings.strongest}:
             shown = confusion.condensed()[0].grouped()
             drawings |= {f"confusion-{stem}": heatmap(shown, "rates"), f"errors-{stem}": heatmap(shown, "errors")}
@@ -133,6 +133,15 @@ def write_files(
             drawing.save(target / f"{name}.{kind}")
             written.append(target / f"{name}.{kind}")
     return written
+
+
+def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
+    """A row per class, or, of a sparse matrix, a row per pair of truth and prediction with its count."""
+    names = np.asarray(confusion.names, dtype=object)
+    if not sparse.issparse(confusion.matrix):
+        return pd.DataFrame(confusion.matrix, pd.Index(names, name="truth"), list(confusion.names)).reset_index()
+    cells = sparse.coo_array(confusion.matrix)
+    return pd.DataFrame({"truth": names[cells.row], "prediction": names[cells.col], "count": cells.data})
 
 
 def file_name(name: str) -> str:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from scipy import sparse
 
 from classwise.auditing.meta import Meta
-from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION, Outcomes
+from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION, Outcomes
 from classwise.auditing.result import Audit
 from classwise.report.drawing import Drawing
 from classwise.report.figures.bars import class_bars
 from classwise.report.figures.heatmap import Confusion
 from classwise.report.figures.strip import class_strip
-from classwise.stats.confusion import confusion
+from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import overall_micro
@@ -52,9 +53,10 @@ class Findings:
     def of(audit: Audit) -> Findings:
         """Count the outcomes of an audit by class, or by the grouping that it asks for."""
         outcomes = audit.outcomes
-        matrices = {ALL: first_confusion(outcomes)}
+        matrices: dict[str, IntArray | sparse.csr_array] = {ALL: first_confusion(outcomes)}
         if not outcomes.meta.cascade:
-            matrices |= {name: outcomes.confusion(name) for name in outcomes.attacks}
+            read = outcomes.confusion if outcomes.num_classes <= MOST_DENSE else outcomes.sparse_confusion
+            matrices |= {name: read(name) for name in outcomes.attacks}
         meta = outcomes.meta
         return Findings(
             meta=meta,
@@ -147,9 +149,10 @@ class Findings:
         return class_bars(self.names, counts, self.order[:MOST_BARS], alpha=self.alpha, highlight=self.suspects)
 
 
-def first_confusion(outcomes: Outcomes) -> IntArray:
+def first_confusion(outcomes: Outcomes) -> IntArray | sparse.csr_array:
     """(C, C) images by truth and by what they were first taken for, in the order of the attacks (``clean`` first).
 
+    It is sparse above `MOST_DENSE` classes.
     An image that stands against every attack is on the diagonal, so the diagonal over the row sums is the accuracy
     under ``all``. Images without any prediction (logits that are not finite) are left out.
     """
@@ -159,4 +162,5 @@ def first_confusion(outcomes: Outcomes) -> IntArray:
     standing = judged.label[judged.correct]
     labels = np.concatenate([standing, wrong["label"].to_numpy(np.int64)])
     predictions = np.concatenate([standing, wrong["prediction"].to_numpy(dtype=np.int64)])
-    return confusion(labels, predictions, outcomes.num_classes)
+    count = confusion if outcomes.num_classes <= MOST_DENSE else sparse_confusion
+    return count(labels, predictions, outcomes.num_classes)

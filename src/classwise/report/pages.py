@@ -177,7 +177,7 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
             "diagonal are the images that stand against all."
         )
     else:
-        about = f"Shown: {audit.confusion(name).attrs['shows']}."
+        about = f"Shown: {audit.shows(name)}."
     halves = "Left: percent of each class. Right: counts of misclassified images."
     frames = "Frames hold the classes of a superclass." if shown.groups is not None else ""
     return {

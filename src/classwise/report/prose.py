@@ -57,7 +57,7 @@ def mistakes(findings: Findings) -> list[str]:
 
 def taken_for(confusion: Confusion, label: int, alpha: float = 0.05, most: int = 3) -> str:
     """The most frequent wrong predictions of a class; empty if there is none."""
-    row = confusion.matrix[label].copy()
+    row = confusion.row(label).copy()
     images = int(confusion.images[label])
     row[label] = 0
     others = [int(other) for other in np.argsort(-row, kind="stable")[:most] if row[other]]
@@ -71,7 +71,7 @@ def taken_for(confusion: Confusion, label: int, alpha: float = 0.05, most: int =
 
 def leakage(confusion: Confusion, alpha: float = 0.05) -> str:
     """Whether errors stay inside the superclass, beside chance; empty without superclasses or errors."""
-    wrong = int(confusion.matrix.sum() - np.trace(confusion.matrix))
+    wrong = confusion.wrong
     if confusion.groups is None or not wrong:
         return ""
     inside, chance = superclass_leakage(confusion.matrix, confusion.groups)

@@ -78,8 +78,8 @@ def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     low, high = _box(counts, alpha)
     order = np.argsort(low + high, kind="stable")
     low, high = low[order], high[order]
-    above = np.arange(len(low)) >= np.arange(len(low) + 1)[:, None]
-    greatest = np.where(above, high, low).var(axis=1).max()
+    split = _most_spread(low, high)
+    greatest = np.concatenate([low[:split], high[split:]]).var()
     return Estimate(class_variance(counts.accuracy), _least_variance(low, high), float(greatest))
 
 
@@ -120,11 +120,20 @@ def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
     return low[counts.present], high[counts.present]
 
 
+def _most_spread(low: FloatArray, high: FloatArray) -> int:
+    """How many of the first classes to put at their lower ends, the others at the upper, for the greatest variance."""
+    centre = float((low + high).mean() / 2)  # so that the squares do not cancel
+    ends = np.stack([low, high]) - centre
+    sums, squares = (np.concatenate([np.zeros((2, 1)), values.cumsum(axis=1)], axis=1) for values in (ends, ends**2))
+    total, square = (values[0] + values[1, -1] - values[1] for values in (sums, squares))
+    return int((square / len(low) - (total / len(low)) ** 2).argmax())
+
+
 def _least_variance(low: FloatArray, high: FloatArray) -> float:
     """Min over m of mean_c (distance of m to [low_c, high_c])^2: convex in m, quadratic between the ends."""
     if low.max() <= high.min():
         return 0.0
-    ends = np.sort(np.concatenate([low, high]))
+    ends = np.unique(np.concatenate([low, high]))
     best = math.inf
     for left, right in itertools.pairwise(ends):
         middle = (left + right) / 2

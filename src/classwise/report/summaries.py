@@ -16,12 +16,13 @@ from classwise.stats.worst import possibly_worst
 def class_table(findings: Findings) -> Table:
     """A row per class, the lowest first: images, then clean, each attack and all with its interval, in percent."""
     spans = {name: class_intervals(counts, findings.alpha) for name, counts in findings.counts.items()}
+    accuracies = {name: counts.accuracy for name, counts in findings.counts.items()}
     rows = []
     for label in findings.order:
         cells = [Cell(wording.count(findings.verdict.count[label]))]
-        for name, counts in findings.counts.items():
+        for name, accuracy in accuracies.items():
             low, high = (float(ends[label]) for ends in spans[name])
-            cells.append(Cell(wording.bare_percent(float(counts.accuracy[label])), wording.span(low, high)))
+            cells.append(Cell(wording.bare_percent(float(accuracy[label])), wording.span(low, high)))
         rows.append(Row(findings.names[label], cells, weak=label == findings.worst))
     absent = [findings.names[label] for label in np.flatnonzero(~findings.verdict.present)]
     note = f"Without images: {wording.listed(absent)}." if absent else ""

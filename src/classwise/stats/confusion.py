@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from classwise.errors import UserError
 from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
@@ -30,6 +31,19 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
         raise UserError(f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label")
     flat = np.bincount(num_classes * truth + predicted, minlength=num_classes**2)
     return flat.astype(np.int64).reshape(num_classes, num_classes)
+
+
+def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> sparse.csr_array:
+    """`confusion` as a sparse (C, C) matrix: its size grows with the images, not with C squared.
+
+    Raises:
+        UserError: as `confusion` does.
+    """
+    truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
+    if len(truth) != len(predicted):
+        raise UserError(f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label")
+    ones = np.ones(len(truth), dtype=np.int64)
+    return sparse.csr_array(sparse.coo_array((ones, (truth, predicted)), shape=(num_classes, num_classes)))
 
 
 def confusion_rates(matrix: ArrayLike) -> FloatArray:
@@ -61,27 +75,30 @@ class Leakage(NamedTuple):
     chance: float
 
 
-def superclass_leakage(matrix: ArrayLike, superclasses: ArrayLike) -> Leakage:
+def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: ArrayLike) -> Leakage:
     """The share of the errors inside the superclass, beside its chance value (kdd21 section 4.2, claim C6).
 
     The chance value of a class whose superclass S has |S| classes is (|S|-1)/(C-1); superclasses of unequal size are
     averaged over the errors.
 
     Args:
-        matrix: (C, C) confusion counts, truth by prediction; the diagonal is not used.
+        matrix: (C, C) confusion counts, truth by prediction, dense or sparse; the diagonal is not used.
         superclasses: (C,) whole numbers, the superclass of each class.
 
     Raises:
         UserError: if there is not one superclass for each class.
     """
-    errors = np.nan_to_num(misclassified(matrix))
-    group = np.asarray(superclasses)
-    if group.shape != errors.shape[:1]:
-        raise UserError(f"superclasses: expected one for each of the {len(errors)} classes, got shape {group.shape}")
-    same = group[:, None] == group[None, :]
-    chance = ratio(same.sum(axis=1) - 1, len(errors) - 1)
-    total = errors.sum()
-    return Leakage(float(ratio(errors[same].sum(), total)), float(ratio(errors.sum(axis=1) @ chance, total)))
+    cells = sparse.coo_array(matrix if sparse.issparse(matrix) else _square(matrix))
+    group, classes = np.asarray(superclasses), cells.shape[0]
+    if group.shape != (classes,):
+        raise UserError(f"superclasses: expected one for each of the {classes} classes, got shape {group.shape}")
+    wrong = cells.row != cells.col
+    truth, predicted, count = cells.row[wrong], cells.col[wrong], np.nan_to_num(cells.data[wrong].astype(np.float64))
+    _, kind, size = np.unique(group, return_inverse=True, return_counts=True)
+    chance = ratio(size[kind] - 1, classes - 1)
+    total = count.sum()
+    inside = count[group[truth] == group[predicted]].sum()
+    return Leakage(float(ratio(inside, total)), float(ratio((count * chance[truth]).sum(), total)))
 
 
 class Symmetry(NamedTuple):

@@ -12,19 +12,75 @@ import numpy as np
 from scipy import special, stats
 
 from classwise.errors import UserError
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import checked_level, class_intervals
 from classwise.stats.metrics import worst_class
 
 FEW = 5
 """With a cell below this, two classes are compared by Fisher's exact test."""
+BLOCK_CELLS = 1 << 20
+"""Comparisons of two classes that are in memory at once."""
+
+
+def significantly_above(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
+    """Which classes are significantly above which others.
+
+    One-sided test of two shares with pooled variance, or Fisher's exact test where one of the four cells is below 5,
+    each at level alpha / (C-1) for C classes with images.
+
+    Args:
+        counts: images and right answers of C classes.
+        alpha: the sum of the levels of the C-1 tests of one class against each other.
+
+    Returns:
+        (C, C) true where the row's class is above the column's; false for absent classes.
+    """
+    above, place = _distinct_above(counts, alpha)
+    present = np.flatnonzero(counts.present)
+    found = np.zeros((counts.num_classes, counts.num_classes), dtype=np.bool_)
+    found[np.ix_(present, present)] = above[np.ix_(place, place)]
+    return found
+
+
+def _distinct_above(counts: ClassCounts, alpha: float) -> tuple[BoolArray, IntArray]:
+    """`significantly_above` for the D distinct pairs of right and wrong answers among the classes with images.
+
+    Of thousands of classes most share their counts with others, so that D is far smaller than their number.
+
+    Returns:
+        (D, D) which pairs are above which; and for each class with images, in their order, its pair.
+    """
+    level = checked_level(alpha) / max(int(counts.present.sum()) - 1, 1)
+    cells = np.stack([counts.correct[counts.present], counts.wrong[counts.present]], axis=1)
+    pairs, place = np.unique(cells, axis=0, return_inverse=True)
+    right, wrong = pairs.astype(np.float64).T
+    step = max(1, BLOCK_CELLS // max(len(pairs), 1))
+    blocks = [_rows_above(slice(first, first + step), right, wrong, level) for first in range(0, len(pairs), step)]
+    return np.concatenate(blocks) if blocks else np.zeros((0, 0), dtype=np.bool_), place.reshape(-1)
+
+
+def _rows_above(rows: slice, right: FloatArray, wrong: FloatArray, level: float) -> BoolArray:
+    """(rows, D): which of some pairs of counts are significantly above which of all."""
+    images, smallest = right + wrong, np.minimum(right, wrong)
+    accuracy = right / images
+    mine_right, mine_images, mine_accuracy = (values[rows, None] for values in (right, images, accuracy))
+
+    pooled = (mine_right + right) / (mine_images + images)
+    error = np.sqrt(pooled * (1 - pooled) * (1 / mine_images + 1 / images))
+    above: BoolArray = ratio(mine_accuracy - accuracy, error) > special.ndtri(1 - level)
+
+    few = np.minimum(smallest[rows, None], smallest) < FEW
+    mine, other = np.nonzero(few & (mine_accuracy > accuracy))
+    own = mine + (rows.start or 0)
+    tail = stats.hypergeom.sf(right[own] - 1, images[own] + images[other], right[own] + right[other], images[own])
+    above[mine, other] = tail < level
+    return above
 
 
 def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
     """The classes that may be the worst: the true worst class is among them with probability about 1 - alpha or more.
 
-    A class is out if some other class is significantly below it: one-sided test of two shares with pooled variance, or
-    Fisher's exact test where one of the four cells is below 5, each at level alpha / (C-1).
+    A class is out if it is `significantly_above` some other class.
 
     Args:
         counts: images and right answers of C classes.
@@ -33,23 +89,9 @@ def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
     Returns:
         (C,) true for the classes that stay; absent classes are false, the lowest class is always true.
     """
-    present = np.flatnonzero(counts.present)
-    level = checked_level(alpha) / max(len(present) - 1, 1)
-    right, wrong = counts.correct[present].astype(np.float64), counts.wrong[present].astype(np.float64)
-    images = right + wrong
-
-    pooled = (right[:, None] + right) / (images[:, None] + images)
-    error = np.sqrt(pooled * (1 - pooled) * (1 / images[:, None] + 1 / images))
-    accuracy = right / images
-    above = ratio(accuracy[:, None] - accuracy, error) > special.ndtri(1 - level)
-
-    smallest = np.minimum(right, wrong)
-    mine, other = np.nonzero((np.minimum(smallest[:, None], smallest) < FEW) & (accuracy[:, None] > accuracy))
-    tail = stats.hypergeom.sf(right[mine] - 1, images[mine] + images[other], right[mine] + right[other], images[mine])
-    above[mine, other] = tail < level
-
+    above, place = _distinct_above(counts, alpha)
     kept = np.zeros(counts.num_classes, dtype=np.bool_)
-    kept[present] = ~above.any(axis=1)
+    kept[counts.present] = ~above.any(axis=1)[place]
     return kept
 
 

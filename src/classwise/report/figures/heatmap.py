@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy import sparse
 
 from classwise.report import wording
 from classwise.report.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
@@ -25,14 +26,14 @@ class Confusion:
     """Counts by truth (row) and prediction (column).
 
     Attributes:
-        matrix: (C, C) int64 counts.
+        matrix: (C, C) int64 counts, dense or (for many classes) sparse.
         names: of the C rows and columns.
         groups: the superclass of each, or None.
         group_names: one name per superclass.
         totals: (C,) images of each class, where the matrix does not hold them all; None: its row sums.
     """
 
-    matrix: IntArray
+    matrix: IntArray | sparse.csr_array
     names: tuple[str, ...]
     groups: tuple[int, ...] | None = None
     group_names: tuple[str, ...] = ()
@@ -42,6 +43,20 @@ class Confusion:
     def images(self) -> IntArray:
         """(C,) images of each class."""
         return np.asarray(self.matrix.sum(axis=1)) if self.totals is None else self.totals
+
+    @property
+    def dense(self) -> IntArray:
+        """(C, C) the counts as an array."""
+        return np.asarray(self.matrix.toarray() if sparse.issparse(self.matrix) else self.matrix)
+
+    @property
+    def wrong(self) -> int:
+        """Misclassified images, over all classes."""
+        return int(self.matrix.sum() - self.matrix.diagonal().sum())
+
+    def row(self, label: int) -> IntArray:
+        """(C,) what the images of one class are taken for."""
+        return self._dense(np.asarray([label]), slice(None))[0]
 
     def grouped(self) -> Confusion:
         """The same with the classes of a superclass side by side, in their old order within it."""
@@ -60,20 +75,26 @@ class Confusion:
         if self.groups is not None and len(self.group_names) <= most:
             member = np.eye(len(self.group_names), dtype=np.int64)[list(self.groups)]
             note = f"The {len(self.names)} classes are added up to their {len(self.group_names)} superclasses."
-            return Confusion(member.T @ self.matrix @ member, self.group_names, totals=member.T @ self.images), note
-        errors = self.matrix.sum(axis=1) - np.diagonal(self.matrix)
+            return Confusion(member.T @ (self.matrix @ member), self.group_names, totals=member.T @ self.images), note
+        errors = np.asarray(self.matrix.sum(axis=1)) - self.matrix.diagonal()
         kept = np.sort(np.argsort(-errors, kind="stable")[:most])
-        left = int(self.matrix[kept].sum() - self.matrix[np.ix_(kept, kept)].sum())
+        shown = self._take(kept)
+        left = int(self.matrix[kept].sum() - shown.matrix.sum())
         note = (
             f"Shown are the {most} of {len(self.names)} classes with the most errors; {wording.count(left)} of their "
             "images are taken for a class that is not shown."
         )
-        return self._take(kept), note
+        return shown, note
 
     def _take(self, rows: IntArray) -> Confusion:
         names = tuple(self.names[row] for row in rows)
         groups = None if self.groups is None else tuple(self.groups[row] for row in rows)
-        return Confusion(self.matrix[np.ix_(rows, rows)], names, groups, self.group_names, self.images[rows])
+        return Confusion(self._dense(rows, rows), names, groups, self.group_names, self.images[rows])
+
+    def _dense(self, rows: IntArray, columns: IntArray | slice) -> IntArray:
+        """Some rows and columns of the matrix, as an array."""
+        block = self.matrix[rows][:, columns]
+        return np.asarray(block.toarray() if sparse.issparse(block) else block)
 
 
 def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
@@ -84,7 +105,7 @@ def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
         kind: ``"rates"``: percent of each class. ``"errors"``: counts of misclassified images, the diagonal hidden.
     """
     names, number = confusion.names, len(confusion.names)
-    counts = confusion.matrix
+    counts = confusion.dense
     images = confusion.images
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +38,12 @@ def class_strip(names: Sequence[str], counts: ClassCounts, attack: str, alpha: f
         text = f"{100 * tick:.0f}"
         marks.append(Label(_x(tick), AXIS + 27, text + ("\u00a0%" if tick == 1 else ""), "text-soft", 10.5, "middle"))
     crowded = int(counts.present.sum()) > MOST_TITLES
-    for label in np.flatnonzero(counts.present).tolist():
+    if crowded:  # a tick for each place, as dark as its classes' ticks together
+        places, many = np.unique(np.round(_x(accuracy[counts.present]), 1), return_counts=True)
+        for x, number in zip(places.tolist(), many.tolist(), strict=True):
+            marks.append(Line([(x, AXIS - 7), (x, AXIS + 7)], "tick", opacity=1 - 0.6**number))
+    for label in [worst] if crowded else np.flatnonzero(counts.present).tolist():
         value = float(accuracy[label])
-        if crowded and label != worst:
-            marks.append(Line([(_x(value), AXIS - 7), (_x(value), AXIS + 7)], "tick", opacity=0.4))
-            continue
         reading = wording.measured(value, float(low[label]), float(high[label]), int(counts.count[label]), alpha)
         line = Line([(_x(value), AXIS - 7), (_x(value), AXIS + 7)], "line-weak" if label == worst else "tick")
         marks.append(Group([line], f"{names[label]}: {reading}", (_x(value) - 3, AXIS - 9, 6, 18)))
@@ -58,7 +60,8 @@ def class_strip(names: Sequence[str], counts: ClassCounts, attack: str, alpha: f
     return drawing
 
 
-def _x(share: float) -> float:
+def _x(share: Any) -> Any:
+    """Where a share lies on the axis, in pixels; of a float or an array."""
     return MARGIN + share * (WIDTH - 2 * MARGIN - 12)
 
 

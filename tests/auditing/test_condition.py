@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.auditing.condition import MEASURES, Condition, met
+from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.errors import UserError
+from classwise.stats.bounds import MEASURES
 
 AUDIT = Audit(
     Outcomes.from_predictions(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing.condition import MEASURES
+from classwise.stats.bounds import MEASURES
 from classwise.auditing.result import Audit
 from classwise.cli import console
 from classwise.models import save_weights

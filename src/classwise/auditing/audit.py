@@ -90,7 +90,8 @@ def audit(
         resume: go on with the audit in ``out``, which must have the same settings.
         keep: ``"logits"``, ``"features"``, ``"images"``: tensors to keep of every image that is attacked.
         trace: numbers of images whose confidences are followed step by step.
-        max_time: seconds after which no further image is begun; what is missing is said and recorded.
+        max_time: seconds after which no further image is begun. The result is then incomplete: its tables have bounds in
+            place of estimates, and ``resume`` continues it.
         device: where to run; None: where the model is. A module is moved there.
         progress: who is told how it goes.
         name: what the audit is called.
@@ -140,9 +141,11 @@ def audit(
             return result
         outcomes = recorder.outcomes()
         if isinstance(ready.source, Stream):
-            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, data_hash=read[0]))
+            images = outcomes.meta.images if runner.images is None else runner.images
+            meta = dataclasses.replace(outcomes.meta, data_hash=read[0], images=images)
+            outcomes = Outcomes(outcomes.frame, meta)
         for label, count in outcomes.missing.items():
-            listener.say(f"{label}: {count} images are not judged, the time was up")
+            listener.say(f"{label}: {count} images are not judged, the time limit was reached")
         evidence = Evidence(
             outcomes,
             ready.plan.suite.attacks,
@@ -220,7 +223,7 @@ def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
-    for volatile in ("images", "notes", "model"):
+    for volatile in ("images", "sizes", "notes", "model"):
         del about[volatile]
     return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
 

@@ -12,27 +12,7 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.errors import IncompleteError, UserError, unknown
 from classwise.settings import number
-
-Measure = Callable[[Audit, str], float]
-
-
-def _column(name: str) -> Measure:
-    def measure(audit: Audit, attack: str) -> float:
-        return float(audit.summary[name][attack])
-
-    return measure
-
-
-MEASURES: Mapping[str, Measure] = {
-    **{name: _column(name) for name in ("overall", "macro", "worst", "worst20", "cv", "mcd", "nrr", "hmw")},
-    "overall.low": _column("low"),
-    "overall.high": _column("high"),
-    "worst.low": lambda audit, attack: audit.worst(attack).minimum.low,
-    "worst.high": lambda audit, attack: audit.worst(attack).minimum.high,
-    "worst.split": lambda audit, attack: audit.worst(attack).minimum.split,
-}
-"""What a condition may speak of: columns of `Audit.summary` (fractions; ``cv`` in fractions squared), and the ends of
-95 % intervals. Those of ``worst`` are of the minimum over the classes, whichever class it is."""
+from classwise.stats.bounds import MEASURES, Bounds
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -51,7 +31,7 @@ class Condition:
     """A comparison of a measured number with a limit.
 
     Attributes:
-        measure: a key of `MEASURES`.
+        measure: a key of `classwise.stats.bounds.MEASURES`.
         attack: one of `Audit.names`.
         comparison: ``<``, ``<=``, ``>`` or ``>=``.
         limit: the number on the right.
@@ -92,8 +72,10 @@ class Condition:
         name, dot, part = self.measure.partition(".")
         return f"{name}({self.attack}){dot}{part} {self.comparison} {self.limit!r}"
 
-    def value(self, audit: Audit) -> float:
-        """The measured number.
+    def bounds(self, audit: Audit) -> Bounds:
+        """The measured number as a lower and an upper bound, which are equal where no image is left to judge.
+
+        Of an incomplete audit they hold however the remaining images turn out; NaN where no bound is known.
 
         Raises:
             UserError: if the audit has no such attack, or the number does not exist.
@@ -109,21 +91,58 @@ class Condition:
             )
         if self.attack not in audit.names:
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
-        value = MEASURES[self.measure](audit, self.attack)
-        if math.isnan(value):
+        counts = audit.bounds(self.attack)
+        clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
+        found = MEASURES[self.measure](counts, clean, audit.alpha)
+        if math.isnan(found.low) and (counts.complete or clean is None):
             raise UserError(f"condition {str(self)!r}: {self.measure} is not defined for this audit")
-        return value
+        return found
+
+    def value(self, audit: Audit) -> float:
+        """The measured number.
+
+        Raises:
+            IncompleteError: if it depends on images that are not judged.
+            UserError: as `bounds` does.
+        """
+        low, high = self.bounds(audit)
+        if low != high:
+            raise self._undecided(audit)
+        return low
+
+    def decide(self, audit: Audit) -> bool | None:
+        """Whether the condition holds; None where that depends on images that are not judged.
+
+        Raises:
+            UserError: as `bounds` does.
+        """
+        low, high = self.bounds(audit)
+        compare = _COMPARISONS[self.comparison]
+        decided = not math.isnan(low) and compare(low, self.limit) == compare(high, self.limit)
+        return compare(low, self.limit) if decided else None
 
     def holds(self, audit: Audit) -> bool:
-        """Whether the audit meets the condition (so that a build that it should fail does fail)."""
-        return _COMPARISONS[self.comparison](self.value(audit), self.limit)
+        """Whether the audit meets the condition (so that a build that it should fail does fail).
+
+        Raises:
+            IncompleteError: if that depends on images that are not judged.
+            UserError: as `bounds` does.
+        """
+        decided = self.decide(audit)
+        if decided is None:
+            raise self._undecided(audit)
+        return decided
+
+    def _undecided(self, audit: Audit) -> IncompleteError:
+        return IncompleteError(f"condition {str(self)!r} is undecided: {audit.outcomes.gap}; continue it with --resume")
 
 
-def met(audit: Audit, conditions: Iterable[Condition | str]) -> dict[Condition, float]:
-    """The conditions that hold, each with the measured number.
+def met(audit: Audit, conditions: Iterable[Condition | str]) -> dict[Condition, Bounds]:
+    """The conditions that hold, each with the bounds of its number (equal for a complete audit).
 
     Raises:
-        UserError: as `Condition.parse` and `Condition.value` do.
+        IncompleteError: if whether a condition holds depends on images that are not judged.
+        UserError: as `Condition.parse` and `Condition.bounds` do.
     """
     read = [Condition.parse(each) if isinstance(each, str) else each for each in conditions]
-    return {condition: condition.value(audit) for condition in read if condition.holds(audit)}
+    return {condition: condition.bounds(audit) for condition in read if condition.holds(audit)}

@@ -93,7 +93,7 @@ def estimate(
         forward_seconds, both_seconds = clocks[kind]
         forwards, backwards = forwards + more, backwards + back
         seconds += (more - back) * forward_seconds + back * both_seconds
-    images = ready.meta.images
+    images = ready.meta.images or 0
     return Estimate(images, images * forwards, images * backwards, -(-images // batch) * seconds / 60)
 
 

@@ -30,7 +30,10 @@ class Meta:
         data: what the data are called.
         split: which split of them.
         data_hash: SHA-256 of pixels and labels.
-        images: how many images the data have; 0 if it is not known.
+        images: how many images the data have; 0: as many as the table; None: not known, of a stream that was not read
+            to its end.
+        sizes: how many images each class has (under ``"class"``), and each group of a grouping (under its name); without
+            an entry it is not known.
         model: what the model is called.
         model_hash: SHA-256 of its parameters and buffers.
         threat: such as ``"Linf:8/255"``.
@@ -54,7 +57,8 @@ class Meta:
     data: str = ""
     split: str = ""
     data_hash: str = ""
-    images: int = 0
+    images: int | None = 0
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     model: str = ""
     model_hash: str = ""
     threat: str | None = None
@@ -111,6 +115,6 @@ class Meta:
         for key in ("class_names", "not_applicable", "superclasses", "superclass_names", "notes"):
             if values.get(key) is not None:
                 values[key] = tuple(values[key])
-        for key in ("families", "groups"):
+        for key in ("families", "groups", "sizes"):
             values[key] = {name: tuple(members) for name, members in values.get(key, {}).items()}
         return Meta(**values)

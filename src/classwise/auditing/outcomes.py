@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from classwise.auditing import parts
 from classwise.auditing.meta import Meta
 from classwise.auditing.parts import COLUMNS
-from classwise.errors import UserError, unknown
+from classwise.errors import IncompleteError, UserError, unknown
+from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
 
@@ -29,6 +30,8 @@ CLEAN, ALL = "clean", "all"
 """The pass without an attack; and the AND over every attack, the clean pass included."""
 BEST, UNION = "best", "union"
 """What a family of attacks is summed up by: its strongest member, and the AND over its members."""
+UNKNOWN = -1
+"""The verdict on an image that is not judged; 1 is correct, 0 misclassified."""
 
 
 MOST_DENSE = 2_000
@@ -36,7 +39,7 @@ MOST_DENSE = 2_000
 
 
 class Judgement(NamedTuple):
-    """Which images stand; the same rows in each array.
+    """Which images are correctly classified; the same rows in each array.
 
     Attributes:
         image: (N,) the images' numbers, ascending.
@@ -107,13 +110,12 @@ class Outcomes:
 
     @cached_property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks that judged at least one image, in the order of the audit; ``clean`` among them."""
-        present = set(self.frame["attack"])
-        return tuple(label for label in self.meta.attacks if label in present)
+        """The attacks of the audit in their order, ``clean`` among them; also those that have not judged an image."""
+        return tuple(self.meta.attacks)
 
     @cached_property
     def families(self) -> dict[str, tuple[str, ...]]:
-        """Attacks that belong together, such as one at several temperatures: those members that judged images."""
+        """Attacks that belong together, such as one at several temperatures: those members that are in the table."""
         found = {
             name: tuple(label for label in members if label in self.attacks)
             for name, members in self.meta.families.items()
@@ -147,15 +149,57 @@ class Outcomes:
 
     @cached_property
     def missing(self) -> dict[str, int]:
-        """How many images each attack has not judged (an audit that was stopped); nothing where all is there."""
-        total = max(self.meta.images, len(self))
+        """How many images have no row under each attack (of an incomplete audit); only attacks that lack some."""
+        total = self._total
         judged = self.frame["attack"].value_counts()
         left = {label: total - int(judged.get(label, 0)) for label in self.meta.applicable}
         return {label: count for label, count in left.items() if count}
 
+    @property
+    def complete(self) -> bool:
+        """Whether every attack has a row of every image, and it is known how many images there are."""
+        return not self.missing and self.meta.images is not None
+
+    def require_complete(self) -> None:
+        """Refuse a table in which rows are missing.
+
+        Raises:
+            IncompleteError: if `complete` is false.
+        """
+        if not self.complete:
+            raise IncompleteError(f"{self.gap}; continue the audit with --resume")
+
+    @property
+    def gap(self) -> str:
+        """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
+        if self.complete:
+            return ""
+        images = "an unknown number of" if self.meta.images is None else f"{self._undecided:,} of {self._total:,}"
+        left = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
+        by_attack = f" (not judged: {left})" if left else ""
+        return f"the audit is incomplete: {images} images are not judged by every attack{by_attack}"
+
+    @property
+    def _total(self) -> int:
+        """How many images there are, as far as that is known."""
+        return max(self.meta.images or 0, len(self))
+
+    @property
+    def _undecided(self) -> int:
+        """How many images lack the row of some attack."""
+        rows = self.frame["index"].value_counts()
+        return self._total - int((rows == len(self.meta.attacks)).sum())
+
     def rows(self, attack: str) -> pd.DataFrame:
-        """The rows of one attack, by image; ``<family>-best`` stands for the family's strongest member."""
+        """The rows of one attack, by image; ``<family>-best`` is the family's strongest member.
+
+        Raises:
+            IncompleteError: if images have no row under the attack. `frame` has the rows that there are.
+            UserError: as `member` does.
+        """
         label = self.member(attack)
+        if label in self.missing or self.meta.images is None:
+            self.require_complete()
         return self.frame[self.frame["attack"] == label].reset_index(drop=True)
 
     def member(self, name: str) -> str:
@@ -177,35 +221,76 @@ class Outcomes:
         """The member of a family with the lowest overall accuracy; the first one at a tie.
 
         Raises:
+            IncompleteError: if a member has not judged every image.
             UserError: if there is no such family.
         """
         if family not in self.families:
             raise unknown("family of attacks", family, self.families)
         return min(self.families[family], key=lambda label: float(self.judged(label).correct.mean()))
 
-    def judged(self, name: str) -> Judgement:
-        """Which images stand against an attack, the best or the union of a family, or ``all``.
+    def verdicts(self, name: str) -> NDArray[np.int8]:
+        """(N,) what is known of each image, in the order of `index`: 1 correct, 0 misclassified, -1 not judged.
 
-        Against several attacks an image counts that every one of them has judged; it stands if it stood against each.
+        Against several attacks an image is correct if it is so against each, and misclassified if one of them
+        succeeded, whatever the others will find. A row that is missing is known where an early stop or a cascade does
+        not attack the image any more.
 
         Raises:
             UserError: for a name that is not in `names`.
         """
-        if name == ALL:
-            return self._together(self.attacks)
-        family = name.removesuffix(f"-{UNION}")
-        if name in self.names and family != name and family in self.families:
-            return self._together(self.families[family])
-        rows = self.rows(name)
-        return Judgement(*(rows[column].to_numpy() for column in ("index", "label", "correct")))
+        members = self._members(name)
+        found: NDArray[np.int8] = np.min(
+            [np.where(self._verdicts[label] < 0, 2, self._verdicts[label]) for label in members], 0
+        )
+        unknown_yet = np.any([self._verdicts[label] < 0 for label in members], 0) & (found > 0)
+        return np.where(unknown_yet, UNKNOWN, found).astype(np.int8)
+
+    def judged(self, name: str) -> Judgement:
+        """Which images are correctly classified under an attack, the best or the union of a family, or ``all``.
+
+        Raises:
+            IncompleteError: if images are not judged yet; see `bounds`.
+            UserError: for a name that is not in `names`.
+        """
+        verdicts = self.verdicts(name)
+        if (verdicts < 0).any() or len(self) < self._total or self.meta.images is None:
+            self.require_complete()
+        return Judgement(self.index, self.labels, verdicts > 0)
 
     def correct(self, name: str) -> BoolArray:
-        """(N,) which images stand: `judged` without the images' numbers."""
+        """(N,) which images are correctly classified: `judged` without the images' numbers."""
         return self.judged(name).correct
 
     def counts(self, name: str, group: str | None = None) -> ClassCounts:
-        """Images and right answers of each class, or of each group of a grouping."""
+        """Images and right answers of each class, or of each group of a grouping.
+
+        Raises:
+            IncompleteError: if images are not judged yet; see `bounds`.
+        """
         return self.counts_of(self.judged(name), group)
+
+    def bounds(self, name: str, group: str | None = None) -> BoundedCounts:
+        """Images of each class (or group), how many of them are judged, and how many of these are correct.
+
+        Of a family whose strongest member is not known yet, the counts include every member that may be it.
+
+        Raises:
+            UserError: for a name that is not in `names`, or a grouping that the table does not have.
+        """
+        family = name.removesuffix(f"-{BEST}")
+        if name in self.names and name not in self.attacks and family != name:
+            return _widest([self.bounds(member, group) for member in self._candidates(family)])
+        verdicts, grouping = self.verdicts(name), self.grouping(group)
+        groups = len(grouping.names)
+        seen, judged, correct = (
+            np.bincount(grouping.ids[mask], minlength=groups) for mask in (verdicts > -2, verdicts >= 0, verdicts > 0)
+        )
+        if self.meta.images is None:
+            return BoundedCounts(seen, judged, correct, float("inf"))
+        sizes = self._sizes(group)
+        if sizes is None or len(sizes) != groups or sizes.sum() != self._total or (sizes < seen).any():
+            return BoundedCounts(seen, judged, correct, float(self._total - len(self)))
+        return BoundedCounts(sizes, judged, correct)
 
     def counts_of(self, judgement: Judgement, group: str | None = None) -> ClassCounts:
         """The same of some images only."""
@@ -279,8 +364,11 @@ class Outcomes:
         """The attacks of both tables on the same images of one model; the clean rows are this table's.
 
         Raises:
+            IncompleteError: if rows are missing in one of them.
             UserError: if the images, labels, class names or models differ, or an attack is in both.
         """
+        self.require_complete()
+        other.require_complete()
         for what in ("class_names", "model_hash", "data_hash"):
             mine, theirs = getattr(self.meta, what), getattr(other.meta, what)
             if mine and theirs and mine != theirs:
@@ -376,13 +464,55 @@ class Outcomes:
         """A row for each image: its label and its groups, by number."""
         return self.frame.drop_duplicates("index").set_index("index").sort_index()
 
-    def _together(self, attacks: Sequence[str]) -> Judgement:
-        chosen = self.frame[self.frame["attack"].isin(attacks)]
-        table = chosen.groupby("index").agg(label=("label", "first"), correct=("correct", "all"), n=("attack", "size"))
-        table = table[table["n"] == len(attacks)]
-        return Judgement(
-            table.index.to_numpy(dtype=np.int64), table["label"].to_numpy(np.int64), table["correct"].to_numpy(np.bool_)
-        )
+    @cached_property
+    def _verdicts(self) -> dict[str, NDArray[np.int8]]:
+        """`verdicts` of each attack."""
+        order = {label: place for place, label in enumerate(self.attacks)}
+        table = np.full((len(order), len(self)), UNKNOWN, dtype=np.int8)
+        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
+        table[places, np.searchsorted(self.index, self.frame["index"])] = self.frame["correct"]
+        fatal = [self.meta.stop == "broken" if label == CLEAN else self.meta.cascade for label in order]
+        over = np.zeros(len(self), dtype=np.bool_)  # images that later attacks do not see
+        for row, ends in zip(table, fatal, strict=True):
+            row[over & (row < 0)] = 0
+            over |= (row == 0) & ends
+        return dict(zip(order, table, strict=True))
+
+    def _members(self, name: str) -> tuple[str, ...]:
+        """The attacks whose verdicts make up that of a name."""
+        if name == ALL:
+            return self.attacks
+        family = name.removesuffix(f"-{UNION}")
+        if name in self.names and family != name and family in self.families:
+            return self.families[family]
+        return (self.member(name),)
+
+    def _candidates(self, family: str) -> list[str]:
+        """The members of a family that may turn out to be its strongest."""
+        members = self.families[family]
+        found = {label: self.bounds(label) for label in members}
+        if all(counts.complete for counts in found.values()):
+            return [self.best(family)]
+        least = min(overall(counts).high for counts in found.values())
+        return [label for label, counts in found.items() if overall(counts).low <= least]
+
+    def _sizes(self, group: str | None) -> IntArray | None:
+        """How many images each class or group has; None where that is not known."""
+        if group != "superclass":
+            sizes = self.meta.sizes.get(group or "class")
+            return None if sizes is None else np.asarray(sizes, dtype=np.int64)
+        classes = self._sizes("class")
+        if classes is None or self.meta.superclasses is None or len(classes) != len(self.meta.superclasses):
+            return None
+        sums = np.bincount(self.meta.superclasses, weights=classes, minlength=len(self.meta.superclass_names))
+        return np.rint(sums).astype(np.int64)
+
+
+def _widest(found: Sequence[BoundedCounts]) -> BoundedCounts:
+    """Counts that include every completion of each of some counts of the same images."""
+    correct = np.min([counts.correct for counts in found], axis=0)
+    most = np.max([counts.high.correct for counts in found], axis=0)
+    return BoundedCounts(found[0].count, found[0].count - most + correct, correct, found[0].unplaced)
 
 
 def _of_confidences(

@@ -153,7 +153,8 @@ def prepare(
         data=source.name,
         split=source.split,
         data_hash=source.fingerprint(),
-        images=len(source) if isinstance(source, Images) else source.expected or 0,
+        images=len(source) if isinstance(source, Images) else source.expected,
+        sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
         model=name_of(model),
         # Its own parameters: the wrapper that picks the logits would put a prefix before their names.
         model_hash=fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier),
@@ -169,6 +170,13 @@ def prepare(
     untrained = getattr(classifier, "fresh", None) == meta.model_hash
     plan = dataclasses.replace(plan, suite=applicable)
     return Prepared(classifier, plan, meta, renamed, source, was_training, untrained, no_gradient)
+
+
+def _sizes(images: Images, classes: int) -> dict[str, tuple[int, ...]]:
+    """How many of the images each class has, and each group of their columns."""
+    ids = {"class": (images.y, classes)}
+    ids |= {name: (column.ids, len(column.names)) for name, column in images.columns.items()}
+    return {name: tuple(torch.bincount(each.cpu(), minlength=size).tolist()) for name, (each, size) in ids.items()}
 
 
 def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:

@@ -244,7 +244,7 @@ class _Track:
     def first_pass(self) -> _Counts:
         """The clean pass and the first attack on all images; the survivors are held."""
         label, _ = self.attacks[0]
-        self.progress.begin(f"{CLEAN}, {label}", self.ready.meta.images)
+        self.progress.begin(f"{CLEAN}, {label}", self.ready.meta.images or 0)
         for piece in self.ready.pieces:
             places = self.ledger.add(piece)
             for rows in torch.split(torch.arange(len(piece)), self.plan.batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from classwise.auditing.keeping import Kept
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.errors import UserError
 from classwise.stats import metrics
+from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst import Minimum, minimum, possibly_worst
@@ -30,7 +32,8 @@ SCHEMA_VERSION = 1
 ABOUT = "audit.json"
 """The file that makes a folder an audit's."""
 TRACE = "trace.parquet"
-WORST_SHARE = 0.2
+LOWER, UPPER = "lower_bound", "upper_bound"
+"""The ends of the columns of an incomplete audit's tables: what holds however the images not judged turn out."""
 
 
 class Caution(NamedTuple):
@@ -126,12 +129,27 @@ class Audit:
         """Images and right answers of each class under an attack.
 
         Raises:
+            IncompleteError: if images are not judged yet under the attack; `bounds` has what is known.
             UserError: for an attack that is not in `names`.
         """
-        return self._counts[name] if name in self._counts else self.outcomes.counts(name, self.group)
+        if self.complete and name in self._counts:
+            return self._counts[name]
+        return self.outcomes.counts(name, self.group)
+
+    def bounds(self, name: str = ALL) -> BoundedCounts:
+        """Images of each class, how many are judged under an attack, and how many of these are correct.
+
+        Raises:
+            UserError: for an attack that is not in `names`.
+        """
+        return self.outcomes.bounds(name, self.group)
 
     def intervals(self, name: str = ALL, *, simultaneous: bool = False) -> Interval:
-        """95 % intervals of the class accuracies (C,) under an attack, for new images of the same classes."""
+        """95 % intervals of the class accuracies (C,) under an attack, for new images of the same classes.
+
+        Raises:
+            IncompleteError: as `counts` does.
+        """
         return class_intervals(self.counts(name), self.alpha, simultaneous=simultaneous)
 
     @cached_property
@@ -140,13 +158,28 @@ class Audit:
 
         Columns: ``n``, the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 % interval of
         the last one, ``all``.
+
+        Of an incomplete audit there are no estimates: ``n``, and for each of `names` ``<name>_judged`` (images),
+        ``<name>_lower_bound`` (if every image that is not judged is misclassified) and ``<name>_upper_bound`` (if every
+        one is correct).
         """
+        if not self.complete:
+            return self._bounds_table()
         low, high = self.intervals(ALL)
         columns = {name: counts.accuracy for name, counts in self._counts.items()}
         index = pd.Index(self.group_names, name=self.group or "class")
         count = np.max([counts.count for counts in self._counts.values()], axis=0)
         frame = pd.DataFrame({"n": count, **columns, "low": low, "high": high}, index=index)
         return frame[frame["n"] > 0]
+
+    def _bounds_table(self) -> pd.DataFrame:
+        found = {name: self.bounds(name) for name in self.names}
+        columns: dict[str, Any] = {"n": next(iter(found.values())).count}
+        for name, counts in found.items():
+            low, high = counts.accuracy
+            columns |= {f"{name}_judged": counts.judged, f"{name}_{LOWER}": low, f"{name}_{UPPER}": high}
+        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
+        return frame if any(counts.unplaced for counts in found.values()) else frame[frame["n"] > 0]
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -155,10 +188,27 @@ class Audit:
         Columns: ``n``; ``overall`` over images with ``low`` and ``high`` (Wilson), ``macro`` over classes; ``worst``
         (accuracy) and ``worst_class`` (name); ``worst20`` (mean of the lowest fifth of the classes); ``cv`` (variance
         over classes, fraction squared); ``mcd``; ``nrr`` (with the clean accuracy; NaN if that is not known); ``hmw``.
+
+        Of an incomplete audit there are no estimates, no worst class and no intervals: ``n``, ``judged`` (images), and
+        for each measure ``<measure>_lower_bound`` and ``<measure>_upper_bound`` (`classwise.stats.bounds`).
         """
+        if not self.complete:
+            return self._bounds_summary()
         clean = self._counts.get(CLEAN)
         rows = [self._summary_row(counts, clean) for counts in self._counts.values()]
         return pd.DataFrame(rows, index=pd.Index(list(self._counts), name="attack"))
+
+    def _bounds_summary(self) -> pd.DataFrame:
+        clean = self.bounds(CLEAN) if CLEAN in self.names else None
+        rows = []
+        for name in self.names:
+            counts = self.bounds(name)
+            row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
+            for measure in (measure for measure in MEASURES if "." not in measure):
+                low, high = MEASURES[measure](counts, clean, self.alpha)
+                row |= {f"{measure}_{LOWER}": low, f"{measure}_{UPPER}": high}
+            rows.append(row)
+        return pd.DataFrame(rows, index=pd.Index(self.names, name="attack"))
 
     def _summary_row(self, counts: ClassCounts, clean: ClassCounts | None) -> dict[str, Any]:
         total, correct = int(counts.count.sum()), int(counts.correct.sum())
@@ -184,6 +234,7 @@ class Audit:
         """The weakest class under an attack, and how sure that is.
 
         Raises:
+            IncompleteError: if images are not judged yet under the attack: any class may turn out to be the weakest.
             UserError: for an attack that is not in `names`.
         """
         counts = self.counts(name)
@@ -234,7 +285,7 @@ class Audit:
     @property
     def complete(self) -> bool:
         """Whether every attack has judged every image."""
-        return not self.outcomes.missing
+        return self.outcomes.complete
 
     def save(self, path: str | Path) -> Path:
         """Write the audit into a folder; into ``audits/<name>`` of it if it is a run's.
@@ -279,6 +330,10 @@ class Audit:
         folder = _found(Path(path))
         outcomes = Outcomes.load(folder)
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
+        # Of a stream the parts do not know how many images it gave, nor which: they were written while it was read.
+        images, data_hash = about.get("images"), about.get("data_hash")
+        if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
+            outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, images=images, data_hash=data_hash))
         return Audit(
             outcomes=outcomes,
             warnings=tuple(Caution(*warning) for warning in about.get("warnings", ())),
@@ -306,6 +361,8 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         "alpha": audit.alpha,
         "complete": audit.complete,
         "missing": audit.outcomes.missing,
+        "images": audit.outcomes.meta.images,
+        "data_hash": audit.outcomes.meta.data_hash,
         "warnings": [[*warning] for warning in audit.warnings],
         "environment": dict(audit.environment),
         **more,

@@ -63,6 +63,7 @@ class Runner:
         sample: these images, classes in turn.
         sample_radius: their radii, where images differ in it.
         traces: what was traced, a frame for each attack.
+        images: how many images there were, over all processes; None before all of them were read.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Runner:
         self.traces: list[pd.DataFrame] = []
         self.sample: Batch | None = None
         self.sample_radius: Tensor | None = None
+        self.images: int | None = None
         self._examples: set[int] = set()
         self._examples_taken = pd.Series(dtype=np.int64)
 
@@ -97,7 +99,9 @@ class Runner:
 
     def run(self, pieces: Iterable[Images]) -> None:
         """Judge every image by every attack, as far as the time goes."""
+        images = 0
         for piece in pieces:
+            images += len(piece)
             order = balanced_order(piece.y.cpu())
             if self.sample is None:
                 rows = order[: self.sample_size]
@@ -110,6 +114,8 @@ class Runner:
             self._trace(piece)
             if self.late:
                 break
+        else:
+            self.images = images
         self.recorder.flush()
 
     def _clean(self, piece: Images, order: Tensor) -> None:

@@ -150,8 +150,8 @@ class Evidence:
     def standing(self) -> Tensor:
         """(N,) which images of the probe's sample stood against the whole suite."""
         assert self.probe is not None
-        judged = self.outcomes.judged(ALL)
-        return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(judged.image[judged.correct]))
+        robust = self.outcomes.index[self.outcomes.verdicts(ALL) > 0]
+        return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(robust))
 
     @cached_property
     def black_box(self) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def single_step(evidence: Evidence) -> Found | None:
     if len(short) == len(evidence.attacks):
         return None
     long = tuple(label for label in evidence.attacks if label not in short and label not in evidence.black_box)
-    if short and long and {*short, *long} <= {*evidence.outcomes.attacks}:
+    if short and long and {*short, *long} <= {*evidence.outcomes.frame["attack"]}:
         found = stronger(evidence.outcomes, short, long)
         if found.label is not None or found.extra > STRONGER_SHARE * found.images:
             where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
@@ -125,9 +125,9 @@ def not_converged(evidence: Evidence) -> Found | None:
     if outcomes.meta.stop != "broken":
         return None
     for label, attack in evidence.attacks.items():
-        if attack.length < 4 or label not in outcomes.attacks:
+        if attack.length < 4:
             continue
-        rows = outcomes.rows(label)
+        rows = outcomes.frame[outcomes.frame["attack"] == label]
         rows = rows[rows["backwards"].fillna(0) > 0]
         if not len(rows):
             continue

@@ -1,0 +1,260 @@
+"""Bounds of measures over every completion of counts of which some images are not yet judged.
+
+An image that is not judged may turn out correct or misclassified. A measure of incomplete counts has no value; it has a
+lower and an upper bound that hold however the remaining images turn out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from classwise.stats import metrics
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray
+from classwise.stats.intervals import class_intervals, sidak, wilson
+from classwise.stats.worst import minimum
+
+SLACK = 1e-12
+"""Bounds that are found by iteration are widened by this much, so that rounding never makes them too narrow."""
+MOST_VARIANCE = 0.25
+"""The largest variance of numbers in [0, 1]."""
+WORST_SHARE = 0.2
+"""The share of the classes that ``worst20`` is a mean of."""
+
+
+class Bounds(NamedTuple):
+    """The smallest and the largest value that a number can take; both are NaN where no bound is known."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedCounts:
+    """Images of each class, how many of them are judged, and how many of these are correct.
+
+    Attributes:
+        count: (C,) int64, the images known to be of each class.
+        judged: (C,) int64, at most ``count``.
+        correct: (C,) int64, at most ``judged``.
+        unplaced: images that are not judged and whose class is not known; infinity where their number is not known.
+    """
+
+    count: IntArray
+    judged: IntArray
+    correct: IntArray
+    unplaced: float = 0.0
+
+    @property
+    def unjudged(self) -> float:
+        """How many images are not judged, over all classes."""
+        return float((self.count - self.judged).sum()) + self.unplaced
+
+    @property
+    def complete(self) -> bool:
+        """Whether every image is judged."""
+        return not self.unjudged
+
+    @property
+    def total(self) -> float:
+        """How many images there are, over all classes; infinity where that is not known."""
+        return float(self.count.sum()) + self.unplaced
+
+    @property
+    def low(self) -> ClassCounts:
+        """The counts if every image that is not judged is misclassified; without the unplaced images."""
+        return ClassCounts(self.count, self.correct)
+
+    @property
+    def high(self) -> ClassCounts:
+        """The counts if every image that is not judged is correct; without the unplaced images."""
+        return ClassCounts(self.count, self.count - self.judged + self.correct)
+
+    @property
+    def accuracy(self) -> tuple[FloatArray, FloatArray]:
+        """The lower and the upper bound (C,) of each class's accuracy; NaN for a class that surely has no image.
+
+        Any class may have all of the unplaced images, or none.
+        """
+        if not self.unplaced:
+            return self.low.accuracy, self.high.accuracy
+        if math.isinf(self.unplaced):
+            return np.zeros(len(self.count)), np.ones(len(self.count))
+        size = self.count + self.unplaced
+        return self.correct / size, (self.high.correct + self.unplaced) / size
+
+
+Measure = Callable[[BoundedCounts, BoundedCounts | None, float], Bounds]
+"""From counts under an attack, counts of the clean pass (None: there was none) and alpha to bounds."""
+
+
+def overall(counts: BoundedCounts) -> Bounds:
+    """Bounds of the accuracy over all images; each is attained."""
+    if math.isinf(counts.unplaced):
+        return Bounds(0.0, 1.0)
+    if not counts.unplaced:
+        return Bounds(metrics.overall_micro(counts.low), metrics.overall_micro(counts.high))
+    correct = int(counts.correct.sum())
+    return Bounds(correct / counts.total, (correct + counts.unjudged) / counts.total)
+
+
+def variance(counts: BoundedCounts) -> Bounds:
+    """Bounds of the variance of the class accuracies.
+
+    They hold for every completion and are not always attained. The lower one is the least variance of real numbers
+    between the bounds of the classes. The upper one is min_t mean_c max((l_c - t)^2, (u_c - t)^2): the mean square
+    about any t is at least the variance.
+    """
+    if counts.unplaced:
+        return Bounds(0.0, MOST_VARIANCE)
+    low, high = (values[counts.count > 0] for values in counts.accuracy)
+    if np.array_equal(low, high):
+        value = metrics.class_variance(low)
+        return Bounds(value, value)
+
+    def nearest(t: float) -> FloatArray:
+        return np.clip(t, low, high)
+
+    def farthest(t: float) -> FloatArray:
+        return np.where(np.abs(high - t) > np.abs(low - t), high, low)
+
+    found = [float(((point(t) - t) ** 2).mean()) for point in (nearest, farthest) for t in (_balance(point),)]
+    return Bounds(max(found[0] - SLACK, 0.0), found[1] + SLACK)
+
+
+def _balance(point: Callable[[float], FloatArray]) -> float:
+    """The t in [0, 1] at which t - mean(point(t)), which increases with t, changes its sign."""
+    left, right = 0.0, 1.0
+    for _ in range(60):
+        middle = (left + right) / 2
+        left, right = (left, middle) if middle > point(middle).mean() else (middle, right)
+    return (left + right) / 2
+
+
+def discrepancy(counts: BoundedCounts) -> Bounds:
+    """Bounds of the highest minus the lowest class accuracy.
+
+    The upper one is attained where every image has its class; the lower one is not always.
+    """
+    low, high = counts.accuracy
+    certain = counts.count > 0
+    least = float(max(low[certain].max() - high[certain].min(), 0.0)) if certain.any() else 0.0
+    known = ~np.isnan(low)
+    low, high = low[known], high[known]
+    if len(low) < 2:
+        return Bounds(0.0, 0.0)
+    top, bottom = int(high.argmax()), int(low.argmin())
+    if top != bottom:
+        return Bounds(least, max(float(high[top] - low[bottom]), 0.0))
+    second_high, second_low = np.delete(high, top).max(), np.delete(low, bottom).min()
+    return Bounds(least, max(float(second_high - low[bottom]), float(high[top] - second_low), 0.0))
+
+
+def _overall(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return overall(counts)
+
+
+def _macro(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return Bounds(*(metrics.overall_macro(ends) for ends in counts.accuracy))
+
+
+def _worst(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return Bounds(*(metrics.worst_class(ends).accuracy for ends in counts.accuracy))
+
+
+def _worst20(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return Bounds(*(metrics.worst_share(ends, WORST_SHARE) for ends in counts.accuracy))
+
+
+def _cv(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return variance(counts)
+
+
+def _mcd(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del clean, alpha
+    return discrepancy(counts)
+
+
+def _nrr(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    del alpha
+    if clean is None:
+        return Bounds(math.nan, math.nan)
+    return Bounds(*(metrics.nrr(*ends) for ends in zip(overall(clean), overall(counts), strict=True)))
+
+
+def _hmw(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    worst = _worst(counts, clean, alpha)
+    return Bounds(*(metrics.hmw(*ends) for ends in zip(overall(counts), worst, strict=True)))
+
+
+def _overall_end(end: int) -> Measure:
+    """The lower (0) or upper (1) end of the interval of the overall accuracy."""
+
+    def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+        del clean
+        if math.isinf(counts.unplaced):
+            return Bounds(0.0, 1.0)
+        correct = int(counts.correct.sum())
+        ends = [wilson(right, counts.total, alpha)[end] for right in (correct, correct + counts.unjudged)]
+        return Bounds(*map(float, ends))
+
+    return measure
+
+
+def _worst_end(end: int) -> Measure:
+    """The lower (0) or upper (1) end of the simultaneous interval of the lowest class accuracy.
+
+    Classes with few errors get another interval than the rest, so an end need not grow with the correct answers: every
+    number of correct answers of every class is tried. Both bounds are attained.
+    """
+
+    def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+        del clean
+        if counts.unplaced:
+            return Bounds(0.0, 1.0)
+        present = np.flatnonzero(counts.count)
+        left = (counts.count - counts.judged)[present]
+        start = np.concatenate([[0], np.cumsum(left + 1)[:-1]])
+        which = np.repeat(present, left + 1)
+        tried = counts.correct[which] + np.arange(len(which)) - np.repeat(start, left + 1)
+        level = sidak(alpha, len(present))
+        ends = class_intervals(ClassCounts(counts.count[which], tried), level)[end]
+        lowest, highest = np.minimum.reduceat(ends, start), np.maximum.reduceat(ends, start)
+        return Bounds(float(lowest.min()), float(highest.min()))
+
+    return measure
+
+
+def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
+    """The split estimate, which depends on random halves: no bound is known before every image is judged."""
+    del clean
+    value = minimum(counts.low, alpha).split if counts.complete else math.nan
+    return Bounds(value, value)
+
+
+MEASURES: dict[str, Measure] = {
+    "overall": _overall,
+    "macro": _macro,
+    "worst": _worst,
+    "worst20": _worst20,
+    "cv": _cv,
+    "mcd": _mcd,
+    "nrr": _nrr,
+    "hmw": _hmw,
+    "overall.low": _overall_end(0),
+    "overall.high": _overall_end(1),
+    "worst.low": _worst_end(0),
+    "worst.high": _worst_end(1),
+    "worst.split": _split,
+}
+"""What has bounds: the measures of a summary (fractions; ``cv`` in fractions squared), and the ends of 95 % intervals.
+Those of ``worst`` are of the minimum over the classes, whichever class it is."""

@@ -1,0 +1,117 @@
+"""Bounds of measures of incomplete counts, against every completion."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classwise.stats import metrics
+from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals, wilson
+
+TIGHT = ("overall", "macro", "worst", "worst20", "nrr", "hmw", "overall.low", "overall.high", "worst.low", "worst.high")
+"""The measures whose bounds are attained where every image has its class (nrr: with complete clean counts)."""
+
+
+def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
+    """The measure of complete counts, computed without bounds."""
+    accuracy, total = counts.accuracy, metrics.overall_micro(counts)
+    found = {
+        "overall": lambda: total,
+        "macro": lambda: metrics.overall_macro(accuracy),
+        "worst": lambda: metrics.worst_class(accuracy).accuracy,
+        "worst20": lambda: metrics.worst_share(accuracy, 0.2),
+        "cv": lambda: metrics.class_variance(accuracy),
+        "mcd": lambda: metrics.max_class_discrepancy(accuracy),
+        "nrr": lambda: metrics.nrr(metrics.overall_micro(clean), total),
+        "hmw": lambda: metrics.hmw(total, metrics.worst_class(accuracy).accuracy),
+        "overall.low": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).low),
+        "overall.high": lambda: float(wilson(counts.correct.sum(), counts.count.sum()).high),
+        "worst.low": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).low)),
+        "worst.high": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).high)),
+    }
+    return found[measure]()
+
+
+@st.composite
+def bounded(draw: st.DrawFn) -> BoundedCounts:
+    """Counts of up to three classes with at most a few images that are not judged."""
+    rows = draw(
+        st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=3).filter(
+            lambda rows: any(a + b + c for a, b, c in rows)
+        )
+    )
+    correct, wrong, unjudged = np.array(rows, dtype=np.int64).T
+    return BoundedCounts(correct + wrong + unjudged, correct + wrong, correct)
+
+
+def completions(counts: BoundedCounts) -> list[ClassCounts]:
+    """Every way in which the images that are not judged can turn out, by their number in each class."""
+    left = (counts.count - counts.judged).tolist()
+    ways = itertools.product(*(range(more + 1) for more in left))
+    return [ClassCounts(counts.count, counts.correct + np.array(way)) for way in ways]
+
+
+def with_unplaced(counts: BoundedCounts) -> list[ClassCounts]:
+    """The same where images that are not judged may be of any class."""
+    classes, found = len(counts.count), []
+    for where in itertools.combinations_with_replacement(range(classes), int(counts.unplaced)):
+        more = np.bincount(np.array(where, dtype=np.int64), minlength=classes)
+        found += completions(BoundedCounts(counts.count + more, counts.judged, counts.correct))
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(bounded())
+def test_bounds_hold_for_every_completion_and_are_attained(counts: BoundedCounts) -> None:
+    every, clean = completions(counts), ClassCounts(counts.count, counts.count)
+    known = BoundedCounts(counts.count, counts.count, counts.count)
+    for name, measure in MEASURES.items():
+        if name == "worst.split":  # it has no bound, and a value only where all is judged
+            assert math.isnan(measure(counts, known, 0.05).low) or len(every) == 1
+            continue
+        low, high = measure(counts, known, 0.05)
+        found = [value(name, each, clean) for each in every]
+        assert low <= min(found), name
+        assert max(found) <= high, name
+        if name in TIGHT:
+            assert (low, high) == pytest.approx((min(found), max(found)), abs=1e-12), name
+        if name == "mcd":
+            assert high == pytest.approx(max(found), abs=1e-12)
+        if len(every) == 1:
+            assert low == high == found[0], name
+
+
+@settings(max_examples=10, deadline=None)
+@given(bounded(), st.integers(1, 2))
+def test_bounds_hold_wherever_images_without_a_class_belong(counts: BoundedCounts, unplaced: int) -> None:
+    counts = BoundedCounts(counts.count, counts.judged, counts.correct, float(unplaced))
+    for name, measure in MEASURES.items():
+        if name in ("nrr", "worst.split"):
+            continue
+        low, high = measure(counts, counts, 0.05)
+        for each in with_unplaced(counts):
+            assert low <= value(name, each, each) + 1e-15, name
+            assert value(name, each, each) <= high + 1e-15, name
+
+
+def test_an_unknown_number_of_images_leaves_everything_open() -> None:
+    counts = BoundedCounts(*(np.array(each) for each in ([5, 5], [5, 5], [5, 0])), unplaced=math.inf)
+    for name in ("overall", "worst", "worst20", "macro", "mcd", "hmw", "overall.low", "worst.high"):
+        assert MEASURES[name](counts, None, 0.05) == (0.0, 1.0), name
+
+
+def test_variance_bounds_are_near_the_truth() -> None:
+    """Two classes that are known and one that is open: the variance is least and largest at an end or between."""
+    counts = BoundedCounts(*(np.array(each) for each in ([100] * 3, [100, 100, 0], [20, 40, 0])))
+    found = [metrics.class_variance(each.accuracy) for each in completions(counts)]
+    low, high = cast("Bounds", MEASURES["cv"](counts, None, 0.05))
+    assert low == pytest.approx(min(found), abs=1e-6)
+    assert max(found) <= high <= 1.5 * max(found)

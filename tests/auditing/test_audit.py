@@ -275,12 +275,19 @@ def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch
     missing = stopped.outcomes.missing
     assert missing["pgd-margin"] == 90
     assert 0 < missing["pgd"] < 90
-    assert stopped.outcomes.attacks == ("clean", "pgd")
+    assert stopped.outcomes.attacks == ("clean", "pgd", "pgd-margin")
     assert not stopped.complete
     assert "incomplete" in {warning.name for warning in stopped.warnings}
     assert any("pgd-margin: 90 images are not judged" in line for line in lines.said)
     # Images that were begun are finished, and classes have had their turn alike.
-    assert stopped.counts("pgd").count.max() - stopped.counts("pgd").count.min() <= 1
+    judged = stopped.bounds("pgd").judged
+    assert judged.max() - judged.min() <= 1
+    for name in stopped.names:
+        counts = whole.counts(name)
+        low, high = stopped.bounds(name).low.correct, stopped.bounds(name).high.correct
+        assert (stopped.bounds(name).count == counts.count).all()
+        assert (low <= counts.correct).all()
+        assert (counts.correct <= high).all()
     monkeypatch.undo()
     resumed = run(out=tmp_path / "a", resume=True)
     pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)

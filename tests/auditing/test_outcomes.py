@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import SCHEMA_VERSION
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.parts import COLUMNS
-from classwise.errors import UserError
+from classwise.errors import IncompleteError, UserError
 from classwise.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
@@ -190,8 +190,12 @@ def test_an_image_may_be_there_once(table: Outcomes) -> None:
 def test_what_is_missing_is_told(table: Outcomes) -> None:
     part = Outcomes(table.frame[(table.frame["attack"] != "b") | (table.frame["index"] < 2)], table.meta)
     assert part.missing == {"b": 4}
-    assert part.judged("all").image.tolist() == [0, 1]
-    assert Outcomes(table.frame[table.frame["attack"] != "b"], table.meta).attacks == ("clean", "a")
+    assert part.correct("a").tolist() == table.correct("a").tolist()
+    # Images 3 and 5 are misclassified under an attack that did judge them.
+    assert part.verdicts("all").tolist() == [0, 0, -1, 0, -1, 0]
+    for ask in (part.judged, part.counts, part.rows):
+        with pytest.raises(IncompleteError, match=r"4 of 6 images are not judged by every attack \(not judged: b 4\)"):
+            ask("b")
 
 
 @settings(max_examples=25)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.stats.bounds import MEASURES
 from classwise.auditing.result import Audit
 from classwise.cli import console
 from classwise.models import save_weights
+from classwise.stats.bounds import MEASURES
 
 from .conftest import QUICK, Classwise
 
@@ -108,8 +109,14 @@ def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, monkey
     monkeypatch.setattr(console.Lines, "begin", begin)
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     said = classwise(*words, "--max-time=59")
-    assert said.status == 0, said.err
+    assert said.status == 3
+    assert re.fullmatch(
+        r"classwise: the audit is incomplete: (\d+) of 50 images are not judged by every attack "
+        r"\(not judged: fgsm \1\); repeat the command with --resume to continue",
+        said.err.splitlines()[-1],
+    )
     assert "warning (incomplete)" in said.out
+    assert "worst class:" not in said.out
     assert not Audit.load(tmp_path / "a").complete
     monkeypatch.undo()
     assert classwise(*words, "--resume").status == 0

@@ -104,7 +104,8 @@ def test_an_unfinished_audit_says_so(make_audit: MakeAudit, tmp_path: Path) -> N
     whole = make_audit().outcomes
     frame = whole.frame[~((whole.frame["attack"] == "cw") & (whole.frame["index"] >= 300))]
     text = visible(page(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
-    assert "not complete: cw has not judged 100 images" in text
+    assert "Incomplete: 100 of 400 images are not judged by every attack" in text
+    assert "weakest class" not in text
 
 
 def test_clean_predictions_alone_make_a_page(tmp_path: Path) -> None:

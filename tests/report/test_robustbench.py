@@ -98,7 +98,7 @@ def other_suite() -> dict[str, Any]:
         ({"attacks": other_suite}, {}, "autoattack_acc means AutoAttack's standard version"),
         ({"stop": "never"}, {}, "run it with stop=broken"),
         ({"split": "train"}, {}, "this audit is of the training split"),
-        ({"images": 900}, {}, "the audit is not complete"),
+        ({"images": 900}, {}, "the audit is incomplete"),
         ({"data": "photos"}, {}, "no data set 'photos'"),
         ({}, {"clean_acc": "99"}, "clean_acc is measured"),
         ({}, {"venu": "ICML"}, "did you mean 'venue'"),

@@ -64,6 +64,7 @@ def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: fl
         UserError: if no features were kept.
     """
     outcomes = audit.outcomes
+    audit.outcomes.require_complete()
     index, clean = audit.kept.get("features", CLEAN)
     numbers, attacked = audit.kept.get("features", attack)
     shared, rows, twins = np.intersect1d(index, numbers, return_indices=True)

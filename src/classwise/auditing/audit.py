@@ -90,8 +90,8 @@ def audit(
         resume: go on with the audit in ``out``, which must have the same settings.
         keep: ``"logits"``, ``"features"``, ``"images"``: tensors to keep of every image that is attacked.
         trace: numbers of images whose confidences are followed step by step.
-        max_time: seconds after which no further image is begun. The result is then incomplete: its tables have bounds in
-            place of estimates, and ``resume`` continues it.
+        max_time: seconds after which no further image is begun. If images are left, the result is incomplete: its
+            tables have bounds in place of estimates, and ``resume`` continues it.
         device: where to run; None: where the model is. A module is moved there.
         progress: who is told how it goes.
         name: what the audit is called.

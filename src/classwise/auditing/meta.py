@@ -32,8 +32,8 @@ class Meta:
         data_hash: SHA-256 of pixels and labels.
         images: how many images the data have; 0: as many as the table; None: not known, of a stream that was not read
             to its end.
-        sizes: how many images each class has (under ``"class"``), and each group of a grouping (under its name); without
-            an entry it is not known.
+        sizes: how many images each class has (under ``"class"``), and each group of a grouping (under its name); where
+            there is no entry, it is not known.
         model: what the model is called.
         model_hash: SHA-256 of its parameters and buffers.
         threat: such as ``"Linf:8/255"``.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
+from classwise.cli.exit_status import ExitStatus
 from classwise.cli.options import (
     DataOptions,
     Device,
@@ -23,7 +24,7 @@ from classwise.cli.options import (
 )
 from classwise.cli.racing import asked, find_worst, refuse_with_worst
 from classwise.cli.showing import audit_facts, show_audit, show_curve
-from classwise.errors import UserError, unknown
+from classwise.errors import IncompleteError, UserError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from classwise.data.images import Images
     from classwise.threat import Norm, Threat
     from classwise.training.folder import Run
-
-FAILED = 1
-"""The exit status if a ``--fail-if`` condition holds."""
 
 
 def audit(
@@ -90,14 +88,19 @@ def audit(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 if it holds, as 'worst(all) < 0.2' or 'mcd(pgd) > 20%'. May be repeated. It can name "
+            help="Exit with 1 if it holds, as 'worst(all) < 0.2' or 'mcd(pgd) > 20%'; with 3 if that depends on images "
+            "that are not judged. May be repeated. It can name "
             "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
             "worst.split; write the ends as worst(all).low.",
         ),
     ] = None,
     max_time: Annotated[
         float | None,
-        typer.Option("--max-time", metavar="MINUTES", help="Stop cleanly after so many minutes, above 0."),
+        typer.Option(
+            "--max-time",
+            metavar="MINUTES",
+            help="Stop after so many minutes, above 0; exit with 3 if images are left, and give bounds.",
+        ),
     ] = None,
     estimate: Estimate = False,
     worst: Annotated[
@@ -226,7 +229,7 @@ def audit(
     if not team.first:
         return
     written = result.html(page or folder / "page.html", run)
-    held = {text: condition.holds(result) for text, condition in conditions.items()}
+    held = {text: condition.decide(result) for text, condition in conditions.items()}
     if json:
         facts = audit_facts(result) | {"folder": str(folder), "page": str(written)}
         console.show_json(facts | {"fail_if": held})
@@ -238,7 +241,11 @@ def audit(
     for text in failed:
         typer.echo(f"failed: {text}", err=True)
     if failed:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
+    undecided = [text for text, holds in held.items() if holds is None]
+    if undecided or not (held or result.complete):
+        verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
+        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume to continue")
 
 
 def _only_for_audits(**options: object) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from classwise.cli.options import new_file, pairs
-from classwise.errors import UserError
+from classwise.errors import IncompleteError, UserError
 
 NAMED = 5
 """How many damaged files an error names."""
@@ -45,6 +45,12 @@ def report(
     check: Annotated[
         bool, typer.Option("--check", help="Only compare the files of the folder with their checksums.")
     ] = False,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete", help="Write bounds of an incomplete audit; else it is refused with status 3."
+        ),
+    ] = False,
 ) -> None:
     """Write the page of an audit again, and its tables and figures.
 
@@ -68,6 +74,9 @@ def report(
     if files is not None and export is None:
         raise UserError("--files says where exported files go; name their forms with --export, as in --export csv,pdf")
     audit = Audit.load(source)
+    if not audit.complete and not allow_incomplete:
+        advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
+        raise IncompleteError(f"{source}: {audit.outcomes.gap}; {advice}")
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
     page = page or beside / "page.html"
     written: list[Path] = []
@@ -84,6 +93,8 @@ def report(
     typer.echo(f"page: {audit.html(page)}")
     for path in written:
         typer.echo(f"file: {path}")
+    if not audit.complete:
+        typer.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
     for note in left:
         typer.echo(f"{target}: {note}")
 

@@ -16,7 +16,13 @@ SUMMARY = ("attack", "n", "overall", "95 %", "worst", "worst class", "worst 20 %
 
 
 def show_audit(result: Audit) -> None:
-    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings."""
+    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings.
+
+    Of an incomplete audit: bounds per class and attack, and the images that are not judged.
+    """
+    if not result.complete:
+        _show_bounds(result)
+        return
     table = result.table
     names = list(result.names)
     rows = [
@@ -34,6 +40,26 @@ def show_audit(result: Audit) -> None:
     console.show(SUMMARY, [_summary_row(name, row) for name, row in result.summary.iterrows()])
     typer.echo("")
     typer.echo(worst_line(result))
+    _show_warnings(result)
+
+
+def _show_bounds(result: Audit) -> None:
+    """Print an incomplete audit."""
+    from classwise.report.incomplete import MEANING, attack_bounds_table, class_bounds_table
+
+    name = result.outcomes.meta.model or result.name
+    for table in (class_bounds_table(result), attack_bounds_table(result)):
+        rows = [
+            (row.name, *(f"{cell.text} ({cell.span})" if cell.span else cell.text for cell in row.cells))
+            for row in table.rows
+        ]
+        console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
+        typer.echo("")
+    typer.echo(f"{MEANING} No class is named as the worst before every image is judged.")
+    _show_warnings(result)
+
+
+def _show_warnings(result: Audit) -> None:
     for warning in result.warnings:
         typer.echo(f"warning ({warning.name}): {warning.sentence}")
 
@@ -69,25 +95,30 @@ def worst_line(result: Audit) -> str:
 
 
 def audit_facts(result: Audit) -> dict[str, Any]:
-    """An audit for programs; accuracies are fractions."""
-    worst = result.worst()
+    """An audit for programs; accuracies are fractions. Of an incomplete audit there are bounds and no worst class."""
     return {
         "name": result.name,
         "threat": result.outcomes.meta.threat,
         "complete": result.complete,
         "not_applicable": list(result.outcomes.meta.not_applicable),
         "robustness_evaluated": result.outcomes.meta.robustness_evaluated,
+        "not_judged": result.outcomes.missing,
         "classes": result.table.to_dict("index"),
         "summary": result.summary.to_dict("index"),
-        "worst": {
-            "class": worst.name,
-            "n": worst.count,
-            "accuracy": worst.accuracy,
-            "low": worst.low,
-            "high": worst.high,
-            "possibly": list(worst.possibly),
-        },
+        "worst": _worst_facts(result) if result.complete else None,
         "warnings": [warning._asdict() for warning in result.warnings],
+    }
+
+
+def _worst_facts(result: Audit) -> dict[str, Any]:
+    worst = result.worst()
+    return {
+        "class": worst.name,
+        "n": worst.count,
+        "accuracy": worst.accuracy,
+        "low": worst.low,
+        "high": worst.high,
+        "possibly": list(worst.possibly),
     }
 
 

@@ -19,6 +19,7 @@ from classwise.errors import unknown
 from classwise.report.drawing import Drawing
 from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.report.findings import Findings
+from classwise.report.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
 from classwise.report.origin import curves_around
 from classwise.report.sidebyside import class_dots, difference_dots, measure_dots, measure_table, pair_table
 from classwise.report.sidebyside import class_table as side_by_side
@@ -47,6 +48,9 @@ def export(
     ``confusion-<attack>``, ``epochs``. Figures: ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the
     training's curves.
 
+    Of an incomplete audit there are bounds in their place: the tables ``classes`` and ``attacks``, and the figure
+    ``classes``.
+
     Args:
         audit: what to write.
         folder: where; made if it is not there.
@@ -59,6 +63,8 @@ def export(
     Raises:
         UserError: for an unknown format, or if a file cannot be written.
     """
+    if not audit.complete:
+        return _export_bounds(audit, folder, formats)
     findings, curves = Findings.of(audit), curves_around(audit, run)
     frames = {"classes": class_frame(findings), "attacks": attack_frame(findings)}
     drawings = {"strip": findings.strip(), "classes": findings.bars(list(findings.counts))}
@@ -73,6 +79,13 @@ def export(
         drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}
     tables = {"classes": class_table(findings), "attacks": attack_table(findings)}
     return write_files(folder, formats, frames, tables, drawings)
+
+
+def _export_bounds(audit: Audit, folder: str | os.PathLike[str], formats: Collection[str]) -> list[Path]:
+    """What `export` writes of an incomplete audit."""
+    frames = {"classes": audit.table.reset_index(), "attacks": audit.summary.reset_index()}
+    tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
+    return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)})
 
 
 def export_comparison(

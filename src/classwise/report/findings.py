@@ -37,7 +37,6 @@ class Findings:
             ``all``, in that order.
         kind: what a row is: ``"class"``, or the name of another grouping.
         confusions: truth by prediction; under ``all`` an image counts for what it was first taken for.
-        missing: how many images each attack has not judged.
         alpha: 1 minus the coverage of every interval.
     """
 
@@ -46,12 +45,16 @@ class Findings:
     counts: Mapping[str, ClassCounts]
     kind: str = "class"
     confusions: Mapping[str, Confusion] = field(default_factory=dict)
-    missing: Mapping[str, int] = field(default_factory=dict)
     alpha: float = 0.05
 
     @staticmethod
     def of(audit: Audit) -> Findings:
-        """Count the outcomes of an audit by class, or by the grouping that it asks for."""
+        """Count the outcomes of an audit by class, or by the grouping that it asks for.
+
+        Raises:
+            IncompleteError: if the audit is incomplete.
+        """
+        audit.outcomes.require_complete()
         outcomes = audit.outcomes
         matrices: dict[str, IntArray | sparse.csr_array] = {ALL: first_confusion(outcomes)}
         if not outcomes.meta.cascade:
@@ -73,7 +76,6 @@ class Findings:
                 )
                 for name, matrix in matrices.items()
             },
-            missing=outcomes.missing,
             alpha=audit.alpha,
         )
 

@@ -14,6 +14,7 @@ from classwise.report import prose, ranges, wording
 from classwise.report.examples import twins_of
 from classwise.report.figures.heatmap import heatmap
 from classwise.report.findings import MOST_BARS, Findings
+from classwise.report.incomplete import incomplete_context
 from classwise.report.origin import curves_around
 from classwise.report.pictures import triples
 from classwise.report.provenance import settings_of
@@ -45,7 +46,7 @@ class Fact:
 
 
 def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> Path:
-    """Write an audit as one self-contained page, below 500 KB.
+    """Write an audit as one self-contained page, below 500 KB; of an incomplete audit one with bounds and no estimates.
 
     Args:
         audit: what to show.
@@ -58,10 +59,13 @@ def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> 
     Raises:
         UserError: if the file cannot be written.
     """
-    findings = Findings.of(audit)
-    context = audit_context(audit, findings, run)
-    for lighter in _diets(context):
-        text = render("audit.html", lighter)
+    if audit.complete:
+        template, lighter = "audit.html", _diets(audit_context(audit, Findings.of(audit), run))
+    else:
+        context = incomplete_context(audit)
+        template, lighter = "incomplete.html", iter([{**context, "classes": context["classes"].first(MOST_ROWS)}])
+    for shown in lighter:
+        text = render(template, shown)
         if len(text.encode()) < MOST_BYTES:
             break
     write_text(path, text)
@@ -92,7 +96,7 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
         "kind": findings.singular,
         "strip": markup(findings.strip()),
         "facts": _facts(findings),
-        "warnings": [*_gaps(findings), *audit.warnings],
+        "warnings": list(audit.warnings),
         "fine": "No guard of the evaluation raised a warning." if meta.model_hash else "",
         "certainty": prose.certainty(findings),
         "bars": _bars(findings),
@@ -131,15 +135,6 @@ def _fact(name: str, estimate: Estimate, images: int, unit: str = "%") -> Fact:
 def _variance_fact(estimate: Estimate, images: int) -> Fact:
     span = f"{wording.squared_span(estimate.low, estimate.high)}, n {wording.count(images)}"
     return Fact("Class variance (CV)", wording.squared_percent(estimate.value), "%²", span)
-
-
-def _gaps(findings: Findings) -> list[dict[str, str]]:
-    """A warning for an audit that was stopped before its end."""
-    if not findings.missing:
-        return []
-    parts = [f"{name} has not judged {wording.count(count)} images" for name, count in findings.missing.items()]
-    sentence = f"This audit is not complete: {wording.listed(parts)}. Numbers are of the images that were judged."
-    return [{"name": "incomplete", "sentence": sentence}]
 
 
 def _bars(findings: Findings) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
         accuracies in it are fractions.
 
     Raises:
+        IncompleteError: if the audit is incomplete.
         UserError: if a key would mean something else than RobustBench means by it, or ``info`` has an unknown key.
     """
     given = _checked(info or {})
@@ -133,7 +134,7 @@ def _typed(key: str, text: str) -> str | bool | int:
 
 def _refuse_other_meaning(audit: Audit, norm: str, radius: str) -> None:
     """See that ``eps``, ``clean_acc`` and ``autoattack_acc`` would say what RobustBench means by them."""
-    meta, missing = audit.outcomes.meta, audit.outcomes.missing
+    meta = audit.outcomes.meta
     if norm not in ("Linf", "L2") or radius == "per-image":
         raise UserError(f"RobustBench has leaderboards for one radius in Linf or L2; the threat here is {meta.threat}")
     if meta.split == "train":
@@ -151,9 +152,7 @@ def _refuse_other_meaning(audit: Audit, norm: str, radius: str) -> None:
         raise UserError("clean_acc is not known; the audit has no clean pass")
     if meta.stop == "never":
         raise UserError("AutoAttack counts every iterate; this audit took the last ones, so run it with stop=broken")
-    if missing:
-        label, count = next(iter(missing.items()))
-        raise UserError(f"the audit is not complete ({label} has not judged {count} images); resume it first")
+    audit.outcomes.require_complete()
 
 
 def _notes(audit: Audit, dataset: str, norm: str, radius: str) -> list[str]:

@@ -1,0 +1,189 @@
+"""Incomplete audits: bounds that every completion respects, and no estimate, worst class or decision without cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classwise.analysis.base import last_iterates
+from classwise.auditing import parts
+from classwise.auditing.audit import audit
+from classwise.auditing.condition import Condition, met
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import ABOUT, Audit
+from classwise.errors import IncompleteError, UserError
+from classwise.stats.bounds import MEASURES
+
+from .toys import images as toy_images
+from .toys import model as linear
+
+ATTACKS = ("clean", "t[1]", "t[2]")
+LABELS = np.array([0, 0, 0, 1, 1, 2])
+
+
+def table(correct: np.ndarray[tuple[int, int], np.dtype[np.bool_]], **meta: object) -> Outcomes:
+    """A complete table of three attacks (the rows of ``correct``) on six images of three classes."""
+    predictions = {name: np.where(row, LABELS, (LABELS + 1) % 3) for name, row in zip(ATTACKS, correct, strict=True)}
+    names = ["a", "b", "c"]
+    made = Outcomes.from_predictions(LABELS, predictions.pop("clean"), predictions, names)
+    sizes = {"class": tuple(np.bincount(LABELS).tolist())}
+    about = dataclasses.replace(made.meta, families={"t": ATTACKS[1:]}, sizes=sizes, **meta)  # type: ignore[arg-type]
+    return Outcomes(made.frame, about)
+
+
+def without(whole: Outcomes, missing: set[tuple[str, int]]) -> Outcomes:
+    """The table without some rows (attack, image)."""
+    keep = [row not in missing for row in zip(whole.frame["attack"], whole.frame["index"], strict=True)]
+    return Outcomes(whole.frame[keep], whole.meta)
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[Outcomes, list[Outcomes]]:
+    """An incomplete table and all its completions; in a cascade those that a cascade can have."""
+    cascade = draw(st.booleans())
+    correct = np.array(draw(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=3, max_size=3)))
+    meta = {"cascade": True, "stop": "broken"} if cascade else {}
+    if cascade:
+        correct = np.logical_and.accumulate(correct)
+    cells = list(itertools.product(range(3), range(6)))
+    chosen = draw(st.lists(st.sampled_from(cells), min_size=1, max_size=3, unique=True))
+    completions = []
+    for way in itertools.product((False, True), repeat=len(chosen)):
+        filled = correct.copy()
+        for cell, value in zip(chosen, way, strict=True):
+            filled[cell] = value
+        if not cascade or (filled == np.logical_and.accumulate(filled)).all():
+            completions.append(table(filled, **meta))
+    return without(table(correct, **meta), {(ATTACKS[row], image) for row, image in chosen}), completions
+
+
+@settings(max_examples=6, deadline=None)
+@given(cut(), st.data())
+def test_bounds_and_decisions_agree_with_every_completion(
+    drawn: tuple[Outcomes, list[Outcomes]], chosen: st.DataObject
+) -> None:
+    incomplete, completions = Audit(drawn[0]), drawn[1]
+    cascade = incomplete.outcomes.meta.cascade
+    for name in incomplete.names:
+        counts, clean = ([each.bounds(label) for each in completions] for label in (name, "clean"))
+        for measure in MEASURES:
+            values = [MEASURES[measure](*pair, 0.05).low for pair in zip(counts, clean, strict=True)]
+            limit = chosen.draw(st.sampled_from(values))
+            if measure == "worst.split" or math.isnan(limit):
+                continue
+            low, high = Condition(measure, name, "<", limit).bounds(incomplete)
+            assert low <= min(values) + 1e-15
+            assert max(values) <= high + 1e-15
+            if measure in ("overall", "worst") and name != "t-best" and not cascade:
+                assert (low, high) == pytest.approx((min(values), max(values)))
+            for comparison, compare in (("<", operator.lt), (">=", operator.ge)):
+                decided = Condition(measure, name, comparison, limit).decide(incomplete)
+                assert decided is None or {compare(value, limit) for value in values} == {decided}
+
+
+def test_survivors_that_are_not_judged_are_unknown() -> None:
+    """All images are correct; before, the two failures of a suite cut short made 0 %."""
+    correct = np.ones((3, 6), dtype=np.bool_)
+    correct[2, 3:5] = False
+    cut_short = Audit(without(table(correct), {("t[2]", image) for image in (0, 1, 2, 5)}))
+    assert cut_short.summary.loc["all", "overall_lower_bound"] == 0
+    assert cut_short.summary.loc["all", "overall_upper_bound"] == pytest.approx(4 / 6)
+    assert cut_short.summary.loc["all", "judged"] == 2
+    assert list(cut_short.table["all_lower_bound"]) == [0, 0, 0]
+    assert list(cut_short.table["all_upper_bound"]) == [1, 0, 1]
+    assert list(cut_short.table["t[2]_judged"]) == [0, 2, 0]
+    # Of attacks that are complete there are still estimates.
+    assert cut_short.counts("t[1]").accuracy.tolist() == [1, 1, 1]
+    for ask in (cut_short.worst, cut_short.counts, cut_short.intervals):
+        with pytest.raises(IncompleteError, match="4 of 6 images are not judged by every attack"):
+            ask()
+    assert met(cut_short, ["worst(all) < 0.1"]) == {Condition.parse("worst(all) < 0.1"): (0, 0)}
+    with pytest.raises(IncompleteError, match=r"condition 'overall\(all\) < 0.5' is undecided"):
+        Condition.parse("overall(all) < 0.5").holds(cut_short)
+    assert not Condition.parse("overall(all) > 0.7").holds(cut_short)
+
+
+def test_an_attack_that_never_ran_is_unknown_and_not_zero() -> None:
+    whole = table(np.ones((3, 6), dtype=np.bool_))
+    never = Audit(Outcomes(whole.frame[whole.frame["attack"] != "t[2]"], whole.meta))
+    assert never.names == ("clean", "t[1]", "t[2]", "t-best", "t-union", "all")
+    row = never.summary.loc["t[2]"]
+    assert (row["judged"], row["overall_lower_bound"], row["overall_upper_bound"]) == (0, 0, 1)
+    assert Condition.parse("worst(t[2]) < 0.5").decide(never) is None
+    with pytest.raises(IncompleteError):
+        last_iterates(never.outcomes, "t[2]")
+    with pytest.raises(IncompleteError):
+        never.outcomes.best("t")
+
+
+def test_images_without_any_row_have_their_class_from_the_metadata() -> None:
+    whole = table(np.ones((3, 6), dtype=np.bool_))
+    seen = Outcomes(whole.frame[whole.frame["index"] < 5], whole.meta)
+    counts = seen.bounds("all")
+    assert (counts.count.tolist(), counts.judged.tolist(), counts.unplaced) == ([3, 2, 1], [3, 2, 0], 0)
+    bare = Outcomes(seen.frame, dataclasses.replace(seen.meta, sizes={}))
+    assert bare.bounds("all").unplaced == 1
+    assert Audit(bare).table.loc["a", "all_lower_bound"] == pytest.approx(3 / 4)
+
+
+def test_a_missing_part_is_noticed(tmp_path: Path) -> None:
+    whole = audit(linear(), toy_images(90), "Linf:0.01", ["fgsm", "pgd:steps=2"], out=tmp_path / "a")
+    assert json.loads((tmp_path / "a" / ABOUT).read_text())["complete"]
+    parts.listed(tmp_path / "a" / "outcomes")[-1].unlink()
+    found = Audit.load(tmp_path / "a")
+    assert not found.complete
+    assert found.outcomes.missing == {"pgd": 90}
+    low, high = Condition.parse("overall(all) < 0.5").bounds(found)
+    assert low <= whole.summary.loc["all", "overall"] <= high
+    with pytest.raises(IncompleteError):
+        found.worst()
+
+
+class Counted:
+    """A stream without a length."""
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        images = toy_images(self.images)
+        yield from zip(images.x.split(32), images.y.split(32), strict=True)
+
+
+def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from classwise.auditing import preparing, running
+
+    monkeypatch.setattr(preparing, "PIECE_BYTES", 1)
+    late = iter([False] * 5)
+    with monkeypatch.context() as patched:
+        patched.setattr(running.Runner, "late", property(lambda _: next(late, True)))
+        stopped = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", max_time=1000.0, batch=32)
+    assert not stopped.complete
+    assert stopped.summary.loc["clean", "overall_upper_bound"] == 1
+    assert "an unknown number of images" in stopped.outcomes.gap
+    assert not Audit.load(tmp_path / "a").complete
+    stopped.html(tmp_path / "page.html")
+    resumed = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=32)
+    loaded = Audit.load(tmp_path / "a")
+    assert resumed.complete
+    assert loaded.complete
+    assert loaded.outcomes.meta.data_hash == resumed.outcomes.meta.data_hash != ""
+    pd.testing.assert_frame_equal(loaded.table, resumed.table)
+
+
+def test_incomplete_tables_are_not_joined() -> None:
+    whole = table(np.ones((3, 6), dtype=np.bool_))
+    with pytest.raises(UserError, match="incomplete"):
+        without(whole, {("t[1]", 0)}).join(whole)

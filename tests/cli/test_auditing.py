@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -98,8 +99,9 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
     assert (again.status, again.out) == (0, first.out)
 
 
-def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour goes by when the second attack begins."""
+@pytest.fixture
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """An hour goes by when an attack fgsm begins."""
     now = time.monotonic
 
     def begin(self: console.Lines, task: str, total: int) -> None:
@@ -107,6 +109,11 @@ def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, monkey
             monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
 
     monkeypatch.setattr(console.Lines, "begin", begin)
+    yield monkeypatch
+    monkeypatch.undo()
+
+
+def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, an_hour_later: pytest.MonkeyPatch) -> None:
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     said = classwise(*words, "--max-time=59")
     assert said.status == 3
@@ -118,9 +125,37 @@ def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, monkey
     assert "warning (incomplete)" in said.out
     assert "worst class:" not in said.out
     assert not Audit.load(tmp_path / "a").complete
-    monkeypatch.undo()
+    an_hour_later.undo()
     assert classwise(*words, "--resume").status == 0
     assert Audit.load(tmp_path / "a").complete
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status", "answers"),
+    [
+        (["overall(clean) < 0"], 0, [False]),
+        (["overall(all) <= 0"], 3, [None]),
+        (["overall(clean) >= 0", "overall(all) <= 0"], 1, [True, None]),
+    ],
+)
+def test_a_condition_decides_only_if_both_bounds_agree(
+    classwise: Classwise,
+    run: Path,
+    tmp_path: Path,
+    an_hour_later: pytest.MonkeyPatch,
+    conditions: list[str],
+    status: int,
+    answers: list[bool | None],
+) -> None:
+    words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--max-time=59", "--json"]
+    said = classwise(*words, *(f"--fail-if={text}" for text in conditions))
+    assert said.status == status, said.err
+    facts = json.loads(said.out)
+    assert list(facts["fail_if"].values()) == answers
+    assert (facts["complete"], facts["worst"]) == (False, None)
+    assert facts["summary"]["all"]["overall_lower_bound"] == 0
+    assert facts["summary"]["all"]["overall_upper_bound"] > 0
+    assert ("is undecided" in said.err) == (status == 3)
 
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: Path) -> None:

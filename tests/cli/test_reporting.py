@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from classwise.attacks import suites
@@ -82,3 +83,35 @@ def test_robustbench_of_an_audit(classwise: Classwise, tmp_path: Path, monkeypat
     assert "link is for you to fill in" in said.out
     assert "venue is" not in said.out
     assert json.loads((tmp_path / "Mine.json").read_text(encoding="utf-8"))["autoattack_acc"] == "75.00"
+
+
+@pytest.fixture
+def cut_short(tmp_path: Path) -> Path:
+    """An audit whose attack has judged the first 20 of 60 images; the rows of the rest are gone."""
+    attacked = np.where(np.arange(60) % 4 == 0, (LABELS + 1) % 3, LABELS)
+    whole = Outcomes.from_predictions(LABELS, clean=LABELS, attacks={"theirs": attacked}, class_names=["a", "b", "c"])
+    rows = whole.frame[(whole.frame["attack"] == "clean") | (whole.frame["index"] < 20)]
+    return Audit(Outcomes(rows, whole.meta), name="elsewhere").save(tmp_path / "cut")
+
+
+def test_an_incomplete_audit_has_no_page_unless_it_is_asked_for(classwise: Classwise, cut_short: Path) -> None:
+    said = classwise("report", cut_short)
+    assert (said.status, said.out) == (3, "")
+    assert said.err == (
+        f"classwise: {cut_short}: the audit is incomplete: 40 of 60 images are not judged by every attack "
+        "(not judged: theirs 40); continue it with classwise audit --resume, or write bounds with --allow-incomplete\n"
+    )
+    assert not (cut_short / "page.html").exists()
+    said = classwise("report", cut_short, "--allow-incomplete", "--export=csv,md,png")
+    assert said.status == 0
+    assert "the page shows bounds" in said.err
+    text = (cut_short / "page.html").read_text(encoding="utf-8")
+    assert "Incomplete: 40 of 60 images are not judged by every attack" in text
+    assert "between 25.0\u00a0% and 91.7\u00a0%" in text
+    frame = pd.read_csv(cut_short / "files" / "attacks.csv").set_index("attack")
+    assert frame.loc["all", "overall_lower_bound"] == 0.25
+    assert frame.loc["all", "judged"] == 20
+    assert "worst_class" not in frame
+    assert {path.name for path in (cut_short / "files").iterdir()} == {
+        f"{stem}.{kind}" for stem in ("classes", "attacks") for kind in ("csv", "md")
+    } | {"classes.png"}

@@ -174,21 +174,22 @@ class Outcomes:
         """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
         if self.complete:
             return ""
-        images = "an unknown number of" if self.meta.images is None else f"{self._undecided:,} of {self._total:,}"
         left = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
         by_attack = f" (not judged: {left})" if left else ""
-        return f"the audit is incomplete: {images} images are not judged by every attack{by_attack}"
+        return f"the audit is incomplete: {self.unfinished} images are not judged by every attack{by_attack}"
+
+    @property
+    def unfinished(self) -> str:
+        """How many of the images lack the row of some attack, as ``12 of 90``."""
+        if self.meta.images is None:
+            return "an unknown number of"
+        finished = int((self.frame["index"].value_counts() == len(self.meta.attacks)).sum())
+        return f"{self._total - finished:,} of {self._total:,}"
 
     @property
     def _total(self) -> int:
         """How many images there are, as far as that is known."""
         return max(self.meta.images or 0, len(self))
-
-    @property
-    def _undecided(self) -> int:
-        """How many images lack the row of some attack."""
-        rows = self.frame["index"].value_counts()
-        return self._total - int((rows == len(self.meta.attacks)).sum())
 
     def rows(self, attack: str) -> pd.DataFrame:
         """The rows of one attack, by image; ``<family>-best`` is the family's strongest member.

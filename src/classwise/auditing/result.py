@@ -17,7 +17,7 @@ import pyarrow as pa
 from classwise.auditing import parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.errors import UserError
+from classwise.errors import IncompleteError, UserError
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
@@ -325,9 +325,12 @@ class Audit:
         """Read an audit from its folder, or from a run folder that holds exactly one; also a bare table of outcomes.
 
         Raises:
+            IncompleteError: if the audit has not judged any image.
             UserError: if there is no audit, there are several, or a newer version wrote it.
         """
         folder = _found(Path(path))
+        if (folder / ABOUT).is_file() and not parts.listed(folder / "outcomes"):
+            raise IncompleteError(f"{folder}: no image is judged yet; continue the audit with --resume")
         outcomes = Outcomes.load(folder)
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
         # Of a stream the parts do not know how many images it gave, nor which: they were written while it was read.

@@ -16,7 +16,7 @@ from classwise.report.findings import MOST_BARS
 from classwise.report.provenance import settings_of
 from classwise.report.rendering import markup
 from classwise.report.tables import Cell, Row, Table
-from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds
+from classwise.stats.bounds import MEASURES, BoundedCounts
 
 MEANING = (
     "The lower bound counts every image that is not judged as misclassified, the upper bound as correct. "
@@ -39,8 +39,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
     """Everything that the template of an incomplete audit's page shows."""
     meta, counts = audit.outcomes.meta, audit.bounds(ALL)
     low, high = MEASURES["overall"](counts, None, audit.alpha)
-    left, total = _number(counts.unjudged), _number(counts.total)
-    title = f"Incomplete: {left} of {total} images are not judged by every attack"
+    title = f"Incomplete: {audit.outcomes.unfinished} images are not judged by every attack"
     where = " ".join(filter(None, (meta.data, meta.split)))
     kind = audit.group or "class"
     return {
@@ -50,8 +49,8 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
         "lead": f"The accuracy under all attacks is between {wording.percent(low)} and {wording.percent(high)}.",
         "meaning": MEANING,
         "advice": (
-            f"Any {kind} that is not fully judged may turn out to be the weakest, so none is named. Repeat the command "
-            "with --resume to continue the audit."
+            f"Which {kind} is the weakest depends on the images that are not judged, so none is named. Repeat the "
+            "command with --resume to continue the audit."
         ),
         "population": "Bounds hold however the images that are not judged turn out.",
         "figure": markup(bounds_drawing(audit)),
@@ -83,7 +82,7 @@ def class_bounds_table(audit: Audit) -> Table:
         cells = [Cell(wording.count(found[ALL].count[label]))]
         for name, counts in found.items():
             low, high = (float(values[label]) for values in ends[name])
-            cells.append(Cell(wording.span(low, high), f"{wording.count(counts.judged[label])} judged"))
+            cells.append(Cell(_range(low, high), f"{wording.count(counts.judged[label])} judged"))
         rows.append(Row(audit.group_names[label], cells))
     kind = audit.group or "class"
     note = ""
@@ -101,7 +100,7 @@ def attack_bounds_table(audit: Audit) -> Table:
         cells = [Cell(_number(counts.judged.sum())), Cell(_number(counts.unjudged))]
         for measure in COLUMNS:
             found = MEASURES[measure](counts, None if name == CLEAN else clean, audit.alpha)
-            cells.append(Cell(_squared(found) if measure == "cv" else wording.span(*found)))
+            cells.append(Cell(_squared_range(*found) if measure == "cv" else _range(*found)))
         rows.append(Row(name, cells))
     note = (
         f"{MEANING} Class mean: over classes; worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus "
@@ -118,8 +117,13 @@ def _shown(counts: BoundedCounts) -> list[int]:
     return [int(label) for label in np.flatnonzero((counts.count > 0) | (counts.unplaced > 0))]
 
 
-def _squared(found: Bounds) -> str:
-    return wording.squared_span(*found)
+def _range(low: float, high: float) -> str:
+    """Bounds in percent; one number where they are equal."""
+    return wording.bare_percent(low) if low == high else wording.span(low, high)
+
+
+def _squared_range(low: float, high: float) -> str:
+    return wording.squared_percent(low) if low == high else wording.squared_span(low, high)
 
 
 def _number(images: float) -> str:

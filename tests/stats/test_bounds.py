@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.stats import metrics
-from classwise.stats.bounds import MEASURES, BoundedCounts, Bounds
+from classwise.stats.bounds import MEASURES, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, wilson
 
@@ -103,15 +102,15 @@ def test_bounds_hold_wherever_images_without_a_class_belong(counts: BoundedCount
 
 
 def test_an_unknown_number_of_images_leaves_everything_open() -> None:
-    counts = BoundedCounts(*(np.array(each) for each in ([5, 5], [5, 5], [5, 0])), unplaced=math.inf)
+    counts = BoundedCounts(np.array([5, 5]), np.array([5, 5]), np.array([5, 0]), math.inf)
     for name in ("overall", "worst", "worst20", "macro", "mcd", "hmw", "overall.low", "worst.high"):
         assert MEASURES[name](counts, None, 0.05) == (0.0, 1.0), name
 
 
 def test_variance_bounds_are_near_the_truth() -> None:
     """Two classes that are known and one that is open: the variance is least and largest at an end or between."""
-    counts = BoundedCounts(*(np.array(each) for each in ([100] * 3, [100, 100, 0], [20, 40, 0])))
+    counts = BoundedCounts(np.array([100, 100, 100]), np.array([100, 100, 0]), np.array([20, 40, 0]))
     found = [metrics.class_variance(each.accuracy) for each in completions(counts)]
-    low, high = cast("Bounds", MEASURES["cv"](counts, None, 0.05))
+    low, high = MEASURES["cv"](counts, None, 0.05)
     assert low == pytest.approx(min(found), abs=1e-6)
     assert max(found) <= high <= 1.5 * max(found)

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.auditing.result import WORST_SHARE, Audit
+from classwise.auditing.result import Audit
 from classwise.errors import UserError, unknown
 from classwise.stats import metrics
+from classwise.stats.bounds import WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
 from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.paired import ClassDifferences, class_differences, difference_of_minima, overall_difference

@@ -117,7 +117,7 @@ def variance(counts: BoundedCounts) -> Bounds:
         return Bounds(value, value)
 
     def nearest(t: float) -> FloatArray:
-        return np.clip(t, low, high)
+        return np.asarray(np.clip(t, low, high))
 
     def farthest(t: float) -> FloatArray:
         return np.where(np.abs(high - t) > np.abs(low - t), high, low)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from classwise.report import wording
-from classwise.report.drawing import Box, Drawing, Group, Label, Line, shorten
+from classwise.report.drawing import Box, Drawing, Group, Label, Line, Mark, shorten
 from classwise.report.figures.bars import NAME_LETTERS, WIDTH, name_column
 
 TOP, ROW, FOOT, VALUE = 48.0, 23.0, 30.0, 96.0
@@ -40,7 +40,7 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
     for place, (name, least, most) in enumerate(zip(names, low, high, strict=True)):
         middle = TOP + ROW * (place + 0.5)
         span = wording.span(least, most)
-        marks = [
+        marks: list[Mark] = [
             Box(left, middle - 6.5, least * scale, 13, "bar", 0.85),
             Box(left + least * scale, middle - 6.5, (most - least) * scale, 13, "bar", 0.25),
             Label(WIDTH - 2, middle + 4, span, "text", 11.5, "end"),

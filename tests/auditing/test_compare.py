@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +124,8 @@ def test_runs_that_differ_in_the_seed_are_one_method(tmp_path: Path) -> None:
 
 def test_only_audits_of_the_same_images_compare() -> None:
     one = made(AT, 0)
-    fewer = Audit(Outcomes(one.outcomes.frame[one.outcomes.frame["index"] < 100], one.outcomes.meta))
+    meta = dataclasses.replace(one.outcomes.meta, images=100)
+    fewer = Audit(Outcomes(one.outcomes.frame[one.outcomes.frame["index"] < 100], meta))
     with pytest.raises(UserError, match="'b' judged other images"):
         compare({"a": one, "b": fewer})
     renamed = Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, ["x", "y", "z"]))

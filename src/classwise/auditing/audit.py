@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine import Stop
+from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing import parts
 from classwise.auditing.estimating import estimate
 from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
@@ -52,7 +53,7 @@ def audit(
     stop: Stop = "broken",
     group: Group | None = None,
     compute: Compute = FAST,
-    batch: int = 128,
+    batch: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
@@ -84,7 +85,9 @@ def audit(
             every image and the last iterate counts, as confusion and confidence figures need.
         group: judge by groups in place of classes: ``"superclass"``, a column of the data, or a value for each image.
         compute: how gradients are computed; success is decided in float32.
-        batch: images on the device at once, at least 32; results repeat bit for bit at one batch size.
+        batch: images on the device at once, at least 32; results repeat bit for bit at one batch size. None: 128, or of
+            images above 64 x 64 pixels as many as fit, which is logged; ``resume`` takes the batch of the audit in
+            ``out``.
         seed: of the attacks' draws.
         out: a folder for the audit, written in blocks as rows come; of a run folder, its ``audits/<name>``.
         resume: go on with the audit in ``out``, which must have the same settings.
@@ -113,8 +116,12 @@ def audit(
             raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
         settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
         settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
-        ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
         folder = None if out is None else folder_for(Path(out), name)
+        if batch is None and resume and folder is not None:
+            settings["batch"] = _recorded_batch(folder)
+        ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
+        if ready.note:
+            listener.say(ready.note)
         decided = _decided(ready.plan, ready.meta)
         _same_everywhere(team.all(decided))
         if folder is not None and team.first:
@@ -226,6 +233,12 @@ def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:
     for volatile in ("images", "sizes", "notes", "model"):
         del about[volatile]
     return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
+
+
+def _recorded_batch(folder: Path) -> int | None:
+    """The batch of the audit in a folder; None without one."""
+    batch = read_about(folder).get("settings", {}).get("batch") if (folder / ABOUT).is_file() else None
+    return batch if isinstance(batch, int) and batch >= SMALLEST_BATCH else None
 
 
 def _nothing(meta: Meta) -> Outcomes:

@@ -31,12 +31,16 @@ class Estimate:
         forwards: forward passes of single images.
         backwards: backward passes of single images.
         minutes: at the measured speed.
+        batch: images on the device at once.
+        note: why that is not the usual batch, or that it may not fit; else empty.
     """
 
     images: int
     forwards: int
     backwards: int
     minutes: float
+    batch: int = 0
+    note: str = ""
 
 
 @torch.inference_mode(mode=False)
@@ -48,7 +52,7 @@ def estimate(
     *,
     stop: Stop = "broken",
     compute: Compute = FAST,
-    batch: int = 128,
+    batch: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     **_: Any,
@@ -65,7 +69,7 @@ def estimate(
         attacks: the attacks.
         stop: the rule.
         compute: how gradients are computed.
-        batch: images on the device at once.
+        batch: images on the device at once; None: as many as fit.
         seed: of the draws.
         device: where to run.
 
@@ -77,6 +81,7 @@ def estimate(
     ready = prepare(model, data, suite, threat, device=device, **settings)
     suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)
+    batch = engine.batch
     x = _batch(piece, batch, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
         judge_seconds = _timed(lambda: engine.logits(x), engine.device)
@@ -94,7 +99,8 @@ def estimate(
         forwards, backwards = forwards + more, backwards + back
         seconds += (more - back) * forward_seconds + back * both_seconds
     images = ready.meta.images or 0
-    return Estimate(images, images * forwards, images * backwards, -(-images // batch) * seconds / 60)
+    minutes = -(-images // batch) * seconds / 60
+    return Estimate(images, images * forwards, images * backwards, minutes, batch, ready.note)
 
 
 def _clock(model: Counted, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Stop
 from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing.applicable import split_suite
+from classwise.auditing.fitting import SMALL_PIXELS, USUAL_BATCH, fitting_batch
 from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
@@ -72,8 +73,6 @@ class Plan:
     trace: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.batch < SMALLEST_BATCH:
-            raise UserError(f"batch = {self.batch}: below {SMALLEST_BATCH} results do not repeat; give more")
         if self.stop not in ("broken", "never"):
             raise unknown("stop", self.stop, ("broken", "never"))
         for label, attack in self.suite.attacks.items():
@@ -101,6 +100,7 @@ class Prepared:
         was_training: whether a part of the model was in training mode.
         untrained: whether its weights are those of a network of the zoo as it is built.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
+        note: what a user should know of the batch; else empty.
     """
 
     model: nn.Module
@@ -111,6 +111,7 @@ class Prepared:
     was_training: bool
     untrained: bool
     no_gradient: str = ""
+    note: str = ""
 
 
 def prepare(
@@ -121,15 +122,28 @@ def prepare(
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,
+    batch: int | None = None,
     **settings: Any,
 ) -> Prepared:
     """Read the data and the model, and see that they fit each other; ``settings`` are those of `Plan`.
 
+    Args:
+        model: as `classwise.auditing.audit.audit` takes it, and so on.
+        data: the images.
+        suite: the attacks.
+        threat: the ball; None: the usual one of the data.
+        group: a grouping to add.
+        device: where to run.
+        batch: images on the device at once; None: as many as fit (`classwise.auditing.fitting`).
+        **settings: the rest of the plan.
+
     Raises:
         UserError: if they do not fit, or one of them cannot be read.
     """
+    if batch is not None and batch < SMALLEST_BATCH:
+        raise UserError(f"batch = {batch}: below {SMALLEST_BATCH} results do not repeat; give more")
     source = grouped(as_data(data), group)
-    plan = Plan(suite=suite, threat=threat_for(source, threat), **settings)
+    plan = Plan(suite=suite, threat=threat_for(source, threat), batch=batch or USUAL_BATCH, **settings)
     classifier = as_classifier(model, source, device)
     was_training = any(module.training for module in classifier.modules())
     pieces = pieces_of(source, plan.batch)
@@ -139,9 +153,15 @@ def prepare(
     numbers, times = torch.unique(first.index, return_counts=True)
     if bool((times > 1).any()):
         raise UserError(f"image {int(numbers[times.argmax()])} is there {int(times.max())} times; numbers name images")
-    small = plan.engine(classifier, SMALLEST_BATCH)
-    names = class_names_for(source, first, logits_on(small, first.batch(slice(0, 1))))
-    applicable, no_gradient = split_suite(suite, small, first.batch(slice(0, SMALLEST_BATCH)), plan.threat)
+    one = first.batch(slice(0, 1))
+    few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
+    small = plan.engine(classifier, few)
+    names = class_names_for(source, first, logits_on(small, one))
+    try:
+        applicable, no_gradient = split_suite(suite, small, first.batch(slice(0, few)), plan.threat)
+        fit = fitting_batch(classifier, one.x.to(small.device), batch)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"the device has no memory for {few} images of shape {tuple(one.x.shape[1:])}") from error
     meta = Meta(
         class_names=names,
         attacks={CLEAN: None, **suite.specs()},
@@ -164,12 +184,13 @@ def prepare(
         cascade=plan.cascade,
         seed=plan.seed,
         precision=dataclasses.asdict(plan.compute),
-        batch=plan.batch,
+        batch=fit.batch,
+        notes=() if fit.batch >= SMALLEST_BATCH else (f"batch {fit.batch} for memory, below {SMALLEST_BATCH}",),
     )
     renamed = (named(piece, names) for piece in itertools.chain([first], pieces))
     untrained = getattr(classifier, "fresh", None) == meta.model_hash
-    plan = dataclasses.replace(plan, suite=applicable)
-    return Prepared(classifier, plan, meta, renamed, source, was_training, untrained, no_gradient)
+    plan = dataclasses.replace(plan, suite=applicable, batch=fit.batch)
+    return Prepared(classifier, plan, meta, renamed, source, was_training, untrained, no_gradient, fit.note)
 
 
 def _sizes(images: Images, classes: int) -> dict[str, tuple[int, ...]]:

@@ -128,7 +128,10 @@ def audit(
         int | None, typer.Option("--rounds", metavar="N", help="With --curve: how often the range is halved. [6]")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images on the device at once.")] = 128,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Images on the device at once. [128, or as many large images as fit]"),
+    ] = None,
     width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None,
     mean: Annotated[
         str | None, typer.Option("--mean", metavar="A,B,C", help="With --std: the normalisation the weights expect.")
@@ -192,13 +195,13 @@ def audit(
         seconds = None if max_time is None else 60 * max_time
         if certainty is not None:
             if team.first:
-                chosen: dict[str, Any] = {"batch": batch, "seed": seed, "device": device, "max_time": seconds}
+                chosen: dict[str, Any] = {"batch": batch or 128, "seed": seed, "device": device, "max_time": seconds}
                 find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
             return
         if curve:
             name = f"curve-{images.name}-{images.split}"
             folder = out or (run.path / "curves" / name if run else Path("audits") / f"{Path(model).stem}-{name}")
-            settings = {"rounds": rounds, "batch": batch, "seed": seed, "device": device, "name": name}
+            settings = {"rounds": rounds, "batch": batch or 128, "seed": seed, "device": device, "name": name}
             _curve(network, images, ball, attack or None, settings, folder, page, json)
             return
         if estimate:
@@ -387,3 +390,5 @@ def _estimate(
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
     time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
     typer.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
+    if cost.note:
+        typer.echo(f"warning: {cost.note}", err=True)

@@ -78,8 +78,8 @@ class Condition:
         Of an incomplete audit they hold however the remaining images turn out; NaN where no bound is known.
 
         Raises:
-            UserError: if the audit has no such attack, or the number does not exist.
             IncompleteError: if the attack, or every attack, is not applicable to the model.
+            UserError: if the audit has no such attack, or the number does not exist.
         """
         meta = audit.outcomes.meta
         if self.attack in meta.not_applicable:

@@ -118,7 +118,7 @@ def _cost(
     engine: Engine, model: Counted, attack: Attack, piece: Images, threat: Threat, classes: int
 ) -> tuple[int, int]:
     """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
-    index, x, y = _batch(piece, SMALLEST_BATCH, engine.device)
+    index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch), engine.device)
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))

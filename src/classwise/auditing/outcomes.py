@@ -110,8 +110,11 @@ class Outcomes:
 
     @cached_property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks of the audit in their order, ``clean`` among them; also those that have not judged an image."""
-        return tuple(self.meta.attacks)
+        """The attacks of the audit in their order, ``clean`` among them; also those that have not judged an image.
+
+        Without those that are not applicable to the model.
+        """
+        return self.meta.applicable
 
     @cached_property
     def families(self) -> dict[str, tuple[str, ...]]:
@@ -152,7 +155,7 @@ class Outcomes:
         """How many images have no row under each attack (of an incomplete audit); only attacks that lack some."""
         total = self._total
         judged = self.frame["attack"].value_counts()
-        left = {label: total - int(judged.get(label, 0)) for label in self.meta.applicable}
+        left = {label: total - int(judged.get(label, 0)) for label in self.attacks}
         return {label: count for label, count in left.items() if count}
 
     @property
@@ -183,7 +186,7 @@ class Outcomes:
         """How many of the images lack the row of some attack, as ``12 of 90``."""
         if self.meta.images is None:
             return "an unknown number of"
-        finished = int((self.frame["index"].value_counts() == len(self.meta.attacks)).sum())
+        finished = int((self.frame["index"].value_counts() == len(self.attacks)).sum())
         return f"{self._total - finished:,} of {self._total:,}"
 
     @property

@@ -6,6 +6,8 @@ PIP_ARGS ?=
 WORKERS ?= 2
 # Which benchmarks to run, such as evaluation; all of them take hours.
 BENCH ?=
+# How many runs of two processes test-cluster starts, one after the other.
+RUNS ?= 100
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -16,7 +18,7 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
-.PHONY: demo test test-hostile bench lint clean
+.PHONY: demo test test-cluster test-hostile bench lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -27,6 +29,9 @@ test: $(INSTALLED)
 # Every kill, disk error and flipped bit: some ten minutes.
 test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
+
+test-cluster: $(INSTALLED)
+	OMP_NUM_THREADS=1 RUNS=$(RUNS) $(BIN)/python -m pytest -x tests/cluster/torchrun.py
 
 bench: $(INSTALLED) $(PEERS)
 	$(BIN)/python -m benchmarks $(BENCH)

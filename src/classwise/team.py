@@ -1,18 +1,21 @@
-"""Several processes that share one audit or one training: who is who, who waits for whom, and who has failed.
+"""Several processes that share one audit or one training: ranks, collectives, and failures of a process.
 
-Rows and short messages go over gloo and the store of `torch.distributed`, whatever the models run on; sums of tensors
-on GPUs go over nccl. Nobody waits for a process that has failed: a failure is left in the store, where the others find
-it after their next step or block of rows, and a process that is gone is known by its silence.
+Rows and short messages travel over gloo and the store of `torch.distributed`, whatever the models run on; sums of
+tensors on GPUs travel over nccl. Nobody waits for a process that has failed. A process that raises leaves its message
+in the store, where the others find it after their next step or block of rows, or while they wait in a collective. A
+process that ends without a message closes its connections, which makes gloo's collectives fail; and ``torchrun`` stops
+the others. There is no thread of Python beside the main one: one that is inside torch when the interpreter shuts down
+aborts the process.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -23,12 +26,11 @@ from classwise.errors import UserError
 
 ARRIVAL_SECONDS = 1800.0
 """How long a process waits for the others to come."""
-BEAT_SECONDS = 2.0
-"""How often a process says that it lives,"""
-SILENCE_SECONDS = 60.0
-"""and after how long a silence the others give it up."""
+WAIT_SECONDS = 86_400.0
+"""How long a process waits in a collective for one that works: only a machine that vanishes without closing its
+connections, or a process that is suspended, takes so long to be given up."""
 FAREWELL_SECONDS = 10.0
-"""How long a process that fails waits for the others to hear of it."""
+"""How long a process that fails waits for the others to read its message."""
 _LOOK_SECONDS = 0.02
 _SUM_SECONDS = 0.0001
 _ASK_SECONDS = 0.5
@@ -36,6 +38,18 @@ _ASK_SECONDS = 0.5
 
 class PeerError(UserError):
     """Another process failed; what it said is repeated."""
+
+
+class LostError(PeerError):
+    """Another process ended without a message. Every survivor says so, as it may be the first one that is lost."""
+
+    unheard = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "another process ended without a message; the files written so far are complete, and --resume continues "
+            "from them"
+        )
 
 
 class UnheardError(UserError):
@@ -72,7 +86,8 @@ class Team:
         """Wait until every process is here.
 
         Raises:
-            PeerError: if one fails or is lost meanwhile.
+            PeerError: if one fails meanwhile.
+            LostError: if one ends without a message.
         """
 
     def all(self, value: Any) -> list[Any]:
@@ -91,7 +106,8 @@ class Team:
         """The sum of the tensors that the processes give, written over this one; the same bits in each of them.
 
         Raises:
-            PeerError: if another process fails or is lost meanwhile.
+            PeerError: if another process fails meanwhile.
+            LostError: if one ends without a message.
         """
         return tensor
 
@@ -113,13 +129,9 @@ class _Joined(Team):
         super().__init__(dist.get_rank(), dist.get_world_size())
         _Joined._teams += 1
         self._store = PrefixStore(f"classwise/{_Joined._teams}", _get_default_store())
-        self._meetings = 0
-        self._closed = threading.Event()
-        threading.Thread(target=self._beat, daemon=True).start()
-        self._wait(self._arrivals, ARRIVAL_SECONDS)
-        with self._losing():
-            self._group = dist.new_group(backend="gloo")
-        self._groups: dict[str, dist.ProcessGroup] = {"gloo": self._group}
+        self._groups: dict[str, dist.ProcessGroup] = {}
+        self._arrive(ARRIVAL_SECONDS)
+        self._group = self._in("gloo")
 
     def check(self) -> None:
         with self._losing():
@@ -132,61 +144,71 @@ class _Joined(Team):
         raise PeerError(message)
 
     def meet(self) -> None:
-        self._meetings += 1
-        self._wait(self._arrivals, None)
+        with self._together():
+            self._until(dist.barrier(group=self._group, async_op=True), _LOOK_SECONDS)
 
     def all(self, value: Any) -> list[Any]:
         self.meet()
         found: list[Any] = [None] * self.size
-        with self._losing():
+        with self._together():
             dist.all_gather_object(found, value, group=self._group)
         return found
 
     def gather(self, value: Any) -> list[Any]:
         self.meet()
         found: list[Any] | None = [None] * self.size if self.first else None
-        with self._losing():
+        with self._together():
             dist.gather_object(value, found, group=self._group)
         return found or []
 
     def spread(self, value: Any) -> Any:
         self.meet()
         held = [value]
-        with self._losing():
+        with self._together():
             dist.broadcast_object_list(held, group=self._group)
         return held[0]
 
     def add(self, tensor: Tensor) -> Tensor:
         self.check()
-        try:
+        with self._together():
             work = dist.all_reduce(tensor, group=self.group(tensor.device), async_op=True)
-            assert work is not None
             if _backend(tensor.device) == "gloo":
-                self._until(work)
-            work.wait()
-        except RuntimeError as error:
-            self.check()  # what the lost one has said, rather than that it is lost
-            raise PeerError(_lost("another process")) from error
+                self._until(work, _SUM_SECONDS)
+            else:
+                assert work is not None
+                work.wait()
         return tensor
 
-    def _until(self, work: dist.Work) -> None:
-        """Wait for the others' part, but not for that of one that has failed and lives."""
+    def _until(self, work: dist.Work | None, pause: float) -> None:
+        """Wait until the others have joined a collective of gloo, unless one of them has failed.
+
+        Raises:
+            PeerError: if another process has left a message.
+            RuntimeError: if a connection was closed.
+        """
+        assert work is not None
         asked = time.monotonic()
         while not work.is_completed():
             if time.monotonic() - asked > _ASK_SECONDS:
-                self.check()
+                try:
+                    self.check()
+                except LostError:  # the store has gone with its process; the collective says whether it came first
+                    break
                 asked = time.monotonic()
-            time.sleep(_SUM_SECONDS)
+            time.sleep(pause)
+        work.wait()
 
     def group(self, device: torch.device) -> dist.ProcessGroup:
-        backend = _backend(device)
+        return self._in(_backend(device))
+
+    def _in(self, backend: str) -> dist.ProcessGroup:
         if backend not in self._groups:
-            with self._losing():
-                self._groups[backend] = dist.new_group(backend=backend)
+            with self._together():
+                self._groups[backend] = dist.new_group(backend=backend, timeout=timedelta(seconds=WAIT_SECONDS))
         return self._groups[backend]
 
     def announce(self, error: BaseException) -> bool:
-        """Leave word that this process fails; whether the first one has heard of it, or failed itself."""
+        """Leave a message that this process fails; whether the first one has read it, or failed itself."""
         said = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
         try:
             if self.first:
@@ -205,61 +227,47 @@ class _Joined(Team):
             return False
 
     def close(self) -> None:
-        """Say no more that this process lives."""
-        self._closed.set()
+        """Destroy the groups, which closes this process's connections and ends what the others wait for."""
+        while self._groups:
+            _, group = self._groups.popitem()
+            dist.destroy_process_group(group)
+        del self._group
 
-    def _beat(self) -> None:
-        try:
-            while not self._closed.wait(BEAT_SECONDS):
-                self._store.add(f"beat/{self.rank}", 1)
-        except RuntimeError:  # the store is gone; the next that this process asks of it will tell
-            return
+    def _arrive(self, limit: float) -> None:
+        """Wait for the others before there is a group to wait in, at most so many seconds."""
+        deadline = time.monotonic() + limit
+        with self._losing():
+            self._store.set(f"here/{self.rank}", "")
+        for rank in range(self.size):
+            while not self._here(rank):
+                if time.monotonic() > deadline:
+                    raise PeerError(
+                        f"process {rank} of {self.size} has not come in {limit:.0f} s; call this in every process, "
+                        "or with alone=True in one"
+                    )
+                self.check()
+                time.sleep(_LOOK_SECONDS)
 
-    def _arrivals(self) -> list[int]:
-        """The processes that have not come to this meeting."""
-        mine = f"met/{self._meetings}/{self.rank}"
-        if not self._store.check([mine]):
-            self._store.set(mine, "")
-        return [rank for rank in range(self.size) if not self._store.check([f"met/{self._meetings}/{rank}"])]
-
-    def _wait(self, missing: Callable[[], list[int]], limit: float | None) -> None:
-        """Wait for the others: as long as they live, or so many seconds.
-
-        Before the first meeting a process that is late may not have begun to say that it lives.
-        """
-        began = time.monotonic()
-        beats: dict[int, tuple[int, float]] = {}
-        while True:
-            self.check()
-            with self._losing():
-                late = missing()
-                counts = {rank: self._store.add(f"beat/{rank}", 0) for rank in late}
-            if not late:
-                return
-            now = time.monotonic()
-            if limit is not None and now - began > limit:
-                raise PeerError(
-                    f"process {late[0]} of {self.size} has not come in {limit:.0f} s; call this in every process, "
-                    "or with alone=True in one"
-                )
-            for rank, count in counts.items():
-                if beats.get(rank, (None, 0.0))[0] != count:
-                    beats[rank] = (count, now)
-                if limit is None and now - beats[rank][1] > SILENCE_SECONDS:
-                    raise PeerError(_lost(f"process {rank} of {self.size}"))
-            time.sleep(_LOOK_SECONDS)
+    def _here(self, rank: int) -> bool:
+        with self._losing():
+            return self._store.check([f"here/{rank}"])
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
-        """What torch raises when a peer, or the process that holds the store, is gone."""
+    def _together(self) -> Iterator[None]:
+        """Translate what torch raises in a collective when a peer is gone: its message, if it has left one."""
         try:
             yield
         except RuntimeError as error:
-            raise PeerError(_lost("another process")) from error
+            self.check()
+            raise LostError from error
 
-
-def _lost(who: str) -> str:
-    return f"{who} was lost; what is written is whole, and can be resumed from its folder"
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Translate what torch raises when the process that holds the store is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise LostError from error
 
 
 def _backend(device: torch.device) -> str:
@@ -275,11 +283,14 @@ _OPEN: list[Team] = []
 def joined(*, alone: bool = False) -> Iterator[Team]:
     """The processes of the group that `torch.distributed` was initialised with; inside another such block, the same.
 
+    All of them leave the block together, so what one of them writes in it is on disk before any of them ends.
+
     Args:
         alone: this process by itself, whatever others there are.
 
     Raises:
         PeerError: if another process fails in its block.
+        LostError: if another process ends in its block without a message.
         UnheardError: if this one fails and the first one does not hear of it.
     """
     if alone or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
@@ -292,6 +303,7 @@ def joined(*, alone: bool = False) -> Iterator[Team]:
     _OPEN.append(team)
     try:
         yield team
+        team.meet()  # nobody goes before everybody is done: the end of one process ends the others
     except PeerError:
         raise
     except BaseException as error:
@@ -317,9 +329,15 @@ def launched() -> Iterator[Team]:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"the processes of torchrun do not find each other: {reason}") from error
     # Only at the end: over one store of torchrun a group can be made once.
-    atexit.register(dist.destroy_process_group)
+    atexit.register(_leave)
     with joined() as team:
         yield team
+
+
+def _leave() -> None:
+    """Close the connections and join the threads of gloo while the interpreter is whole."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def local_device(device: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import pickle
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def run(folder: Path) -> None:
     found = command_line(folder)  # which initialises the group
     rank = dist.get_rank()
     found |= python(folder, rank)
+    found["threads"] = [thread.name for thread in threading.enumerate()]
     (folder / f"rank-{rank}.pkl").write_bytes(pickle.dumps(found))
     dist.barrier()
 

@@ -85,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0, 1 if a ``--fail-if`` condition holds, 2 for bad input (one line on stderr).
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if "RANK" in os.environ:  # torch logs a C++ trace beside the one line about a process that is gone
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         status = app(words, prog_name="classwise", standalone_mode=False)
         sys.stdout.flush()

@@ -229,9 +229,10 @@ def audit(
                 name=name,
                 **settings,
             )
+        if team.first:  # before any process ends: torchrun ends the others then
+            written = result.html(page or folder / "page.html", run)
     if not team.first:
         return
-    written = result.html(page or folder / "page.html", run)
     held = {text: condition.decide(result) for text, condition in conditions.items()}
     if json:
         facts = audit_facts(result) | {"folder": str(folder), "page": str(written)}

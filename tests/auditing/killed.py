@@ -22,7 +22,7 @@ def run(lost: int, folder: Path) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         step(self, *arguments)  # type: ignore[arg-type]
 
-    Trainer.train_step = killing  # type: ignore[method-assign]
+    Trainer.train_step = killing  # type: ignore[method-assign, assignment]
     words = ["train", "at-short", "--data=digits", "--set=model.width=0.0625", "--set=data.subset=240"]
     words += ["--set=batch_size=32", "--epochs=1", f"--out={folder / 'run'}"]
     return main(words)

@@ -89,3 +89,14 @@ def test_bad_seeds(classwise: Classwise, text: str) -> None:
 
 def test_one_way_to_say_the_seed(classwise: Classwise) -> None:
     assert classwise("train", "at", "--seeds=0,1", "--set", "seed=3").status == 2
+
+
+def test_a_training_that_diverges(classwise: Classwise, tmp_path: Path) -> None:
+    words = ["train", "at-short", "--data=digits", *QUICK, "--set=optimizer.lr=1e6", "--set=rate=constant"]
+    said = classwise(*words, f"--out={tmp_path / 'stopped'}")
+    assert said.status == 2
+    assert "the loss is not finite at epoch 1, step " in said.err.splitlines()[-1]
+    assert not (tmp_path / "stopped" / "checkpoints").exists()
+    said = classwise(*words, f"--out={tmp_path / 'continued'}", "--on-nan=continue")
+    assert said.status == 0
+    assert "not-finite" in [event["event"] for event in Run.open(tmp_path / "continued").events]

@@ -27,6 +27,7 @@ from classwise.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.progress import Progress
+    from classwise.training.finite import OnNan
     from classwise.training.folder import Run
     from classwise.training.recipe import Recipe
 
@@ -46,6 +47,12 @@ def train(
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
     resume: Resume = False,
     estimate: Estimate = False,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            "--on-nan", metavar="stop|continue", help="What to do when the loss or the weights are not finite."
+        ),
+    ] = "stop",
     tensorboard: Annotated[
         Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write each epoch for TensorBoard too.")
     ] = None,
@@ -63,6 +70,7 @@ def train(
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.team import launched, local_device
+    from classwise.training.finite import checked_policy
     from classwise.training.recipe import Recipe
 
     given = {"data.name": data, "data.root": root, "epochs": epochs, "seed": seed}
@@ -70,7 +78,7 @@ def train(
     wanted |= {f"data.options.{key}": value for key, value in pairs(options, "--data-set").items()}
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
-    plan = Recipe.read(recipe, wanted)
+    plan, policy = Recipe.read(recipe, wanted), checked_policy(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
     if seeds is not None:
@@ -82,7 +90,7 @@ def train(
                 raise UserError("--estimate times one process; leave torchrun out, and divide by the processes")
             _estimate(plan, len(folders), device, json)
             return
-        runs = _train_all(plan, folders, resume, device, tensorboard if team.first else None)
+        runs = _train_all(plan, folders, resume, device, policy, tensorboard if team.first else None)
     if not team.first:
         return
     if json:
@@ -94,7 +102,7 @@ def train(
 
 
 def _train_all(
-    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, board: Path | None = None
+    plan: Recipe, folders: dict[int, Path], resume: bool, device: str, on_nan: OnNan, board: Path | None = None
 ) -> list[Run]:
     from classwise.training.loop import train as train_one
 
@@ -111,7 +119,8 @@ def _train_all(
 
                     place = board / f"seed-{seed}" if len(folders) > 1 else board
                     told = stack.enter_context(TensorBoard(place, listener))
-                runs.append(train_one(plan, out=folder, resume=resume, device=device, progress=told, changes=changed))
+                settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
+                runs.append(train_one(plan, out=folder, progress=told, changes=changed, **settings))
     return runs
 
 

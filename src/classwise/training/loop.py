@@ -32,6 +32,7 @@ from classwise.training.beginning import check_folder, check_same, doubts, model
 from classwise.training.chronicle import epoch_rows, numbers, summary
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
 from classwise.training.feeding import Feed
+from classwise.training.finite import FiniteLoss, OnNan, all_finite, checked_policy, likely_cause, not_finite
 from classwise.training.folder import SCHEMA_VERSION, Run, Which
 from classwise.training.objectives.base import Step
 from classwise.training.objectives.standard import Standard
@@ -60,6 +61,7 @@ def train(
     changes: Mapping[str, Any] | None = None,
     unlabelled: Images | None = None,
     alone: bool = False,
+    on_nan: OnNan = "stop",
     **more: Any,
 ) -> Run:
     """Train a classifier by a recipe, into a run folder.
@@ -79,14 +81,17 @@ def train(
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
         unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
         alone: train in this process, whatever others there are.
+        on_nan: ``"stop"``: stop at once, before anything is saved, when the loss or the weights are not finite (on a
+            GPU within `classwise.training.finite.STEPS_BETWEEN_CHECKS` steps). ``"continue"``: continue, and record the
+            event ``not-finite`` in each such epoch.
         **more: undotted recipe fields, such as ``epochs=30``.
 
     Returns:
         The finished run.
 
     Raises:
-        UserError: for a bad recipe or device (before data is read), data that do not fit, or a folder that holds
-            another run.
+        UserError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds another
+            run, or a loss or weights that are not finite.
     """
     all_changes = {**(changes or {}), **more}
     if isinstance(data, os.PathLike):
@@ -99,8 +104,9 @@ def train(
         listener = progress if progress is not None and team.first else Silent()
         plan = Recipe.read(recipe, all_changes)
         check_device(device)
+        checked_policy(on_nan)
         plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
-        return _train(plan, Run(Path(out)), data, unlabelled, resume, device, listener, team)
+        return _train(plan, Run(Path(out)), data, unlabelled, resume, device, listener, team, on_nan)
 
 
 def _train(
@@ -112,6 +118,7 @@ def _train(
     device: str,
     progress: Progress,
     team: Team,
+    on_nan: OnNan,
 ) -> Run:
     """The work of `train`, in one of its processes."""
     parts, out = plan.parts(), run.path
@@ -140,7 +147,7 @@ def _train(
             progress.say(doubt)
     parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        Trainer(plan, parts, images, run, device, progress, extra, team).run_all()
+        Trainer(plan, parts, images, run, device, progress, extra, team, on_nan).run_all()
     team.meet()
     return Run(run.path)
 
@@ -158,6 +165,7 @@ class Trainer:
         progress: Progress,
         extra: Images | None = None,
         team: Team | None = None,
+        on_nan: OnNan = "stop",
     ) -> None:
         self.recipe = recipe
         self.parts = parts
@@ -165,6 +173,8 @@ class Trainer:
         self.progress = progress
         self.team = team or Team()
         self.device = torch.device(device)
+        self.on_nan = on_nan
+        self.loss = FiniteLoss(self.device)
         self.draws = Draws(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = self._split(images)
@@ -212,11 +222,15 @@ class Trainer:
                 if self.reacts:
                     settings = self.class_settings()
                 self.train_step(self.feed.rows(order, self.epoch, self.step, settings), settings)
+                if self.loss.due(self.step):
+                    self._check_loss(settings)
                 self.step += 1
                 self.progress.advance(1)
                 if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
+                    self._check_finite(settings)
                     self._save_state()
                     saved = time.monotonic()
+            self._check_finite(settings)
             self._end_epoch(settings, time.monotonic() - started)
             self.epoch += 1
             self.step = 0
@@ -325,6 +339,7 @@ class Trainer:
         share = Share(self.team, len(rows))
         mine = share.of_batch(batch)
         taken: list[Step] = []
+        reduced: list[Tensor] = []
         with sharing_buffers(share, model):
             model.train(self.recipe.craft == "train")
             with frozen(model), self._borrowed():
@@ -335,9 +350,11 @@ class Trainer:
 
             def loss() -> Tensor:
                 taken.append(share.of_step(parts.objective.step(self.forward, mine, points, settings)))
-                return share.summing(parts.reduction(taken[-1], batch, settings), model)
+                reduced.append(parts.reduction(taken[-1], batch, settings))
+                return share.summing(reduced[-1], model)
 
             parts.update(model, self.optimizer, loss, progress)
+        self.loss.add(reduced, self.step)
         step = taken[0]  # of the weights as they were; AWP's second pass is at others
         losses = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self.sums.add(batch.y, step.clean_logits, step.robust_logits, losses)
@@ -346,6 +363,32 @@ class Trainer:
             for schedule, state in zip(parts.schedules, self.schedule_states, strict=True)
         ]
         self.average = parts.averaging.after_step(self.average, model.state_dict(), progress)
+
+    def _check_loss(self, settings: ClassSettings) -> None:
+        """Stop, or record, if the loss of a step was not finite.
+
+        Raises:
+            UserError: if it was, unless ``on_nan`` is ``"continue"``; the same in every process.
+        """
+        step = self.loss.first()
+        if step is not None:
+            self._not_finite("loss", step, settings)
+
+    def _check_finite(self, settings: ClassSettings) -> None:
+        """The same for the weights and statistics as well, before they are saved."""
+        self._check_loss(settings)
+        if not all_finite([*self.model.state_dict().values(), *self.average.weights.values()]):
+            self._not_finite("weights", self.step - 1, settings)
+
+    def _not_finite(self, what: str, step: int, settings: ClassSettings) -> None:
+        place = f"epoch {self.epoch + 1}, step {step + 1} of {self.feed.steps}"
+        if self.on_nan == "stop":
+            raise not_finite(what, place, likely_cause(self.recipe, self.parts, settings), self.folder)
+        known = [event for event in self.record.events if event["event"] == "not-finite"]
+        if not any(event["epoch"] == self.epoch for event in known):
+            self.record.tell(self.epoch, event="not-finite", what=what, step=step)
+            if not known:
+                self.progress.say(f"the {what} {'is' if what == 'loss' else 'are'} not finite at {place}; continuing")
 
     def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
         """Measure, let schedules and averager act, select, and write the epoch down."""

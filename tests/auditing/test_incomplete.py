@@ -187,3 +187,17 @@ def test_incomplete_tables_are_not_joined() -> None:
     whole = table(np.ones((3, 6), dtype=np.bool_))
     with pytest.raises(UserError, match="incomplete"):
         without(whole, {("t[1]", 0)}).join(whole)
+
+
+def test_images_that_an_early_stop_does_not_attack_are_judged() -> None:
+    """Without the rows that a killed audit had no time to write, for images that were misclassified before."""
+    correct = np.ones((3, 6), dtype=np.bool_)
+    correct[:, :4] = False
+    cut_short = without(table(correct, stop="broken"), {("t[2]", image) for image in range(6)})
+    assert cut_short.missing == {"t[2]": 6}
+    assert cut_short.unjudged == {"t[2]": 2}
+    assert cut_short.verdicts("t[2]").tolist() == [0, 0, 0, 0, -1, -1]
+    assert cut_short.gap.endswith("2 of 6 images are not judged by every attack (not judged: t[2] 2)")
+    known = without(table(np.zeros((3, 6), dtype=np.bool_), stop="broken"), {("t[2]", 0)})
+    assert not known.complete
+    assert known.gap == "the audit is incomplete: rows of images that need no attack are missing (t[2] 1)"

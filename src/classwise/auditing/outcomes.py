@@ -177,17 +177,27 @@ class Outcomes:
         """Which images are not judged, as a sentence without its full stop; empty for a complete table."""
         if self.complete:
             return ""
-        left = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
+        if not self.unjudged and self.meta.images is not None:  # each is known from the other attacks
+            rows = ", ".join(f"{label} {count:,}" for label, count in self.missing.items())
+            return f"the audit is incomplete: rows of images that need no attack are missing ({rows})"
+        left = ", ".join(f"{label} {count:,}" for label, count in self.unjudged.items())
         by_attack = f" (not judged: {left})" if left else ""
         return f"the audit is incomplete: {self.unfinished} images are not judged by every attack{by_attack}"
 
+    @cached_property
+    def unjudged(self) -> dict[str, int]:
+        """How many images have no verdict under each attack, as far as their number is known; see `verdicts`."""
+        unseen = self._total - len(self)
+        left = {label: unseen + int((self._verdicts[label] < 0).sum()) for label in self.attacks}
+        return {label: count for label, count in left.items() if count}
+
     @property
     def unfinished(self) -> str:
-        """How many of the images lack the row of some attack, as ``12 of 90``."""
+        """How many of the images have no verdict under some attack, as ``12 of 90``."""
         if self.meta.images is None:
             return "an unknown number of"
-        finished = int((self.frame["index"].value_counts() == len(self.attacks)).sum())
-        return f"{self._total - finished:,} of {self._total:,}"
+        open_images = np.any([self._verdicts[label] < 0 for label in self.attacks], axis=0)
+        return f"{self._total - len(self) + int(open_images.sum()):,} of {self._total:,}"
 
     @property
     def _total(self) -> int:

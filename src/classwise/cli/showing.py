@@ -102,7 +102,7 @@ def audit_facts(result: Audit) -> dict[str, Any]:
         "complete": result.complete,
         "not_applicable": list(result.outcomes.meta.not_applicable),
         "robustness_evaluated": result.outcomes.meta.robustness_evaluated,
-        "not_judged": result.outcomes.missing,
+        "not_judged": result.outcomes.unjudged,
         "classes": result.table.to_dict("index"),
         "summary": result.summary.to_dict("index"),
         "worst": _worst_facts(result) if result.complete else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _recordable(model: nn.Module) -> Iterator[None]:
     """Put copies in the place of inference tensors among the weights and buffers; afterwards they are back."""
-    replaced: list[tuple[dict[str, Tensor | None], str, Tensor]] = []
+    replaced: list[tuple[dict[str, Any], str, Tensor]] = []
     copies: dict[int, Tensor] = {}  # a tensor that two layers share stays shared
     try:
         for module in model.modules():

@@ -67,7 +67,7 @@ def _rows_above(rows: slice, right: FloatArray, wrong: FloatArray, level: float)
 
     pooled = (mine_right + right) / (mine_images + images)
     error = np.sqrt(pooled * (1 - pooled) * (1 / mine_images + 1 / images))
-    above: BoolArray = ratio(mine_accuracy - accuracy, error) > special.ndtri(1 - level)
+    above: BoolArray = np.asarray(ratio(mine_accuracy - accuracy, error) > special.ndtri(1 - level))
 
     few = np.minimum(smallest[rows, None], smallest) < FEW
     mine, other = np.nonzero(few & (mine_accuracy > accuracy))

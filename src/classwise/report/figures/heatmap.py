@@ -47,7 +47,7 @@ class Confusion:
     @property
     def dense(self) -> IntArray:
         """(C, C) the counts as an array."""
-        return np.asarray(self.matrix.toarray() if sparse.issparse(self.matrix) else self.matrix)
+        return _as_array(self.matrix)
 
     @property
     def wrong(self) -> int:
@@ -56,7 +56,8 @@ class Confusion:
 
     def row(self, label: int) -> IntArray:
         """(C,) what the images of one class are taken for."""
-        return self._dense(np.asarray([label]), slice(None))[0]
+        found: IntArray = self._dense(np.asarray([label]), np.arange(len(self.names)))[0]
+        return found
 
     def grouped(self) -> Confusion:
         """The same with the classes of a superclass side by side, in their old order within it."""
@@ -91,10 +92,17 @@ class Confusion:
         groups = None if self.groups is None else tuple(self.groups[row] for row in rows)
         return Confusion(self._dense(rows, rows), names, groups, self.group_names, self.images[rows])
 
-    def _dense(self, rows: IntArray, columns: IntArray | slice) -> IntArray:
+    def _dense(self, rows: IntArray, columns: IntArray) -> IntArray:
         """Some rows and columns of the matrix, as an array."""
-        block = self.matrix[rows][:, columns]
-        return np.asarray(block.toarray() if sparse.issparse(block) else block)
+        if not isinstance(self.matrix, np.ndarray):
+            return _as_array(self.matrix[rows][:, columns])
+        block: IntArray = self.matrix[rows][:, columns]
+        return block
+
+
+def _as_array(matrix: IntArray | sparse.csr_array) -> IntArray:
+    dense: IntArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return dense
 
 
 def heatmap(confusion: Confusion, kind: Kind) -> Drawing:

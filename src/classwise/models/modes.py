@@ -52,7 +52,8 @@ def _recordable(model: nn.Module) -> Iterator[None]:
     copies: dict[int, Tensor] = {}  # a tensor that two layers share stays shared
     try:
         for module in model.modules():
-            for held in (module._parameters, module._buffers):
+            holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for held in holders:
                 for name, tensor in held.items():
                     if tensor is not None and tensor.is_inference():
                         replaced.append((held, name, tensor))

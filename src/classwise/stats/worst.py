@@ -67,7 +67,7 @@ def _rows_above(rows: slice, right: FloatArray, wrong: FloatArray, level: float)
 
     pooled = (mine_right + right) / (mine_images + images)
     error = np.sqrt(pooled * (1 - pooled) * (1 / mine_images + 1 / images))
-    above: BoolArray = np.asarray(ratio(mine_accuracy - accuracy, error) > special.ndtri(1 - level))
+    above: BoolArray = ratio(mine_accuracy - accuracy, error) > special.ndtri(1 - level)
 
     few = np.minimum(smallest[rows, None], smallest) < FEW
     mine, other = np.nonzero(few & (mine_accuracy > accuracy))
@@ -91,7 +91,7 @@ def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
     """
     above, place = _distinct_above(counts, alpha)
     kept = np.zeros(counts.num_classes, dtype=np.bool_)
-    kept[counts.present] = ~above.any(axis=1)[place]
+    kept[counts.present] = ~np.any(above, axis=1, keepdims=True)[place, 0]
     return kept
 
 

@@ -1,0 +1,86 @@
+"""AutoAttack killed in each of its stages and resumed: run as a script with a folder as its argument.
+
+It prints one line for each stage: its name, the rows of its attack that were on the disk when it was killed, and
+whether the resumed outcomes are those of an audit that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from classwise.auditing import audit as auditing
+from classwise.auditing import recording
+from classwise.auditing.audit import audit
+from classwise.auditing.outcomes import Outcomes
+from classwise.compute import EXACT
+from classwise.progress import Silent
+from tests.auditing import toys
+
+STAGES: Mapping[str, str] = {
+    "apgd-ce": "apgd-ce:steps=4",
+    "apgd-t": "apgd-t:steps=3",
+    "fab-t": "fab-t:steps=3",
+    "square": "square:proposals=20",
+}
+"""The stages of the standard version, short."""
+CLASSES = 4
+BLOCK = 8
+"""Rows after which a part is written, so that a stage is killed between its parts."""
+
+
+class KillIn(Silent):
+    """SIGKILL when the first images of a stage are done, or when it begins if it has none left."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.now = stage, ""
+
+    def begin(self, label: str, total: int) -> None:
+        self.now = label
+        if label == self.stage and not total:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def advance(self, count: int) -> None:
+        del count
+        if self.now == self.stage:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(out: Path, progress: Silent | None = None, *, resume: bool = False) -> Outcomes:
+    data = toys.images(96, CLASSES, strength=(0.03, 0.05, 0.08, 0.08))
+    suite, model = list(STAGES.values()), toys.model(CLASSES, 2.0)
+    result = audit(
+        model, data, "Linf:0.04", suite, cascade=True, compute=EXACT, batch=32, out=out, resume=resume,
+        progress=progress,
+    )  # fmt: skip
+    return result.outcomes
+
+
+def main(folder: Path) -> None:
+    recording.BLOCK_ROWS = BLOCK
+    vars(auditing)["SAMPLE"] = 4  # what guards find is not the question
+    whole = run(folder / "whole")
+    for stage in STAGES:
+        out = folder / stage
+        child = os.fork()
+        if not child:
+            run(out, KillIn(stage))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), stage
+        assert os.WTERMSIG(status) == signal.SIGKILL, stage
+        parts = [pd.read_parquet(part) for part in sorted((out / "outcomes").glob("part-*.parquet"))]
+        kept = sum(int((part["attack"] == stage).sum()) for part in parts)
+        again = run(out, resume=True)
+        same = again.frame.equals(whole.frame) and Outcomes.load(out).frame.equals(whole.frame)
+        attacked = int((whole.rows(stage)["forwards"] > 0).sum())
+        sys.stdout.write(f"{stage} {kept} {attacked} {same}\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

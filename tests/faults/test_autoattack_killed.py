@@ -1,0 +1,32 @@
+"""AutoAttack killed in any of its stages resumes to the outcomes of an audit that was never interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .autoattack import STAGES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_each_stage_resumes_to_the_same_outcomes(tmp_path: Path) -> None:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.faults.autoattack", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert [line[0] for line in lines] == list(STAGES)
+    for _, kept, attacked, same in lines:
+        assert same == "True"
+        assert int(attacked) >= 8  # the stage has images to attack
+        assert 0 < int(kept) < 96  # and was killed between its first part and its last

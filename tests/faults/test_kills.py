@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import socket
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -109,29 +111,21 @@ def test_one_of_two_processes_is_killed(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, victim: int, call: int
 ) -> None:
     out = tmp_path / "audit"
-    jobs = [
+    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    jobs: list[dict[str, Any]] = [
         {
             "args": ["audit", trained, *AUDIT, "--out", out],
-            "env": {
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(_free_port()),
-            },
+            "env": {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             "kill": call if rank == victim else 0,
         }
         for rank in range(2)
     ]
-    jobs[1]["env"] = {**dict(jobs[1]["env"]), "MASTER_PORT": dict(jobs[0]["env"])["MASTER_PORT"]}  # type: ignore[call-overload]
     ended = runner.run_all(jobs, out)
     assert ended[victim].status == KILLED, ended
     _audit_again(runner, trained, audited, out)
 
 
 def _free_port() -> int:
-    import socket
-
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

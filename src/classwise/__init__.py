@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from classwise.attacks.base import Attack as Attack
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
+    from classwise.auditing.compare import compare as compare
     from classwise.auditing.curve import curve as curve
     from classwise.auditing.outcomes import Outcomes as Outcomes
     from classwise.auditing.racing import race as race
     from classwise.auditing.radii import Curve as Curve
+    from classwise.auditing.seeds import audit_seeds as audit_seeds
     from classwise.compute import Compute as Compute
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
@@ -45,6 +47,8 @@ _PUBLIC = {
     "Threat": "classwise.threat",
     "UserError": "classwise.errors",
     "audit": "classwise.auditing.audit",
+    "audit_seeds": "classwise.auditing.seeds",
+    "compare": "classwise.auditing.compare",
     "curve": "classwise.auditing.curve",
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading",

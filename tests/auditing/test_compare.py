@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,16 @@ import pytest
 from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.auditing.sources import audits_in, training_seed
+from classwise.errors import IncompleteError, UserError
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, difference_of_minima
-from classwise.stats.seeds import mean_over_seeds, worst_over_seeds
+from classwise.stats.seeds import (
+    difference_over_seeds,
+    mean_over_seeds,
+    worst_difference_over_seeds,
+    worst_over_seeds,
+)
 
 NAMES = ["cat", "dog", "elk"]
 LABELS = np.arange(120) % 3
@@ -108,7 +115,7 @@ def test_folders_are_read_and_named(tmp_path: Path) -> None:
 
 
 def run_folder(path: Path, recipe: str, seed: int) -> Path:
-    path.mkdir()
+    path.mkdir(parents=True)
     (path / "recipe.yaml").write_text(f"name: {recipe}\nobjective: at\nseed: {seed}\nepochs: {len(recipe)}\n")
     return path
 
@@ -124,22 +131,363 @@ def test_runs_that_differ_in_the_seed_are_one_method(tmp_path: Path) -> None:
 
 def test_only_audits_of_the_same_images_compare() -> None:
     one = made(AT, 0)
-    meta = dataclasses.replace(one.outcomes.meta, images=100)
-    fewer = Audit(Outcomes(one.outcomes.frame[one.outcomes.frame["index"] < 100], meta))
-    with pytest.raises(UserError, match="'b' judged other images"):
+    fewer = Audit(Outcomes.from_predictions(LABELS[:90], LABELS[:90], {"pgd": LABELS[:90]}, NAMES))
+    with pytest.raises(UserError, match=r"'a' and 'b' differ in images: 120 .* and 90 "):
         compare({"a": one, "b": fewer})
     renamed = Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, ["x", "y", "z"]))
-    with pytest.raises(UserError, match="'b' has other classes"):
+    with pytest.raises(UserError, match="'a' and 'b' differ in class names: cat, dog, elk and x, y, z"):
         compare({"a": one, "b": renamed})
-    hashed = [
-        Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, NAMES, data_hash=word))
-        for word in ("one", "two")
-    ]
-    with pytest.raises(UserError, match="other pixels or labels"):
-        compare({"a": hashed[0], "b": hashed[1]})
     with pytest.raises(UserError, match="attack of 'a'"):
         compare({"a": one, "b": one}, attack="apgd")
     with pytest.raises(UserError, match="nothing to compare"):
         compare([])
     with pytest.raises(UserError, match="unknown method"):
         compare({"a": one}).pair("a", "b")
+
+
+PGD = {"name": "pgd", "steps": 20, "step_size": "0.25eps"}
+ABOUT: dict[str, Any] = {
+    "data": "toy",
+    "split": "test",
+    "data_hash": "ab" * 32,
+    "threat": "Linf:8/255",
+    "norm": "Linf",
+    "stop": "broken",
+}
+
+
+def audited(
+    seed: int = 0,
+    rates: tuple[float, float, float] = AT,
+    specs: dict[str, dict[str, Any]] | None = None,
+    epsilon: Any = 8 / 255,
+    index: Any = None,
+    labels: Any = LABELS,
+    **about: Any,
+) -> Audit:
+    """An audit with everything stated: what an audit of ours writes."""
+    chosen: dict[str, dict[str, Any]] = {"pgd": PGD, "fgsm": {"name": "fgsm"}} if specs is None else specs
+    broken = {name: predictions(rates, seed + place) for place, name in enumerate(chosen)}
+    broken = {name: np.where(predicted == LABELS, labels, (labels + 1) % 3) for name, predicted in broken.items()}
+    made_of = Outcomes.from_predictions(labels, labels, broken, NAMES, **ABOUT | {"model_hash": f"m{seed}"} | about)
+    frame = made_of.frame
+    numbers = np.arange(len(LABELS)) if index is None else np.asarray(index)
+    radius = np.broadcast_to(np.asarray(epsilon, dtype=np.float64), (len(LABELS),))
+    frame = frame.assign(
+        epsilon=np.where(frame["attack"] == "clean", 0.0, radius[frame["index"]]), index=numbers[frame["index"]]
+    )
+    specs_of: dict[str, dict[str, Any] | None] = {"clean": None}
+    specs_of.update(chosen)
+    return Audit(Outcomes(frame, dataclasses.replace(made_of.meta, attacks=specs_of)))
+
+
+RADII = np.linspace(0.01, 0.03, 120)
+OTHER_LABELS = np.where(np.arange(120) == 7, 2, LABELS)
+UNLIKE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "radius": ({}, {"threat": "Linf:4/255", "epsilon": 4 / 255}, "threat: Linf:8/255 and Linf:4/255"),
+    "norm": ({}, {"threat": "L2:0.5", "norm": "L2", "epsilon": 0.5}, "threat: Linf:8/255 and L2:0.5"),
+    "a radius that prints alike": (
+        {"threat": "Linf:0.1", "epsilon": 0.1},
+        {"threat": "Linf:0.1", "epsilon": 0.1001},
+        "threat: Linf:0.1 and Linf:0.1001",
+    ),
+    "per-image radii": (
+        {"threat": "Linf:per-image", "epsilon": RADII},
+        {"threat": "Linf:per-image", "epsilon": RADII[::-1]},
+        "threat: Linf:per-image, 0.01 to 0.03, mean 0.02 and Linf:per-image",
+    ),
+    "steps": (
+        {},
+        {"specs": {"pgd": {**PGD, "steps": 50}, "fgsm": {"name": "fgsm"}}},
+        "attacks: pgd:steps=20.*steps=50",
+    ),
+    "fewer attacks": ({}, {"specs": {"pgd": PGD}}, "attacks: fgsm and no fgsm"),
+    "stop": ({}, {"stop": "never"}, "stop rule: an attack stops at its first success and an attack runs all its steps"),
+    "cascade": ({}, {"cascade": True}, "cascade: no and yes"),
+    "cascade in another order": (
+        {"cascade": True},
+        {"cascade": True, "specs": {"fgsm": {"name": "fgsm"}, "pgd": PGD}},
+        "attacks: clean then pgd then fgsm and clean then fgsm then pgd",
+    ),
+    "pixels": ({}, {"data_hash": "cd" * 32}, "data: toy test SHA-256 abababababab and toy test SHA-256 cdcdcdcdcdcd"),
+    "a hash that one lacks": ({}, {"data_hash": ""}, "data: .* and toy test, hash not stated"),
+    "subset": ({}, {"index": np.arange(1, 121)}, "images: 120 .numbers 0 to 119. and 120 .numbers 1 to 120."),
+    "numbers in between": (
+        {"index": [*range(119), 130]},
+        {"index": [*range(50), *range(51, 120), 130]},
+        "images: with number 50 and without number 50",
+    ),
+    "labels": ({}, {"labels": OTHER_LABELS}, "labels: image 7 is 'dog' and image 7 is 'elk'"),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_unlike_audits_are_refused_with_the_field_and_both_values(case: str, tmp_path: Path) -> None:
+    first, second, message = UNLIKE[case]
+    audits = {"a": audited(0, **first), "b": audited(1, **second)}
+    for methods in (audits, dict(reversed(audits.items()))):
+        with pytest.raises(UserError) as refused:
+            compare(methods)
+        assert not isinstance(refused.value, IncompleteError)
+        assert "'a'" in str(refused.value)
+        assert "'b'" in str(refused.value)
+    with pytest.raises(UserError, match=f"'a' and 'b' differ in {message}"):
+        compare(audits)
+    # Also between the seeds of one method.
+    with pytest.raises(UserError, match="differ in"):
+        compare({"a": [audits["a"], audits["b"]]})
+
+
+def test_one_attack_is_compared_whatever_the_others_are() -> None:
+    one = audited(0)
+    more = audited(1, specs={"pgd": PGD, "fgsm": {"name": "fgsm", "begin": "uniform"}})
+    assert len(compare({"a": one, "b": more}, attack="pgd").pairs) == 1
+    for attack in ("fgsm", "all"):
+        with pytest.raises(UserError, match="differ in attacks"):
+            compare({"a": one, "b": more}, attack=attack)
+    # In a cascade what an attack sees depends on those before it.
+    first: dict[str, Any] = {**PGD, "steps": 3}
+    cascades = [audited(0, specs={"pgd": each, "fgsm": {"name": "fgsm"}}, cascade=True) for each in (PGD, first)]
+    with pytest.raises(UserError, match="differ in attacks"):
+        compare({"a": cascades[0], "b": cascades[1]}, attack="fgsm")
+
+
+def test_clean_accuracies_compare_under_any_threat() -> None:
+    found = compare(
+        {"a": audited(0), "b": audited(1, threat="L2:1", norm="L2", epsilon=1, stop="never")}, attack="clean"
+    )
+    assert found.table["overall"].tolist() == [1.0, 1.0]
+    assert found.notes == ()
+
+
+def test_families_compare_with_equal_members() -> None:
+    specs: dict[str, dict[str, Any]]
+    specs = {f"tpgd[{value}]": {"name": "tpgd", "inverse_temperature": value} for value in (2, 5)}
+    about: Any = {"families": {"tpgd": tuple(specs)}}
+    one, two = audited(0, specs=specs, **about), audited(1, specs=specs, **about)
+    for attack in ("tpgd-best", "tpgd-union"):
+        assert len(compare({"a": one, "b": two}, attack=attack).pairs) == 1
+    other = audited(1, specs={**specs, "tpgd[5]": {"name": "tpgd", "inverse_temperature": 6}}, **about)
+    for attack in ("tpgd-best", "tpgd-union"):
+        with pytest.raises(UserError, match="differ in attacks"):
+            compare({"a": one, "b": other}, attack=attack)
+
+
+def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
+    bare = [made(AT, 0), made(CFA, 1)]
+    (note,) = compare({"a": bare[0], "b": bare[1]}).notes
+    assert "data hash, threat, stop rule, attacks" in note
+    with pytest.raises(UserError, match="not stated"):
+        compare({"a": bare[0], "b": audited(1)})
+    # A stated threat is one threat however it is written.
+    stated = [
+        Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, NAMES, threat=threat))
+        for threat in ("Linf:8/255", "linf: 0.0313725490196", "Linf:4/255")
+    ]
+    assert compare({"a": stated[0], "b": stated[1]}).complete
+    with pytest.raises(UserError, match="differ in threat: Linf:8/255 and Linf:4/255"):
+        compare({"a": stated[0], "b": stated[2]})
+    with pytest.raises(UserError, match="differ in threat: Linf:8/255 and not stated"):
+        compare({"a": stated[0], "b": bare[0]})
+
+
+def test_groups_are_the_same_groups() -> None:
+    def grouped(ids: list[int], names: list[str]) -> Audit:
+        return Audit(audited().outcomes.add_groups("half", ids, names))
+
+    halves = grouped([0] * 60 + [1] * 60, ["first", "second"])
+    other = grouped([0] * 61 + [1] * 59, ["first", "second"])
+    renamed = grouped([0] * 60 + [1] * 60, ["one", "two"])
+    assert compare({"a": halves, "b": other}).complete
+    with pytest.raises(UserError, match="differ in grouping half: image 60 in 'second' and image 60 in 'first'"):
+        compare({"a": halves, "b": other}, group="half")
+    with pytest.raises(UserError, match="differ in grouping half: first, second and one, two"):
+        compare({"a": halves, "b": renamed}, group="half")
+
+
+def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
+    """One model audited at two radii: +14 points and a p-value before, a curve now."""
+    at = {radius: audited(0, epsilon=radius, threat=f"Linf:{radius}") for radius in (4 / 255, 1 / 255, 2 / 255)}
+    other = audited(1, epsilon=1 / 255, threat="Linf:1/255")
+    with pytest.raises(UserError, match=r"differ in threat: Linf:4/255 and Linf:1/255.*--across threat"):
+        compare({"a": at[4 / 255], "b": at[1 / 255]})
+    found = compare({"a": [*at.values()], "b": other}, across="threat")
+    assert list(found.levels) == ["Linf:1/255", "Linf:2/255", "Linf:4/255"]
+    assert found.radii is not None
+    assert found.radii[0] == "Linf"
+    assert found.radii[1] == pytest.approx((1 / 255, 2 / 255, 4 / 255), rel=1e-5)
+    assert found.table.index.tolist() == [*(("a", level) for level in found.levels), ("b", "Linf:1/255")]
+    assert not hasattr(found, "pairs")
+    for level, radius in zip(found.levels, (1 / 255, 2 / 255, 4 / 255), strict=True):
+        expected = at[radius].summary.loc["all"]
+        row: Any = found.table.loc[("a", level)]
+        assert (row["overall"], row["worst"]) == (expected["overall"], expected["worst"])
+        assert (row["overall_low"], row["overall_high"]) == (expected["low"], expected["high"])
+    # Without names the audits of one model are a line.
+    assert compare([*at.values(), other], across="threat").names == ("audit", "audit-2")
+
+
+def test_across_one_field_the_others_still_agree() -> None:
+    one = audited(0)
+    weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", stop="never")
+    with pytest.raises(UserError, match="differ in stop rule"):
+        compare({"a": one, "b": weak}, across="threat")
+    with pytest.raises(UserError, match="same threat, Linf:8/255"):
+        compare({"a": one, "b": audited(1)}, across="threat")
+    with pytest.raises(UserError, match="unknown field to compare across"):
+        compare({"a": one, "b": weak}, across="stop")
+    with pytest.raises(UserError, match="clean accuracy does not depend on the threat"):
+        compare({"a": one, "b": weak}, across="threat", attack="clean")
+    with pytest.raises(UserError, match="differ in threat"):
+        compare({"a": one, "b": weak}, across="attacks")
+    with pytest.raises(UserError, match="does not state its threat"):
+        compare({"a": made(AT, 0), "b": made(AT, 1)}, across="threat")
+
+
+def test_norms_are_levels_without_a_curve() -> None:
+    found = compare({"a": audited(0), "b": audited(1, epsilon=0.5, threat="L2:0.5", norm="L2")}, across="threat")
+    assert (list(found.levels), found.radii) == (["L2:0.5", "Linf:8/255"], None)
+
+
+def test_across_attacks() -> None:
+    weak, strong = audited(0, specs={"pgd": PGD}), audited(0, specs={"pgd": {**PGD, "steps": 50}}, cascade=True)
+    found = compare({"a": [weak, strong]}, across="attacks")
+    assert list(found.levels) == ["pgd:steps=20,step_size=0.25eps", "pgd:steps=50,step_size=0.25eps"]
+
+
+def without(audit: Audit, attack: str, images: range) -> Audit:
+    frame = audit.outcomes.frame
+    lost = (frame["attack"] == attack) & frame["index"].isin(images)
+    return Audit(Outcomes(frame[~lost], audit.outcomes.meta))
+
+
+def test_incomplete_audits_have_bounds_alone() -> None:
+    one, two = audited(0), audited(1)
+    part = without(two, "fgsm", range(30))
+    with pytest.raises(IncompleteError, match="'b' is incomplete: images not judged: 30 under fgsm"):
+        compare({"a": one, "b": part})
+    found = compare({"a": one, "b": part}, allow_incomplete=True)
+    assert not found.complete
+    assert (found.pairs, found.judged_by_all) == ((), 90)
+    for ask in (lambda: found.table, lambda: found.classes, lambda: found.pair("a", "b")):
+        with pytest.raises(IncompleteError):
+            ask()
+    survivors = two.outcomes.correct("pgd")[:30].sum()  # whose verdict the missing rows decide
+    sure = two.outcomes.correct("all")[30:].sum()
+    row = found.bounds.loc["b"]
+    assert (row["overall_low"], row["overall_high"]) == (
+        pytest.approx(sure / 120),
+        pytest.approx((sure + survivors) / 120),
+    )
+    assert row["judged"] == 120 - survivors
+    whole = found.bounds.loc["a"]
+    assert whole["overall_low"] == pytest.approx(whole["overall_high"]) == pytest.approx(one.summary["overall"]["all"])
+    assert whole["worst_low"] == pytest.approx(whole["worst_high"]) == pytest.approx(one.summary["worst"]["all"])
+    # Whatever the missing rows say, the truth lies between the bounds.
+    assert row["worst_low"] <= two.summary["worst"]["all"] <= row["worst_high"]
+    # Attacks that are whole still compare, with a note.
+    (note,) = compare({"a": one, "b": part}, attack="pgd").notes
+    assert "incomplete under attacks that are not compared" in note
+    with pytest.raises(UserError, match="complete audits"):
+        compare({"a": one, "b": part}, across="threat", allow_incomplete=True)
+
+
+def test_different_suites_are_refused_even_if_incomplete_audits_are_allowed() -> None:
+    part = without(audited(1, specs={"pgd": PGD}), "pgd", range(30))
+    with pytest.raises(UserError, match="differ in attacks"):
+        compare({"a": audited(0), "b": part}, allow_incomplete=True)
+
+
+def test_pairs_are_over_all_seeds_paired_where_the_seeds_pair(tmp_path: Path) -> None:
+    def saved(method: str, numbers: tuple[int, ...], rates: tuple[float, float, float]) -> list[Path]:
+        places = [tmp_path / method / f"seed-{number}" for number in numbers]
+        return [
+            audited(10 * len(method) + number, rates).save(place) for number, place in zip(numbers, places, strict=True)
+        ]
+
+    saved("at", (0, 1, 2), AT)
+    saved("cfa", (0, 1, 2), CFA)
+    saved("dafa", (0, 1, 5), CFA)
+    saved("one", (0,), CFA)
+
+    def correct(method: str) -> np.ndarray:
+        return np.stack([Audit.load(path).outcomes.correct("all") for path in sorted((tmp_path / method).iterdir())])
+
+    for second, paired, words in (
+        ("cfa", True, "paired by seed"),
+        ("dafa", False, "not paired"),
+        ("one", False, "not paired"),
+    ):
+        found = compare([tmp_path / "at", tmp_path / second])
+        assert found.names == ("at", second)
+        (pair,) = found.pairs
+        runs = correct(second), correct("at")
+        expected = difference_over_seeds(*runs, LABELS, 3, paired=paired)
+        whole = difference_over_seeds(*runs, np.zeros(120, int), 1, paired=paired)
+        assert pair.seeds == (len(runs[0]), 3)
+        assert (pair.paired, words in pair.test) == (paired, True)
+        assert pair.classes["difference"].tolist() == expected.difference.tolist()
+        assert pair.classes["p"].tolist() == expected.p_value.tolist()
+        assert pair.classes["adjusted"].tolist() == expected.adjusted.tolist()
+        assert pair.p_value == whole.p_value[0]
+        assert pair.overall == (whole.difference[0], whole.low[0], whole.high[0])
+        assert pair.minima == worst_difference_over_seeds(*runs, LABELS, 3, paired=paired)
+        assert ("one is one training" in pair.population) == (second == "one")
+    single = compare([tmp_path / "one", tmp_path / "at" / "seed-0"]).pairs[0]
+    assert single.test == "exact McNemar test"
+    assert "not about another training" in single.population
+
+
+def test_the_order_of_paired_seeds_does_not_matter(tmp_path: Path) -> None:
+    paths = {
+        (m, s): audited(10 * s + len(m), AT).save(tmp_path / m / f"seed-{s}") for m in ("a", "bb") for s in range(3)
+    }
+    found = [
+        compare({"a": [paths["a", s] for s in order], "bb": [paths["bb", s] for s in range(3)]}).pairs[0]
+        for order in ((0, 1, 2), (2, 0, 1))
+    ]
+    assert found[0].p_value == pytest.approx(found[1].p_value)
+    assert found[0].overall == pytest.approx(found[1].overall)
+
+
+def test_a_model_is_one_seed() -> None:
+    one = audited(0)
+    with pytest.raises(UserError, match="runs 1 and 2 of 'a' are audits of the same model"):
+        compare({"a": [one, one], "b": audited(1)})
+
+
+def test_a_folder_is_one_method_only_if_names_differ_in_a_number(tmp_path: Path) -> None:
+    for seed, name in enumerate(("at", "cfa")):
+        audited(seed).save(tmp_path / "mixed" / name)
+    with pytest.raises(UserError, match=r"names differ in more than a seed's number \(at, cfa\)"):
+        compare([tmp_path / "mixed"])
+    for seed in (10, 9):
+        audited(seed).save(tmp_path / "at" / f"run{seed}")
+    assert [path.name for path in audits_in(tmp_path / "at")] == ["run9", "run10"]
+    assert audits_in(tmp_path / "at" / "run9") == [tmp_path / "at" / "run9"]
+    found = compare({"at": tmp_path / "at"})
+    assert found.seeds == {"at": 2}
+    runs = [run_folder(tmp_path / "seeds" / f"seed-{seed}", "at-mine", seed) for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        audited(20 + seed).save(run)
+    found = compare([tmp_path / "seeds"])
+    assert found.seeds == {"at-mine": 2}
+    assert [training_seed(audit) for audit in found.audits["at-mine"]] == [0, 1]
+    run_folder(tmp_path / "seeds" / "seed-2", "another", 2)
+    audited(22).save(tmp_path / "seeds" / "seed-2")
+    with pytest.raises(UserError, match="differ in more than the seed"):
+        compare([tmp_path / "seeds"])
+
+
+def test_attacks_that_are_not_applicable_are_not_of_the_suite() -> None:
+    one = audited(0)
+    frame, meta = audited(1).outcomes.frame, audited(1).outcomes.meta
+    part = Outcomes(frame[frame["attack"] != "pgd"], dataclasses.replace(meta, not_applicable=("pgd",)))
+    with pytest.raises(UserError, match=r"differ in attacks: pgd:.* and no pgd"):
+        compare({"a": one, "b": Audit(part)})
+    assert compare({"a": one, "b": Audit(part)}, attack="fgsm").complete
+    with pytest.raises(IncompleteError, match="'b' has no robust accuracy under 'pgd': not applicable"):
+        compare({"a": one, "b": Audit(part)}, attack="pgd")
+    none = Outcomes(frame[frame["attack"] == "clean"], dataclasses.replace(meta, not_applicable=("pgd", "fgsm")))
+    with pytest.raises(IncompleteError, match="no robust accuracy under 'all'"):
+        compare({"a": Audit(none), "b": Audit(none)})

@@ -198,7 +198,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "no such run": (lambda place: ["audit", place.folder / "nope"], "there is no file or folder"),
     "no such run here": (lambda place: ["audit", "nope"], "unknown model 'nope'"),
     "a folder without a run": (lambda place: ["audit", place.folder], "holds no run"),
-    "a folder of several runs": (seeds, "seed-10"),
+    "two runs of one seed": (seeds, "seed-10 have the same training seed"),
     "no time": (audited("--max-time=0"), "--max-time 0: give the minutes that the audit may take, above 0"),
     "negative time": (audited("--max-time=-1"), "--max-time -1: give the minutes"),
     "unknown stop": (audited("--stop=nevr"), "did you mean 'never'"),

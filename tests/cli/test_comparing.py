@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli import comparing
 
 from .conftest import Classwise
 
@@ -17,11 +17,11 @@ NAMES = ("cat", "dog", "fish")
 LABELS = np.arange(300) % 3
 
 
-def saved(folder: Path, wrong: float, seed: int) -> Path:
+def saved(folder: Path, wrong: float, seed: int, **meta: Any) -> Path:
     """An audit of 300 images of which a share falls, cats twice as often."""
     chance = np.random.default_rng(seed).random(300) * np.where(LABELS == 0, 0.5, 1.0)
     attacked = np.where(chance < wrong, (LABELS + 1) % 3, LABELS)
-    outcomes = Outcomes.from_predictions(LABELS, clean=LABELS, attacks={"pgd": attacked}, class_names=NAMES)
+    outcomes = Outcomes.from_predictions(LABELS, clean=LABELS, attacks={"pgd": attacked}, class_names=NAMES, **meta)
     return Audit(outcomes, name=folder.name).save(folder)
 
 
@@ -39,7 +39,7 @@ def test_side_by_side(classwise: Classwise, audits: list[Path]) -> None:
     for line, (_, row) in zip(lines[2:], expected.table.iterrows(), strict=False):
         assert f"[{100 * row['worst_low']:.1f}, {100 * row['worst_high']:.1f}]" in line
     (pair,) = expected.pairs
-    assert f"{100 * pair.minima.value:+.1f} [" in said.out
+    assert f"{100 * pair.minima.value:+.1f} [{100 * pair.minima.low:+.1f}, {100 * pair.minima.high:+.1f}]" in said.out
     assert "fair minus plain" in said.out
 
 
@@ -64,12 +64,74 @@ def test_seeds_of_a_method(classwise: Classwise, tmp_path: Path) -> None:
     assert {name: row["seeds"] for name, row in facts["methods"].items()} == {"a": 3, "b": 3}
 
 
-def test_a_folder_of_seeds_stands_for_its_runs(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        (tmp_path / "runs" / f"seed-{seed}").mkdir(parents=True)
-        (tmp_path / "runs" / f"seed-{seed}" / "recipe.yaml").touch()
-    assert comparing._seeds(str(tmp_path / "runs")) == [tmp_path / "runs" / "seed-0", tmp_path / "runs" / "seed-1"]
-    assert comparing._seeds(str(tmp_path / "runs" / "seed-0")) == [str(tmp_path / "runs" / "seed-0")]
+def test_a_folder_of_seed_audits_is_one_method(classwise: Classwise, tmp_path: Path) -> None:
+    for name in ("at", "cfa"):
+        for seed in range(3):
+            saved(tmp_path / name / f"seed-{seed}", 0.3 if name == "at" else 0.2, seed + 10 * (name == "cfa"))
+    said = classwise("compare", tmp_path / "at", tmp_path / "cfa")
+    assert said.status == 0, said.err
+    (pair,) = compare([tmp_path / "at", tmp_path / "cfa"]).pairs
+    assert (pair.seeds, pair.paired) == ((3, 3), True)
+    assert "t test over seeds and images, paired by seed" in said.out
+    assert said.out.count("intervals are about new images and new training seeds") == 2
+    facts = json.loads(classwise("compare", tmp_path / "at", tmp_path / "cfa", "--json").out)
+    (shown,) = facts["pairs"]
+    assert (shown["seeds"], shown["paired"], shown["test"]) == ([3, 3], True, pair.test)
+    assert shown["p_value"] == pytest.approx(pair.p_value)
+    assert facts["population"] == pair.population
+
+
+def test_one_training_is_said_to_be_one(classwise: Classwise, audits: list[Path]) -> None:
+    said = classwise("compare", *audits)
+    assert "one training of each method: intervals are about new images, not about another training" in said.out
+    assert "exact McNemar test, not adjusted for other comparisons" in said.out
+
+
+def test_across_the_threat_there_is_no_test(classwise: Classwise, tmp_path: Path) -> None:
+    folders = [saved(tmp_path / f"at-{radius}", 0.1 * radius, 1, threat=f"Linf:{radius}/255") for radius in (2, 4)]
+    page = tmp_path / "page.html"
+    said = classwise("compare", *folders, "--out", page)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "'at-2' and 'at-4' differ in threat: Linf:2/255 and Linf:4/255" in said.err
+    assert not page.exists()
+    words = [f"at={folder}" for folder in folders]
+    said = classwise("compare", *words, "--across", "threat", "--out", page)
+    assert said.status == 0, said.err
+    assert "nothing is tested" in said.out
+    text = page.read_text(encoding="utf-8")
+    for shown in (said.out, text):
+        assert "p =" not in shown
+        assert "minus" not in shown
+        assert "McNemar" not in shown
+    assert "at: accuracy against the radius, percent" in text
+    assert "A difference between them may come from the threat, from the model or from both" in text
+    facts = json.loads(classwise("compare", *words, "--across", "threat", "--json").out)
+    assert (facts["across"], facts["levels"], facts["pairs"]) == ("threat", ["Linf:2/255", "Linf:4/255"], [])
+    assert [row["threat"] for row in facts["rows"]] == facts["levels"]
+
+
+def test_an_incomplete_audit_has_a_status_of_its_own(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:
+    whole = Audit.load(audits[1])
+    frame = whole.outcomes.frame
+    lost = (frame["attack"] == "pgd") & (frame["index"] < 60)
+    part = Audit(Outcomes(frame[~lost], whole.outcomes.meta), name="part").save(tmp_path / "part")
+    page = tmp_path / "page.html"
+    said = classwise("compare", audits[0], part, "--out", page)
+    assert (said.status, said.err.count("\n"), said.out) == (3, 1, "")
+    assert "'part' is incomplete: images not judged: 60 under pgd" in said.err
+    assert not page.exists()
+    said = classwise("compare", audits[0], part, "--out", page, "--allow-incomplete")
+    assert said.status == 0
+    assert "warning: 'part' is incomplete" in said.err
+    text = page.read_text(encoding="utf-8")
+    for shown in (said.out, text):
+        assert "240 of 300 images are judged by every audit under every attack" in shown
+        assert "p =" not in shown
+        assert "minus" not in shown
+    right = int((~lost & (frame["attack"] == "pgd") & frame["correct"]).sum())
+    assert f"{100 * right / 300:.1f}–{100 * (right + 60) / 300:.1f}" in said.out
+    facts = json.loads(classwise("compare", audits[0], part, "--json", "--allow-incomplete").out)
+    assert (facts["complete"], facts["pairs"]) == (False, [])
 
 
 def test_other_images_do_not_compare(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ def test_a_comparison_claims_a_difference_only_beyond_chance(make_audit: MakeAud
     high = make_audit(per_class=400, accuracy=(0.7, 0.7, 0.5, 0.4))
     near = make_audit(per_class=400, accuracy=(0.6, 0.6, 0.3, 0.11))
     clear = visible(compare_page(compare({"old": low, "new": high}), tmp_path / "a.html"))
-    assert "new has the best weakest class: cat, 40.0 %" in clear
+    assert "new has the best worst-class accuracy: cat, 40.0 %" in clear
     unclear = visible(compare_page(compare({"old": low, "new": near}), tmp_path / "b.html"))
-    assert "No clear difference in the weakest class: 11.0 % at best , with new" in unclear
+    assert "No clear difference in worst-class accuracy: 11.0 % at best , with new" in unclear
 
 
 def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
     page_of_six = compare_page(compare(audits), tmp_path / "six.html").read_text(encoding="utf-8")
     del audits["method 5"]
     page_of_five = compare_page(compare(audits), tmp_path / "five.html").read_text(encoding="utf-8")
-    legend = "Robust accuracy of each class, percent"
+    legend = "Accuracy of each class under every attack together, percent"
     assert legend in page_of_five
     assert legend not in page_of_six
     reading = "method 1, Worst class: "
@@ -176,7 +176,7 @@ def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: P
 
 def test_several_seeds_show_mean_and_deviation(make_audit: MakeAudit, tmp_path: Path) -> None:
     values = ((0.6, 0.6, 0.3, 0.1), (0.6, 0.6, 0.3, 0.2))
-    seeds = [make_audit(accuracy=accuracy) for accuracy in values]
+    seeds = [make_audit(accuracy=each, meta={"model_hash": str(number)}) for number, each in enumerate(values)]
     path = compare_page(compare({"a": seeds, "b": [*reversed(seeds)]}), tmp_path / "a.html")
     text = visible(path)
     assert "15.0 ± 7.1" in text  # the worst class: mean and deviation of 10 and 20 %

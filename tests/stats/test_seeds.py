@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.errors import UserError
+from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import wilson
-from classwise.stats.seeds import mean_over_seeds, worst_over_seeds
+from classwise.stats.paired import holm, mcnemar, tango
+from classwise.stats.seeds import (
+    difference_over_seeds,
+    mean_over_seeds,
+    worst_difference_over_seeds,
+    worst_over_seeds,
+)
 
 
 def test_two_way_table_by_hand() -> None:
@@ -168,3 +175,176 @@ def test_worst_over_seeds_of_equal_images_is_the_seeds_alone() -> None:
     found = worst_over_seeds(np.tile([[1], [0], [1], [1]], (1, 20)), np.zeros(20, int), 1)
     assert stats.binom.ppf(0.025, 4, 0.75) == 1
     assert found == pytest.approx((0.75, 0.75 - 0.5 * np.sqrt(4 / 3), 1))
+
+
+def _table(differences: FloatArray) -> tuple[float, float, float]:
+    """MS_seed, MS_image and MS_res of (S, n) values, by sums over single cells."""
+    seeds, images = differences.shape
+    mean = differences.mean()
+    rows, columns = differences.mean(axis=1), differences.mean(axis=0)
+    residual = sum((differences[s, i] - rows[s] - columns[i] + mean) ** 2 for s in range(seeds) for i in range(images))
+    return (
+        images * sum((row - mean) ** 2 for row in rows) / (seeds - 1),
+        seeds * sum((column - mean) ** 2 for column in columns) / (images - 1),
+        residual / ((seeds - 1) * (images - 1)),
+    )
+
+
+@given(st.integers(2, 4), st.integers(0, 2**32 - 1))
+def test_paired_differences_are_a_two_way_table(seeds: int, random: int) -> None:
+    rng = np.random.default_rng(random)
+    labels = np.arange(24) % 2
+    first, second = (rng.random((seeds, 24)) < rng.uniform(0.2, 0.8, (seeds, 1)) for _ in range(2))
+    found = difference_over_seeds(first, second, labels, 2, paired=True)
+    for label in range(2):
+        cells = (first.astype(float) - second)[:, labels == label]
+        n = cells.shape[1]
+        by_seed, by_image, rest = _table(cells)
+        variance = (max(by_image, rest) + max(by_seed - rest, 0)) / (seeds * n)
+        share = min(by_seed / (seeds * n) / variance, 1) if variance else 0.0
+        degrees = 1 / (share / (seeds - 1) + (1 - share) / (n - 1))
+        assert found.difference[label] == pytest.approx(cells.mean())
+        assert found.variance[label] == pytest.approx(variance)
+        if variance:
+            error = np.sqrt(variance)
+            assert found.degrees[label] == pytest.approx(degrees)
+            assert found.p_value[label] == pytest.approx(2 * stats.t.sf(abs(cells.mean()) / error, degrees))
+            assert found.high[label] == pytest.approx(
+                min(cells.mean() + stats.t.ppf(0.975, degrees) * error, 1), abs=1e-9
+            )
+    assert found.adjusted.tolist() == holm(found.p_value).tolist()
+
+
+@given(st.integers(1, 3), st.integers(2, 4), st.integers(0, 2**32 - 1))
+def test_unpaired_differences_add_the_seeds_of_each_method(ours: int, theirs: int, random: int) -> None:
+    rng = np.random.default_rng(random)
+    first, second = rng.random((ours, 20)) < 0.6, rng.random((theirs, 20)) < rng.uniform(0.1, 0.9, (theirs, 1))
+    found = difference_over_seeds(first, second, np.zeros(20, int), 1, paired=False)
+    each = first.mean(axis=0) - second.mean(axis=0)
+    images, noise, extra = each.var(ddof=1) / 20, 0.0, 0.0
+    for runs in (first, second):
+        if len(runs) > 1:
+            by_seed, _, rest = _table(runs.astype(float))
+            noise += rest / (len(runs) * 20)
+            extra += max(by_seed - rest, 0) / (len(runs) * 20)
+    assert found.difference == pytest.approx(first.mean() - second.mean())
+    assert found.variance == pytest.approx(max(images, noise) + extra)
+    exchanged = difference_over_seeds(second, first, np.zeros(20, int), 1, paired=False)
+    assert exchanged.difference == pytest.approx(-found.difference)
+    assert exchanged.p_value == pytest.approx(found.p_value)
+    assert exchanged.low == pytest.approx(-found.high)
+
+
+def test_equal_seeds_leave_the_paired_variance_of_the_images() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.random(50) < 0.7, rng.random(50) < 0.4
+    found = difference_over_seeds(np.tile(first, (3, 1)), np.tile(second, (3, 1)), np.zeros(50, int), 1, paired=True)
+    assert found.variance == pytest.approx((first.astype(float) - second).var(ddof=1) / 50)
+    assert found.degrees == pytest.approx(49)
+
+
+def test_equal_images_leave_the_variance_of_the_paired_seeds() -> None:
+    first, second = np.array([1, 0, 1, 1, 0]), np.array([0, 0, 1, 0, 1])
+    mine, theirs = (np.tile(seeds[:, None], (1, 30)) for seeds in (first, second))
+    found = difference_over_seeds(mine, theirs, np.zeros(30, int), 1, paired=True)
+    expected = stats.ttest_rel(first, second)
+    assert found.variance == pytest.approx((first - second).var(ddof=1) / 5)
+    assert found.p_value == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval()
+    assert found.low == pytest.approx(interval.low)
+    assert found.high == pytest.approx(min(interval.high, 1))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_constant_differences_are_as_exact_as_one_pair(paired: bool) -> None:
+    labels = np.repeat([0, 1], 12)
+    first = np.tile(labels == 0, (3, 1))
+    found = difference_over_seeds(first, np.zeros_like(first), labels, 3, paired=paired)
+    assert found.p_value[:2].tolist() == [mcnemar(12, 0), 1.0]
+    low, high = tango([12, 0], [0, 0], [12, 12])
+    assert found.low[:2].tolist() == low.tolist()
+    assert found.high[:2].tolist() == high.tolist()
+    assert np.isnan([each[2] for each in found]).all()
+    value, least, most = worst_difference_over_seeds(first, ~first, labels, 2, paired=paired)
+    assert value == 0
+    assert -least == pytest.approx(most)
+    assert most > 0.1
+
+
+def _equal_methods(
+    rng: np.random.Generator, seeds: int, classes: int, n: int, spread: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two methods of one law, whose images are shared and whose trainings differ by ``spread`` on a probit scale."""
+    image = rng.normal(0, 1, (1, classes, n))
+    first, second = (
+        (rng.normal(0, spread, (seeds, classes, 1)) + image + rng.normal(0, 1, (seeds, classes, n)) > 0.3)
+        for _ in range(2)
+    )
+    return first.reshape(seeds, -1), second.reshape(seeds, -1)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("seeds", "spread"), [(3, 0.0), (3, 0.3), (5, 0.1), (5, 0.3)])
+def test_equal_methods_are_told_apart_no_more_than_five_times_in_a_hundred(
+    seeds: int, spread: float, paired: bool
+) -> None:
+    """Every class is a repetition. The first seeds alone reject far too often where trainings differ."""
+    rng = np.random.default_rng(1)
+    first, second = _equal_methods(rng, seeds, 1000, 150, spread)
+    labels = np.repeat(np.arange(1000), 150)
+    found = difference_over_seeds(first, second, labels, 1000, paired=paired)
+    assert 0.002 <= np.mean(found.p_value < 0.05) <= 0.07
+    assert np.mean((found.low <= 0) & (found.high >= 0)) >= 0.93
+    if spread == 0.3:
+        up, down = (
+            np.bincount(labels[mask], minlength=1000) for mask in (first[0] & ~second[0], ~first[0] & second[0])
+        )
+        assert np.mean(mcnemar(up, down) < 0.05) > 0.25
+
+
+def test_the_variance_of_a_difference_is_that_of_repeated_experiments() -> None:
+    """With components that are not truncated often, the mean estimate is the variance over repetitions."""
+    rng = np.random.default_rng(2)
+    first, second = _equal_methods(rng, 4, 3000, 60, 0.3)
+    labels = np.repeat(np.arange(3000), 60)
+    for paired in (True, False):
+        found = difference_over_seeds(first, second, labels, 3000, paired=paired)
+        assert found.variance.mean() == pytest.approx(found.difference.var(), rel=0.1)
+
+
+def test_a_clear_difference_is_found() -> None:
+    rng = np.random.default_rng(3)
+    first, second = rng.random((3, 300)) < 0.6, rng.random((3, 300)) < 0.4
+    found = difference_over_seeds(first, second, np.zeros(300, int), 1, paired=True)
+    assert found.p_value < 1e-3
+    assert found.low > 0
+
+
+def test_worst_difference_by_hand_and_over_equal_methods() -> None:
+    value, _, _ = worst_difference_over_seeds(
+        [[1, 0, 0, 0], [1, 0, 1, 1]], [[1, 1, 1, 0], [1, 1, 1, 0]], [0, 0, 1, 1], 3, paired=True, resamples=50
+    )
+    assert value == 0.25 - 0.5
+    rng = np.random.default_rng(5)
+    missed, firsts = 0, 0
+    for repetition in range(60):
+        first, second = _equal_methods(rng, 3, 4, 80, 0.4)
+        labels = np.repeat(np.arange(4), 80)
+        found = worst_difference_over_seeds(first, second, labels, 4, paired=True, resamples=150, seed=repetition)
+        missed += not found.low <= 0 <= found.high
+        alone = [worst_over_seeds(np.tile(runs[0], (2, 1)), labels, 4, resamples=60).value for runs in (first, second)]
+        firsts += abs(alone[0] - alone[1]) > 0.1  # what single trainings of equal methods differ by
+    assert missed <= 6
+    assert firsts > 20
+
+
+def test_mistakes_of_differences_are_named() -> None:
+    one, two = np.ones((1, 4)), np.ones((2, 4))
+    labels = np.zeros(4, int)
+    for function in (difference_over_seeds, worst_difference_over_seeds):
+        with pytest.raises(UserError, match="one seed of each"):
+            function(one, one, labels, 1, paired=False)
+        with pytest.raises(UserError, match="no pairs"):
+            function(one, two, labels, 1, paired=True)
+        with pytest.raises(UserError, match="no images"):
+            function(np.ones((2, 0)), np.ones((2, 0)), np.zeros(0, int), 1, paired=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from classwise.attacks.engine import Stop
 from classwise.attacks.queue import SMALLEST_BATCH
@@ -34,10 +34,12 @@ from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
+from classwise.models.loading import is_stored
 from classwise.progress import Progress, Silent
 from classwise.storage import is_unused, remove_stale_temporaries
 from classwise.team import Team, joined
 from classwise.threat import Threat
+from classwise.training.folder import runs_in
 
 __all__ = ["Audit", "audit", "estimate"]
 
@@ -107,6 +109,8 @@ def audit(
         UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
             holds something else; all before any attack.
     """
+    if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
+        raise UserError(f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder")
     with joined(alone=alone) as team:
         started = time.monotonic()
         listener = progress if progress is not None and team.first else Silent()

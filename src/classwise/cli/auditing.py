@@ -23,6 +23,7 @@ from classwise.cli.options import (
     pairs,
 )
 from classwise.cli.racing import asked, find_worst, refuse_with_worst
+from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.showing import audit_facts, show_audit, show_curve
 from classwise.errors import IncompleteError, UserError, unknown
 
@@ -40,7 +41,8 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder, a weights file that names its model, a zoo name, or package.module:callable."
+            help="A run folder, a folder of the runs of several seeds, a weights file that names its model, a zoo "
+            "name, or package.module:callable."
         ),
     ],
     weights: Annotated[Path | None, typer.Option("--weights", help="A .safetensors, .pt or .pth file.")] = None,
@@ -88,8 +90,8 @@ def audit(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 if it holds, as 'worst(all) < 0.2' or 'mcd(pgd) > 20%'; with 3 if that depends on images "
-            "that are not judged. May be repeated. It can name "
+            help="Exit with 1 if it holds (for several seeds: for any of them), as 'worst(all) < 0.2' or "
+            "'mcd(pgd) > 20%'; with 3 if that depends on images that are not judged. May be repeated. It can name "
             "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
             "worst.split; write the ends as worst(all).low.",
         ),
@@ -154,6 +156,7 @@ def audit(
         classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
         classwise audit runs/cfa --worst --tol 1% --confidence 0.99
         classwise audit runs/cfa --curve --threat Linf:16/255
+        classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
@@ -183,15 +186,27 @@ def audit(
     elif rounds is not None:
         raise UserError("--rounds belongs to --curve; give both, or neither")
 
-    run = _run_of(model, needed=data is None)
+    seeds = _seeds_of(model)
+    if seeds:
+        refuse_for_seeds(model, weights=weights, html=html, worst=worst, curve=curve, estimate=estimate)
+        refuse_for_seeds(model, width=width, mean=mean, model_set=model_options)
+    run = seeds[0] if seeds else _run_of(model, needed=data is None)
     if ball is None and run is not None and run.recipe.threat is not None and not curve:
         ball = Threat.parse(run.recipe.threat)
+    settings: dict[str, Any]
     with launched() as team:
         device = local_device(device)
         check_device(device)
         images = _images(run, data, split, root, subset, seed, data_options)
+        if seeds:
+            settings = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+            settings |= {"group": group, "out": out, "resume": resume, "keep": tuple(keep or ())}
+            settings |= {"max_time": None if max_time is None else 60 * max_time}
+            settings |= {"name": f"{images.name}-{images.split}"}
+            audit_all_seeds(seeds, images, ball, attack or None, conditions, settings, json=json)
+            return
         network = _network(model, weights, images, device, width, normalisation, model_options)
-        settings: dict[str, Any] = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
+        settings = {"cascade": cascade, "stop": stop, "batch": batch, "seed": seed, "device": device}
         seconds = None if max_time is None else 60 * max_time
         if certainty is not None:
             if team.first:
@@ -312,14 +327,26 @@ def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
     return conditions
 
 
+def _seeds_of(model: str) -> list[Run]:
+    """The runs in a folder of seeds, or nothing."""
+    from classwise.models.loading import is_stored
+    from classwise.training.folder import runs_in
+
+    if not is_stored(model) or not runs_in(Path(model)):
+        return []
+    from classwise.auditing.seeds import seed_runs
+
+    return seed_runs(model)
+
+
 def _run_of(model: str, *, needed: bool) -> Run | None:
     """The run whose folder, or one of whose weights files, is to be audited.
 
     Raises:
-        UserError: for a path or a name of nothing, a folder of several runs, or one without a run that is needed.
+        UserError: for a path or a name of nothing, or one without a run that is needed.
     """
     from classwise.models.loading import is_stored
-    from classwise.training.folder import Run, runs_in
+    from classwise.training.folder import Run
 
     if not is_stored(model):
         return None
@@ -327,8 +354,6 @@ def _run_of(model: str, *, needed: bool) -> Run | None:
     for folder in (path, path.parent.parent):
         if (folder / "recipe.yaml").is_file() and (path == folder or path.parent.name == "checkpoints"):
             return Run.open(folder)
-    if runs := runs_in(path):
-        raise UserError(f"{model} holds several runs, one of each seed; name one of {', '.join(map(str, runs))}")
     return Run.open(path) if needed and path.is_dir() else None
 
 

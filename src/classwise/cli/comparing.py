@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from classwise.cli.options import Json, new_file
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare import Comparison, Pair
+    from classwise.auditing.compare import Comparison, Crossing, Pair
 
 COLUMNS = (
     "method",
@@ -36,30 +36,53 @@ def compare(
         list[str],
         typer.Argument(
             metavar="FOLDER...",
-            help="Runs or audits; NAME=FOLDER names a method. The first is compared with the others.",
+            help="Runs, audits, or folders of a method's seeds; NAME=FOLDER names a method. The others are compared "
+            "with the first.",
         ),
     ],
     attack: Annotated[str, typer.Option("--attack", help="Compare under this attack, not under all together.")] = "all",
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="Compare by this column's groups.")
     ] = None,
+    across: Annotated[
+        str | None,
+        typer.Option(
+            "--across",
+            metavar="threat|attacks",
+            help="Show audits that differ in this at each of its values, without tests.",
+        ),
+    ] = None,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option("--allow-incomplete", help="Show bounds for audits that lack verdicts, without tests."),
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a page too.")] = None,
     json: Json = False,
 ) -> None:
     """Put audits of the same images side by side, with intervals.
 
-    Runs of one recipe that differ in the seed alone are taken together; a folder that train --seeds made stands for
-    all its runs.
+    Audits are compared if they agree in images, threat, attacks, stop rule, cascade and grouping; others are refused.
+    Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
+    Differences, intervals and p-values are over all seeds, seed by seed where both methods have the same ones.
 
     \b
     Examples:
         classwise compare runs/at runs/cfa --out compare.html
         classwise compare at=runs/at cfa=runs/cfa ours=audits/ours --attack pgd
+        classwise compare audits/at-2 audits/at-4 audits/at-8 --across threat --out curve.html
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.compare import compare as compare_audits
 
     page = new_file(out, "--out")
-    comparison = compare_audits(_methods(sources), attack=attack, group=group)
+    comparison: Comparison | Crossing = compare_audits(
+        _methods(sources),
+        attack=attack,
+        group=group,
+        across=across,
+        allow_incomplete=allow_incomplete,
+    )
+    for gap in getattr(comparison, "gaps", ()):
+        typer.echo(f"warning: {gap}", err=True)
     if page is not None:
         from classwise.report import compare_page
 
@@ -80,34 +103,62 @@ def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path
     """
     named = ["=" in source and not Path(source).exists() for source in sources]
     if not any(named):
-        return [folder for source in sources for folder in _seeds(source)]
+        return [*sources]
     if not all(named):
         raise UserError(f"{sources[named.index(False)]!r} has no name; name all methods or none, as in at=runs/at")
     methods: dict[str, list[str | Path]] = {}
     for source in sources:
         name, _, folder = source.partition("=")
-        methods.setdefault(name, []).extend(_seeds(folder))
+        methods.setdefault(name, []).append(folder)
     return methods
 
 
-def _seeds(source: str) -> list[str | Path]:
-    """The folder itself, or the runs in a folder that ``train --seeds`` made."""
-    from classwise.training.folder import runs_in
+def show_comparison(comparison: Comparison | Crossing) -> None:
+    """Print a comparison: a row per method, and every method against the first; without tests where there are none."""
+    from classwise.auditing.compare import Crossing, population
 
-    return [*runs_in(Path(source))] or [source]
-
-
-def show_comparison(comparison: Comparison) -> None:
-    """Print a comparison: a row per method, and every method against the first."""
-    rows = [_row(name, row) for name, row in comparison.table.iterrows()]
+    if isinstance(comparison, Crossing) or not comparison.complete:
+        _show_untested(comparison)
+        return
+    rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
     console.show(COLUMNS, rows, f"accuracy in percent under {comparison.attack}")
+    typer.echo(_about(comparison))
+    typer.echo(population(comparison.seeds))
+    for note in comparison.notes:
+        typer.echo(f"note: {note}")
     for pair in comparison.pairs:
         typer.echo("")
-        for line in _pair_lines(pair):
+        for line in _pair_lines(pair, comparison.alpha):
             typer.echo(line)
 
 
-def _row(name: object, row: Any) -> tuple[object, ...]:
+def _about(comparison: Comparison) -> str:
+    """What the columns hold for methods of several seeds."""
+    level = f"{100 * (1 - comparison.alpha):g} %"
+    several = any(number > 1 for number in comparison.seeds.values())
+    over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
+    return f"{level}: interval of the number before it{over}"
+
+
+def _show_untested(comparison: Comparison | Crossing) -> None:
+    from classwise.auditing.compare import Crossing
+    from classwise.report.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
+
+    table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
+    cells = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, cells, f"{table.caption}, under {comparison.attack}")
+    typer.echo("")
+    typer.echo(table.note)
+    typer.echo(crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison))
+    for note in comparison.notes:
+        typer.echo(f"note: {note}")
+
+
+def method_row(name: object, row: Any) -> tuple[object, ...]:
+    """The cells of `COLUMNS` for a row of `Comparison.table`."""
     shown = console.percent
     return (
         name,
@@ -125,30 +176,54 @@ def _row(name: object, row: Any) -> tuple[object, ...]:
     )
 
 
-def _pair_lines(pair: Pair) -> list[str]:
+def _pair_lines(pair: Pair, alpha: float) -> list[str]:
     """One method against another in words, in points of accuracy."""
     overall, minima = pair.overall, pair.minima
-    differ = pair.classes[pair.classes["adjusted"] < 0.05]
-    told = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
-    spans = [console.interval(estimate.low, estimate.high) for estimate in (overall, minima)]
+    differ = pair.classes[pair.classes["adjusted"] < alpha]
+    shown = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
+    spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
+    p_value = f"p = {pair.p_value:.2g} ({pair.test}, not adjusted for other comparisons)"
+    tested = int(pair.classes["adjusted"].notna().sum())
     return [
-        f"{pair.first} minus {pair.second}, in points, on the same images (95 %):",
-        f"  overall      {_points(overall.value)} {spans[0]}, p = {pair.p_value:.2g}",
+        f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
+        f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
         f"  worst class  {_points(minima.value)} {spans[1]}",
-        f"  classes that differ (McNemar, Holm): {', '.join(told) or 'none beyond chance'}",
+        f"  classes that differ (p below {alpha:g} after Holm over {tested}): {', '.join(shown) or 'none'}",
+        f"  {pair.population}",
     ]
 
 
 def _points(share: float) -> str:
-    return f"{100 * share:+z.1f}"
+    return console.percent(share) if math.isnan(share) else f"{100 * share:+z.1f}"
 
 
-def comparison_facts(comparison: Comparison) -> dict[str, Any]:
+def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     """A comparison for programs; accuracies are fractions."""
+    from classwise.auditing.compare import Crossing, population
+
+    facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
+    if isinstance(comparison, Crossing):
+        rows = comparison.table.reset_index().to_dict("records")
+        return facts | {"across": comparison.field, "levels": list(comparison.levels), "rows": rows, "pairs": []}
+    if not comparison.complete:
+        bounds = comparison.bounds.to_dict("index")
+        incomplete = {"complete": False, "gaps": comparison.gaps, "judged_by_all": comparison.judged_by_all}
+        return facts | incomplete | {"bounds": bounds, "pairs": []}
     pairs = [
-        dataclasses.asdict(dataclasses.replace(pair, classes=None))  # type: ignore[arg-type]  # a frame has its own form
-        | {"overall": pair.overall._asdict(), "minima": pair.minima._asdict()}
-        | {"classes": pair.classes.to_dict("index")}
+        {
+            "first": pair.first,
+            "second": pair.second,
+            "seeds": pair.seeds,
+            "paired": pair.paired,
+            "test": pair.test,
+            "population": pair.population,
+            "overall": pair.overall._asdict(),
+            "p_value": pair.p_value,
+            "minima": pair.minima._asdict(),
+            "classes": pair.classes.to_dict("index"),
+        }
         for pair in comparison.pairs
     ]
-    return {"attack": comparison.attack, "methods": comparison.table.to_dict("index"), "pairs": pairs}
+    methods = comparison.table.to_dict("index")
+    about = {"complete": True, "population": population(comparison.seeds)}
+    return facts | about | {"methods": methods, "pairs": pairs}

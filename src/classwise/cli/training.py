@@ -98,7 +98,7 @@ def train(
         return
     for run in runs:
         typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, kept {', '.join(run.kept())}")
-    typer.echo(f"next: classwise audit {runs[0].path}")
+    typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
 
 
 def _train_all(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classwise.auditing.compare import Comparison, Pair
-from classwise.auditing.outcomes import ALL
+from classwise.auditing.compare import Comparison, Crossing, Pair, population
+from classwise.auditing.outcomes import CLEAN
 from classwise.report import wording
 from classwise.report.origin import curves_around
 from classwise.report.provenance import settings_of
@@ -18,12 +18,14 @@ from classwise.report.sidebyside import (
     best_of,
     class_dots,
     class_table,
+    conditions,
     difference_dots,
     measure_dots,
     measure_table,
     methods_of,
     pair_table,
 )
+from classwise.report.untested import bounds_context, crossing_context
 from classwise.stats.intervals import Estimate
 from classwise.storage import write_text
 
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from classwise.auditing.result import Audit
 
 
-def compare_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
+def compare_page(comparison: Comparison | Crossing, path: str | os.PathLike[str]) -> Path:
     """Write a comparison as one self-contained page.
+
+    Audits across a field, and incomplete ones, are shown without differences, tests or figures of differences.
 
     Args:
         comparison: what to show.
@@ -44,20 +48,51 @@ def compare_page(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     Raises:
         UserError: if the file cannot be written.
     """
-    write_text(path, render("compare.html", comparison_context(comparison)))
+    if isinstance(comparison, Crossing) or not comparison.complete:
+        write_text(path, render("untested.html", _untested(comparison)))
+    else:
+        write_text(path, render("compare.html", comparison_context(comparison)))
     return Path(path)
+
+
+def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:
+    crossed = isinstance(comparison, Crossing)
+    shown = crossing_context(comparison) if isinstance(comparison, Crossing) else bounds_context(comparison)
+    return shown | {
+        "over": _over(
+            next(iter(comparison.levels.values())) if isinstance(comparison, Crossing) else comparison, crossed
+        ),
+        "population": _sentence(population(comparison.seeds)) if crossed else "",
+        "warnings": _warnings(comparison.audits),
+        "notes": comparison.notes,
+        "settings": _settings(comparison.audits),
+    }
+
+
+def _over(comparison: Comparison, crossed: bool = False) -> list[str]:
+    """What every number of the page is about."""
+    audit = next(iter(comparison.audits.values()))[0]
+    meta = audit.outcomes.meta
+    images = max(meta.images or 0, len(audit.outcomes))
+    threat = None if crossed or comparison.attack == CLEAN else meta.threat
+    over = [" ".join(filter(None, (meta.data, meta.split))), threat, f"{wording.count(images)} images"]
+    return ["classwise comparison", *filter(None, over), conditions(comparison.attack)]
+
+
+def _settings(methods: Mapping[str, tuple[Audit, ...]]) -> dict[str, Any]:
+    return {
+        _run_name(name, number, len(audits)): settings_of(audit)
+        for name, audits in methods.items()
+        for number, audit in enumerate(audits)
+    }
 
 
 def comparison_context(comparison: Comparison) -> dict[str, Any]:
     """Everything that the template of a comparison shows."""
-    meta = next(iter(comparison.audits.values()))[0].outcomes.meta
-    images = int(comparison.table["n"].iloc[0])
-    over = [" ".join(filter(None, (meta.data, meta.split))), meta.threat, f"{wording.count(images)} images"]
-    under = "every attack together" if comparison.attack == ALL else comparison.attack
     headline, sentences = _verdict(comparison)
     return {
         "title": f"Comparison: {wording.listed(comparison.names)}",
-        "over": ["classwise comparison", *filter(None, over), f"under {under}"],
+        "over": _over(comparison),
         "headline": headline,
         "sentences": sentences,
         "measures": markup(measure_dots(comparison)),
@@ -67,71 +102,81 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),
         "curves": _curves(comparison.audits),
-        "settings": {
-            _run_name(name, number, len(audits)): settings_of(audit)
-            for name, audits in comparison.audits.items()
-            for number, audit in enumerate(audits)
-        },
-        "population": _population(comparison),
+        "settings": _settings(comparison.audits),
+        "population": _sentence(population(comparison.seeds)),
+        "notes": comparison.notes,
     }
 
 
 def _verdict(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
-    """The headline, which claims no more than the interval of the difference allows, and what stands below it."""
+    """The headline, which claims no more than the interval of the difference allows, and the sentences below it."""
     methods, best = methods_of(comparison), best_of(comparison)
+    sentences = [_method_sentence(name, row, comparison.alpha) for name, row in methods.items()]
     row = methods[best]
-    sentences = [
-        f"{name}: weakest class {one['worst_class']} with {wording.percent(one['worst'])} "
-        f"({wording.level(comparison.alpha)} interval {wording.span(one['worst_low'], one['worst_high'])}\u00a0%), "
-        f"overall {wording.percent(one['overall'])} ({wording.span(one['overall_low'], one['overall_high'])}\u00a0%)."
-        for name, one in methods.items()
-    ]
-    headline = {
-        "before": f"{best} has the best weakest class: ",
-        "strong": f"{row['worst_class']}, {wording.percent(row['worst'])}",
-        "after": "",
-    }
+    worst = wording.percent(row["worst"])
+    over = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
+    named = f"{row['worst_class']}, {worst}" if row["seeds"] == 1 else f"{worst}{over}"
+    headline = {"before": f"{best} has the best worst-class accuracy: ", "strong": named, "after": ""}
     if len(comparison.names) == 1:
-        headline["before"] = "The weakest class is "
+        headline["before"] = "The worst class is " if row["seeds"] == 1 else "Worst-class accuracy: "
     elif not _clearly_best(comparison, best):
         headline = {
-            "before": "No clear difference in the weakest class: ",
-            "strong": f"{wording.percent(row['worst'])} at best",
-            "after": f", with {best}",
+            "before": "No clear difference in worst-class accuracy: ",
+            "strong": f"{worst} at best",
+            "after": f", with {best}{over}",
         }
     return headline, sentences
 
 
-def _clearly_best(comparison: Comparison, best: str) -> bool:
-    """Whether the weakest class of one method is above those of all others beyond chance.
+def _method_sentence(name: str, row: Mapping[str, Any], alpha: float) -> str:
+    """The worst-class and the overall accuracy of a method, and how many trainings they are about."""
+    seeds = int(row["seeds"])
+    worst = f"{wording.percent(row['worst'])} ({wording.level(alpha)} interval {_ends(row, 'worst')})"
+    overall = f"overall {wording.percent(row['overall'])} ({_ends(row, 'overall')})"
+    if seeds == 1:
+        return f"{name} (one training): worst class {row['worst_class']} with {worst}, {overall}."
+    least = f"{row['worst_class']} has the lowest mean"
+    return f"{name} (mean over {seeds} seeds): worst-class accuracy {worst}, {overall}; {least}."
 
-    For single models by the paired interval of the difference; for several seeds by intervals that do not overlap.
+
+def _ends(row: Mapping[str, Any], measure: str) -> str:
+    return f"{wording.span(row[f'{measure}_low'], row[f'{measure}_high'])}\u00a0%"
+
+
+def _clearly_best(comparison: Comparison, best: str) -> bool:
+    """Whether the worst-class accuracy of one method is significantly above that of each other.
+
+    The intervals of the differences are Bonferroni's over the other methods, since the best one was chosen for it.
     """
     others = [name for name in comparison.names if name != best]
-    if all(len(audits) == 1 for audits in comparison.audits.values()):
-        return all(comparison.pair(best, name).minima.low > 0 for name in others)
-    methods = methods_of(comparison)
-    return all(methods[name]["worst_high"] < methods[best]["worst_low"] for name in others)
+    alpha = comparison.alpha / max(len(others), 1)
+    return all(comparison.pair(best, name, alpha).minima.low > 0 for name in others)
 
 
 def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
-    level = wording.level(comparison.alpha)
-    images = int(pair.classes["n"].sum())
+    level, alpha = wording.level(comparison.alpha), f"{comparison.alpha:g}"
+    images, classes = int(pair.classes["n"].sum()), int(pair.classes["adjusted"].notna().sum())
     beyond = pair.classes[pair.classes["adjusted"] < comparison.alpha]
-    sure = wording.listed([str(name) for name in beyond.index]) or "none"
-    seeds = any(len(audits) > 1 for audits in comparison.audits.values())
-    whose = "First seed of each. " if seeds else ""
+    significant = wording.listed([str(name) for name in beyond.index], limit=len(beyond)) or "none"
     first = (
-        f"{whose}Weakest class: {_difference(pair.minima)} points ({level} interval {_span(pair.minima)}). Overall: "
-        f"{_difference(pair.overall)} points ({_span(pair.overall)}, p {wording.probability(pair.p_value)}), on "
-        f"{wording.count(images)} images."
+        f"Worst-class accuracy: {_difference(pair.minima)} points ({level} interval {_span(pair.minima)}). Overall: "
+        f"{_difference(pair.overall)} points ({_span(pair.overall)}; p {wording.probability(pair.p_value)}, "
+        f"{pair.test}, not adjusted for other comparisons), on {wording.count(images)} images."
+    )
+    second = (
+        f"{'Groups' if comparison.group else 'Classes'} that differ significantly (p below {alpha} after Holm's "
+        f"correction over {classes}): {significant}."
     )
     return {
         "title": f"{pair.first} minus {pair.second}",
-        "sentences": [first, f"Classes that differ beyond chance, after Holm's correction: {sure}."],
+        "sentences": [first, second, _sentence(pair.population)],
         "dots": markup(difference_dots(comparison, pair)),
         "table": pair_table(comparison, pair).first(200),
     }
+
+
+def _sentence(phrase: str) -> str:
+    return f"{phrase[:1].upper()}{phrase[1:]}."
 
 
 def _difference(estimate: Estimate) -> str:
@@ -147,19 +192,26 @@ def _run_name(name: str, number: int, seeds: int) -> str:
 
 
 def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
-    """Every caution of every audit, after the names of the methods that share it."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    """Every caution of every audit, after the names of the methods, or of single runs, that share it."""
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
     for name, audits in methods.items():
-        for audit in audits:
+        for number, audit in enumerate(audits):
             for caution in audit.warnings:
-                found.setdefault((caution.name, caution.sentence), {})[name] = None
-    return [
-        {
-            "name": guard,
-            "sentence": sentence if len(names) == len(methods) else f"{wording.listed(list(names))}: {sentence}",
-        }
-        for (guard, sentence), names in found.items()
-    ]
+                found.setdefault((caution.name, caution.sentence), {}).setdefault(name, []).append(number)
+    whole = {name: list(range(len(audits))) for name, audits in methods.items()}
+    shown = []
+    for (guard, sentence), runs in found.items():
+        names = []
+        for name, numbers in runs.items():
+            total = len(methods[name])
+            names += [name] if numbers == whole[name] else [_run_name(name, number, total) for number in numbers]
+        shown.append(
+            {
+                "name": guard,
+                "sentence": sentence if runs == whole else f"{wording.listed(names, len(names))}: {sentence}",
+            }
+        )
+    return shown
 
 
 def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
@@ -168,14 +220,6 @@ def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
     for name, audits in methods.items():
         curves = curves_around(audits[0])
         if curves is not None and curves.drawings:
-            found.append({"name": name, "svg": markup(next(iter(curves.drawings.values())))})
+            drawing = next(iter(curves.drawings.values()))
+            found.append({"name": _run_name(name, 0, len(audits)), "svg": markup(drawing)})
     return found
-
-
-def _population(comparison: Comparison) -> str:
-    if all(len(audits) == 1 for audits in comparison.audits.values()):
-        return "Intervals and p values are about new images and these very models; another training may give others."
-    return (
-        "Intervals of methods with several seeds are about new images and new training seeds. Differences and p values "
-        "are about new images and the first seed of each method."
-    )

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from classwise.auditing.compare import Comparison, Pair
-from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.report import ranges, wording
 from classwise.report.drawing import Drawing
@@ -28,7 +28,7 @@ MOST_CLASSES = 40
 
 def measure_dots(comparison: Comparison) -> Drawing:
     """Overall and worst-class accuracy of each method, with their intervals; a row for each of more than have inks."""
-    title, sides, names = "Robust accuracy, percent", ("overall", "worst"), comparison.names
+    title, sides, names = f"Accuracy {conditions(comparison.attack)}, percent", ("overall", "worst"), comparison.names
     values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
     if len(names) > MOST_METHODS:
@@ -43,7 +43,13 @@ def class_dots(comparison: Comparison) -> Drawing:
     order = sorted(range(len(names)), key=average.__getitem__)[:MOST_CLASSES]
     values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
     names = [names[row] for row in order]
-    return dot_rows("Robust accuracy of each class, percent", names, comparison.names, values, alpha=comparison.alpha)
+    title = f"Accuracy of each {_kind(comparison)} {conditions(comparison.attack)}, percent"
+    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha)
+
+
+def conditions(attack: str) -> str:
+    """What an accuracy is under, in words."""
+    return {ALL: "under every attack together", CLEAN: "on clean images"}.get(attack, f"under {attack}")
 
 
 def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
@@ -59,21 +65,36 @@ def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
 
 def measure_table(comparison: Comparison) -> Table:
     """A row per method: what `Comparison.table` holds, and intervals or deviations for the rest."""
-    heads = ["method", "seeds", "n", "clean", "overall", "weakest", "", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
+    heads = [
+        "method",
+        "seeds",
+        "n",
+        "clean",
+        "overall",
+        "lowest class",
+        "worst",
+        "worst 20 %",
+        "MCD",
+        "CV",
+        "NRR",
+        "HMW",
+    ]
     methods, best = methods_of(comparison), best_of(comparison)
     rows = []
-    for name, audits in comparison.audits.items():
+    for name in comparison.names:
         row = methods[name]
         cells = [Cell(str(row["seeds"])), Cell(wording.count(row["n"]))]
-        cells += [_over_seeds(audits, comparison, "clean"), _known(row, "overall")]
+        cells += [_over_seeds(name, comparison, "clean"), _known(row, "overall")]
         cells += [Cell(str(row["worst_class"])), _known(row, "worst")]
-        cells += [_over_seeds(audits, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
-        rows.append(Row(name, cells, good=name == best and len(methods) > 1))
+        cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
+        rows.append(Row(name, cells, good=row["worst"] == methods[best]["worst"] and len(methods) > 1))
     note = (
         "MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: "
-        "harmonic mean of clean and robust; HMW: of overall and worst. Of several seeds the mean; ± is the deviation "
-        "over seeds. The method with the best weakest class is set off."
+        "harmonic mean of clean and robust; HMW: of overall and worst. Of several seeds the mean; ± is the standard "
+        "deviation over seeds, and the lowest class that of the lowest mean."
     )
+    if len(methods) > 1:
+        note += " The highest worst-class accuracy is set off, significant or not."
     return Table("Methods side by side, percent", heads, rows, note)
 
 
@@ -82,10 +103,10 @@ def class_table(comparison: Comparison) -> Table:
     rows = []
     for name, images, cells in zip(*_class_cells(comparison), strict=True):
         rows.append(Row(name, [Cell(wording.count(images)), *(_mean(cell) for cell in cells)]))
-    level = wording.level(comparison.alpha)
-    return Table(
-        f"Accuracy of each class, percent [{level} interval]", [_kind(comparison), "n", *comparison.names], rows
-    )
+    caption = f"Accuracy of each {_kind(comparison)}, percent [{wording.level(comparison.alpha)} interval]"
+    several = any(len(audits) > 1 for audits in comparison.audits.values())
+    note = "Of several seeds the mean ± the standard deviation over seeds." if several else ""
+    return Table(caption, [_kind(comparison), "n", *comparison.names], rows, note)
 
 
 def pair_table(comparison: Comparison, pair: Pair) -> Table:
@@ -99,8 +120,9 @@ def pair_table(comparison: Comparison, pair: Pair) -> Table:
             Cell(wording.probability(row["adjusted"])),
         ]
         rows.append(Row(str(row[_kind(comparison)]), cells))
-    heads = [_kind(comparison), "n", "difference", "p (McNemar)", "p (Holm)"]
-    return Table(f"{pair.first} minus {pair.second}, points [{wording.level(comparison.alpha)} interval]", heads, rows)
+    heads = [_kind(comparison), "n", "difference", "p", "p (Holm)"]
+    caption = f"{pair.first} minus {pair.second}, points [{wording.level(comparison.alpha)} interval]"
+    return Table(caption, heads, rows, f"p: {pair.test}; {pair.population}.")
 
 
 def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -109,7 +131,7 @@ def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
 
 
 def best_of(comparison: Comparison) -> str:
-    """The method whose weakest class is best on these images."""
+    """The method with the highest worst-class accuracy on these images; the first of several."""
     methods = methods_of(comparison)
     return max(methods, key=lambda name: float(methods[name]["worst"]))
 
@@ -146,9 +168,10 @@ def _spread(deviation: float) -> str:
     return "" if math.isnan(deviation) else f" ± {wording.points(deviation)}"
 
 
-def _over_seeds(audits: tuple[Audit, ...], comparison: Comparison, measure: str) -> Cell:
+def _over_seeds(name: str, comparison: Comparison, measure: str) -> Cell:
     """A measure with its interval for one seed, its mean and deviation for several."""
-    estimates = [_estimate(audit, comparison, measure) for audit in audits]
+    runs = zip(comparison.counts[name], comparison.audits[name], strict=True)
+    estimates = [_estimate(counts, audit, comparison, measure) for counts, audit in runs]
     if any(math.isnan(estimate.value) for estimate in estimates):
         return Cell(wording.NONE)
     text, span = (
@@ -160,8 +183,8 @@ def _over_seeds(audits: tuple[Audit, ...], comparison: Comparison, measure: str)
     return Cell(text(statistics.mean(values)), f"± {text(statistics.stdev(values))}")
 
 
-def _estimate(audit: Audit, comparison: Comparison, measure: str) -> Estimate:
-    counts, alpha = audit.outcomes.counts(comparison.attack, comparison.group), comparison.alpha
+def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure: str) -> Estimate:
+    alpha = comparison.alpha
     if measure in _PLAIN:
         return _PLAIN[measure](counts, alpha)
     if CLEAN not in audit.names:

@@ -1,0 +1,428 @@
+"""Several models side by side on the same images: what differs, and whether it could be chance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.likeness import Named, check_alike, members_of, unstated, value_of
+from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.result import Audit
+from classwise.auditing.sources import training_seed
+from classwise.errors import IncompleteError, UserError, unknown
+from classwise.stats import metrics
+from classwise.stats.bounds import MEASURES, WORST_SHARE
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
+from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
+from classwise.stats.seeds import (
+    SeedMeans,
+    difference_over_seeds,
+    mean_over_seeds,
+    worst_difference_over_seeds,
+    worst_over_seeds,
+)
+from classwise.stats.worst import minimum
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods on the same images, first minus second, over all training seeds of both.
+
+    Attributes:
+        first: its name.
+        second: its name.
+        classes: a row for each class: ``n``, ``difference``, ``low``, ``high``, ``p`` and ``adjusted`` (Holm over the
+            classes).
+        overall: the difference of the overall accuracies with its interval.
+        p_value: of no difference over all images; not adjusted for the number of comparisons.
+        minima: the difference of the worst-class accuracies with its interval; over seeds that of the mean worst-class
+            accuracies of the runs.
+        seeds: how many runs each method has.
+        paired: whether the runs are compared seed by seed, which is done where both have the same known seeds.
+        test: how the p-values are computed, in words.
+        population: what intervals and p-values are about, in words.
+    """
+
+    first: str
+    second: str
+    classes: pd.DataFrame
+    overall: Estimate
+    p_value: float
+    minima: Estimate
+    seeds: tuple[int, int]
+    paired: bool
+
+    @property
+    def test(self) -> str:
+        """How the p-values are computed, in words."""
+        if self.seeds == (1, 1):
+            return "exact McNemar test"
+        how = "paired by seed" if self.paired else "not paired"
+        return f"t test over seeds and images, {how}"
+
+    @property
+    def population(self) -> str:
+        """What intervals and p-values are about, in words."""
+        return population({self.first: self.seeds[0], self.second: self.seeds[1]})
+
+
+def population(seeds: Mapping[str, int]) -> str:
+    """What differences of methods are about, by how many training seeds each has."""
+    single = [name for name, number in seeds.items() if number == 1]
+    if len(single) == len(seeds):
+        whose = "of each method" if len(seeds) > 1 else ""
+        return f"one training {whose}".strip() + ": intervals are about new images, not about another training"
+    if not single:
+        return "intervals are about new images and new training seeds"
+    names = " and ".join(single)
+    others = " and ".join(name for name in seeds if name not in single)
+    verb = "is one training" if len(single) == 1 else "are one training each"
+    return f"intervals are about new images and new training seeds of {others}; {names} {verb}"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Methods on the same images, each with one audit or one for each training seed.
+
+    The audits agree in images, labels, class names, threat, attacks, stop rule, cascade and grouping.
+
+    Attributes:
+        audits: by the method's name.
+        attack: what they are compared under.
+        group: the grouping that is used in place of the class.
+        alpha: 1 minus the coverage of the intervals.
+        allow_incomplete: accept audits that lack verdicts; then nothing but `bounds` is known.
+
+    Raises:
+        IncompleteError: if an audit lacks verdicts, unless that is allowed.
+        UserError: if the audits differ in what they should agree in, lack the attack, or one model is there twice.
+    """
+
+    audits: Mapping[str, tuple[Audit, ...]]
+    attack: str = ALL
+    group: str | None = None
+    alpha: float = 0.05
+    allow_incomplete: bool = False
+
+    def __post_init__(self) -> None:
+        check_methods(self.audits, self.attack, self.group)
+        if not self.complete and not self.allow_incomplete:
+            raise IncompleteError(f"{self.gaps[0]}; continue it with --resume, or allow incomplete audits")
+
+    @cached_property
+    def gaps(self) -> tuple[str, ...]:
+        """A phrase on each audit that lacks verdicts which the comparison needs."""
+        found = []
+        for name, audits in self.audits.items():
+            for number, audit in enumerate(audits):
+                needed = {CLEAN, *members_of(audit.outcomes.meta, self.attack)}
+                lacking = {label: count for label, count in audit.outcomes.missing.items() if label in needed}
+                if lacking:
+                    counts = ", ".join(f"{count:,} under {label}" for label, count in lacking.items())
+                    found.append(f"{_label(name, number, len(audits))} is incomplete: images not judged: {counts}")
+                elif not audit.complete and not audit.outcomes.missing:
+                    found.append(
+                        f"{_label(name, number, len(audits))} is incomplete: it is not known how many images it has"
+                    )
+        return tuple(found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every audit has a verdict on every image under the attacks that are compared."""
+        return not self.gaps
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of how far the audits are alike, in sentences."""
+        audits = [audit for each in self.audits.values() for audit in each]
+        found = []
+        if len(audits) > 1 and (silent := unstated(audits, self.attack)):
+            found.append(
+                f"No audit states these, so that they could not be checked to be the same: {', '.join(silent)}."
+            )
+        if self.complete and any(not audit.complete for audit in audits):
+            found.append("An audit is incomplete under attacks that are not compared here.")
+        kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
+        if self.attack != CLEAN and len(kinds) > 1:
+            found.append("The audits computed gradients in different precision.")
+        return tuple(found)
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """How many runs each method has."""
+        return {name: len(audits) for name, audits in self.audits.items()}
+
+    @cached_property
+    def bounds(self) -> pd.DataFrame:
+        """A row for each method: what is certain however the images turn out that are not judged yet.
+
+        Columns: ``seeds``; ``n`` (images; infinite where that is not known); ``judged`` (images with a verdict, in the
+        run that has fewest); ``overall_low``, ``overall_high``, ``worst_low``, ``worst_high``: the accuracies if all of
+        the other images are misclassified, and if all are correct; means over the seeds.
+        """
+        rows = []
+        for audits in self.audits.values():
+            each = pd.DataFrame([_bounds(audit, self.attack, self.group, self.alpha) for audit in audits])
+            rows.append({"seeds": len(audits), **each.mean(), "n": each["n"].max(), "judged": each["judged"].min()})
+        return pd.DataFrame(rows, index=pd.Index(self.names, name="method"))
+
+    @property
+    def judged_by_all(self) -> int:
+        """How many images have a verdict in every audit under every attack that is compared."""
+        everywhere: set[int] | None = None
+        for audits in self.audits.values():
+            for audit in audits:
+                frame = audit.outcomes.frame
+                members = {CLEAN, *members_of(audit.outcomes.meta, self.attack)} & set(audit.outcomes.meta.attacks)
+                rows = frame[frame["attack"].isin(members)]["index"].value_counts()
+                whole = set(rows.index[rows == len(members)].tolist())
+                everywhere = whole if everywhere is None else everywhere & whole
+        return len(everywhere or ())
+
+    def _need_verdicts(self) -> None:
+        if not self.complete:
+            raise IncompleteError(f"{self.gaps[0]}; only bounds are known")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The methods."""
+        return tuple(self.audits)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the classes, or of the groups in their place."""
+        return self._reference.outcomes.grouping(self.group).names
+
+    @property
+    def _reference(self) -> Audit:
+        return next(iter(self.audits.values()))[0]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each method.
+
+        Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``, each
+        a mean over the seeds with ``_low`` and ``_high`` where an interval is known (population P for one seed: new
+        images; T for several: new seeds too) and ``_sd``, the deviation over seeds (NaN for one); ``worst_class`` (the
+        name; of the class means over the seeds); ``cv``, ``mcd``, ``nrr``, ``hmw``, ``macro``: means over the seeds.
+        """
+        self._need_verdicts()
+        rows = [self._row(name, audits) for name, audits in self.audits.items()]
+        return pd.DataFrame(rows, index=pd.Index(self.names, name="method"))
+
+    @cached_property
+    def _correct(self) -> dict[str, BoolArray]:
+        """(seeds, N) right answers of each method."""
+        return {
+            name: np.stack([audit.outcomes.correct(self.attack) for audit in audits])
+            for name, audits in self.audits.items()
+        }
+
+    @property
+    def _ids(self) -> IntArray:
+        """(N,) labels, or groups in their place."""
+        return self._reference.outcomes.grouping(self.group).ids
+
+    @cached_property
+    def counts(self) -> dict[str, tuple[ClassCounts, ...]]:
+        """Images and right answers of each class (or group), for every run of each method."""
+        self._need_verdicts()
+        groups = len(self.group_names)
+        return {
+            name: tuple(ClassCounts.from_labels(self._ids, correct, groups) for correct in runs)
+            for name, runs in self._correct.items()
+        }
+
+    def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
+        each = self.counts[name]
+        values = pd.DataFrame([_measures(counts, audit) for counts, audit in zip(each, audits, strict=True)])
+        mean, deviation = values.mean(), values.std(ddof=1)
+        classes = np.nanmean([counts.accuracy for counts in each], axis=0)
+        overall, worst = self._intervals(name)
+        row: dict[str, Any] = {"seeds": len(audits), "n": int(each[0].count.sum()), "clean": mean["clean"]}
+        for name, interval in (("overall", overall), ("worst", worst)):
+            row |= {name: mean[name], f"{name}_low": interval.low, f"{name}_high": interval.high}
+            row[f"{name}_sd"] = deviation[name]
+        row["worst_class"] = self.group_names[metrics.worst_class(classes).label]
+        return row | {"worst20_sd": deviation["worst20"]} | {key: mean[key] for key in ("worst20", *_PLAIN)}
+
+    def _intervals(self, name: str) -> tuple[Estimate, Estimate]:
+        """Of the overall and the worst-class accuracy: new images, and new seeds too where there are several."""
+        correct, labels = self._correct[name], self._ids
+        if len(correct) == 1:
+            (counts,) = self.counts[name]
+            low, high = wilson(counts.correct.sum(), counts.count.sum(), self.alpha)
+            least = minimum(counts, self.alpha)
+            overall = metrics.overall_micro(counts)
+            return Estimate(overall, float(low), float(high)), Estimate(least.plug_in, least.low, least.high)
+        means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
+        whole = Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0]))
+        return whole, worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
+
+    @cached_property
+    def classes(self) -> pd.DataFrame:
+        """A row for each class with images: ``n``, and under each method's name ``mean``, ``low``, ``high``, ``sd``.
+
+        The columns are pairs (method, value); with several seeds the interval is for new seeds and new images.
+        """
+        self._need_verdicts()
+        columns: dict[tuple[str, str], Any] = {}
+        count = np.bincount(self._ids, minlength=len(self.group_names))
+        for name, each in self.counts.items():
+            accuracies = np.stack([counts.accuracy for counts in each])
+            low, high = self._class_intervals(name)
+            spread = accuracies.std(axis=0, ddof=1) if len(each) > 1 else np.full(len(count), np.nan)
+            values = {"mean": accuracies.mean(axis=0), "low": low, "high": high, "sd": spread}
+            columns |= {(name, key): value for key, value in values.items()}
+        columns = {("", "n"): count, **columns}
+        frame = pd.DataFrame(columns, index=pd.Index(self.group_names, name=self.group or "class"))
+        frame.columns = pd.MultiIndex.from_tuples(list(columns))
+        return frame[frame["", "n"] > 0]
+
+    def _class_intervals(self, name: str) -> tuple[Any, Any]:
+        if len(self.counts[name]) == 1:
+            return class_intervals(self.counts[name][0], self.alpha)
+        means: SeedMeans = mean_over_seeds(self._correct[name], self._ids, len(self.group_names), self.alpha)
+        return means.low, means.high
+
+    def pair(self, first: str, second: str, alpha: float | None = None) -> Pair:
+        """Two methods on the same images, over all seeds of each: first minus second.
+
+        With one seed of each: exact McNemar tests and Tango's intervals, about new images and these two models. With
+        several seeds of one or both: t tests over seeds and images (`classwise.stats.seeds`), seed by seed where both
+        methods have the same known seeds.
+
+        Args:
+            first: a method.
+            second: another.
+            alpha: 1 minus the coverage of the intervals; by default that of the comparison.
+
+        Raises:
+            IncompleteError: if an audit lacks verdicts.
+            UserError: for a method that is not compared.
+        """
+        self._need_verdicts()
+        level = self.alpha if alpha is None else alpha
+        for name in (first, second):
+            if name not in self.audits:
+                raise unknown("method", name, self.audits)
+        places = _paired(self.audits[first], self.audits[second])
+        mine, other, labels = self._correct[first], self._correct[second], self._ids
+        paired = places is not None
+        if places is not None:
+            mine, other = mine[places[0]], other[places[1]]
+        groups, zeros = len(self.group_names), np.zeros_like(labels)
+        if len(mine) == len(other) == 1:
+            cells = PairedCounts.from_labels(labels, mine[0], other[0], groups)
+            found: Any = class_differences(cells, level)
+            whole: Any = overall_difference(cells, level)
+            minima = difference_of_minima(cells, level)
+        else:
+            found = difference_over_seeds(mine, other, labels, groups, level, paired=paired)
+            whole = difference_over_seeds(mine, other, zeros, 1, level, paired=paired)
+            minima = worst_difference_over_seeds(mine, other, labels, groups, level, paired=paired)
+        frame = pd.DataFrame(
+            {
+                "n": np.bincount(labels, minlength=groups),
+                "difference": found.difference,
+                "low": found.low,
+                "high": found.high,
+                "p": found.p_value,
+                "adjusted": found.adjusted,
+            },
+            index=pd.Index(self.group_names, name=self.group or "class"),
+        )
+        overall = Estimate(float(whole.difference[0]), float(whole.low[0]), float(whole.high[0]))
+        seeds = (len(mine), len(other))
+        return Pair(first, second, frame[frame["n"] > 0], overall, float(whole.p_value[0]), minima, seeds, paired)
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every other method against the first one; none of incomplete audits."""
+        if not self.complete:
+            return ()
+        first, *others = self.names
+        return tuple(self.pair(name, first) for name in others)
+
+
+_PLAIN = ("macro", "cv", "mcd", "nrr", "hmw")
+
+
+def _measures(counts: ClassCounts, audit: Audit) -> dict[str, float]:
+    overall, worst = metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy
+    known = CLEAN in audit.names
+    clean = metrics.overall_micro(audit.outcomes.counts(CLEAN)) if known else float("nan")
+    return {
+        "clean": clean,
+        "overall": overall,
+        "macro": metrics.overall_macro(counts.accuracy),
+        "worst": worst,
+        "worst20": metrics.worst_share(counts.accuracy, WORST_SHARE),
+        "cv": metrics.class_variance(counts.accuracy),
+        "mcd": metrics.max_class_discrepancy(counts.accuracy),
+        "nrr": metrics.nrr(clean, overall) if known else float("nan"),
+        "hmw": metrics.hmw(overall, worst),
+    }
+
+
+def check_methods(
+    methods: Mapping[str, tuple[Audit, ...]], attack: str, group: str | None, *, across: str | None = None
+) -> None:
+    """See that all audits of all methods can be compared."""
+    if not methods or not all(methods.values()):
+        raise UserError("nothing to compare: give two audits or more")
+    named = [
+        Named(_label(name, number, len(audits)), audit)
+        for name, audits in methods.items()
+        for number, audit in enumerate(audits)
+    ]
+    for each in named:
+        meta = each.audit.outcomes.meta
+        if attack not in (*each.audit.names, *meta.attacks):
+            raise unknown(f"attack of {each.name}:", attack, each.audit.names)
+        if attack in meta.not_applicable or (attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated):
+            raise IncompleteError(
+                f"{each.name} has no robust accuracy under {attack!r}: not applicable to its model: "
+                f"{', '.join(meta.not_applicable)}"
+            )
+    for each in named[1:]:
+        check_alike(named[0], each, attack, group, across)
+    for name, audits in methods.items():
+        known: dict[Any, int] = {}
+        for number, audit in enumerate(audits):
+            key = (audit.outcomes.meta.model_hash, value_of(across, audit, attack).key if across else None)
+            if key[0] and known.setdefault(key, number) != number:
+                raise UserError(
+                    f"runs {known[key] + 1} and {number + 1} of {name!r} are audits of the same model (SHA-256 "
+                    f"{key[0][:12]}); give each training seed once"
+                )
+
+
+def _label(name: str, number: int, total: int) -> str:
+    return repr(name) if total == 1 else f"{name!r} (run {number + 1} of {total})"
+
+
+def _bounds(audit: Audit, attack: str, group: str | None, alpha: float) -> dict[str, float]:
+    """The row of one audit in `Comparison.bounds`."""
+    counts = audit.outcomes.bounds(attack, group)
+    row = {"n": counts.total, "judged": float(counts.judged.sum())}
+    for measure in ("overall", "worst"):
+        low, high = MEASURES[measure](counts, None, alpha)
+        row |= {f"{measure}_low": low, f"{measure}_high": high}
+    return row
+
+
+def _paired(first: Sequence[Audit], second: Sequence[Audit]) -> tuple[list[int], list[int]] | None:
+    """The places of the runs in the order of their training seeds, if both methods have the same known ones."""
+    mine, theirs = ([training_seed(audit) for audit in audits] for audits in (first, second))
+    shared = sorted({seed for seed in mine if seed is not None and seed in theirs})
+    if len(shared) < 2 or not len(shared) == len(mine) == len(theirs):
+        return None
+    return [mine.index(seed) for seed in shared], [theirs.index(seed) for seed in shared]

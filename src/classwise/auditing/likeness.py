@@ -1,0 +1,280 @@
+"""What audits must agree in to be compared, and the error that names the field in which they differ."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+from classwise.settings import flat_options
+from classwise.stats.counts import FloatArray
+
+CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
+"""The fields that a comparison may be made across, and what may differ then."""
+UNSTATED = "not stated"
+"""The value of a field that an audit says nothing about, such as the threat of predictions that were given."""
+
+
+class Value(NamedTuple):
+    """What one audit says about a field.
+
+    Attributes:
+        key: equal for audits that agree.
+        text: for people.
+        stated: whether the audit says anything.
+    """
+
+    key: Any
+    text: str
+    stated: bool = True
+
+
+class Named(NamedTuple):
+    """An audit and what messages call it."""
+
+    name: str
+    audit: Audit
+
+
+def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
+    """The attacks that decide the verdict under ``attack``, in their order, ``clean`` among them where it counts.
+
+    In a cascade these include the attacks before, since a later one sees only the images that are left. Attacks that
+    are not applicable to the model are not among them.
+    """
+    labels = list(meta.applicable)
+    family = next((attack.removesuffix(f"-{kind}") for kind in (BEST, UNION) if attack.endswith(f"-{kind}")), "")
+    if attack == ALL:
+        chosen = labels
+    elif attack not in labels and family in meta.families:
+        chosen = [label for label in labels if label in meta.families[family]]
+    else:
+        chosen = [attack] if attack in labels else []
+    if meta.cascade and chosen:
+        chosen = labels[: labels.index(chosen[-1]) + 1]
+    return tuple(chosen)
+
+
+def check_alike(one: Named, other: Named, attack: str, group: str | None, across: str | None = None) -> None:
+    """See that two audits are comparable under an attack: they agree in everything but ``across``.
+
+    Classes, images (numbers, labels and the hash of the data) and grouping always count; threat, attacks, early stop
+    and cascade count unless only clean images are compared.
+
+    Raises:
+        UserError: naming the first field that differs, both values and both audits.
+    """
+    _check("class names", one, other, _class_names)
+    _check_images(one, other)
+    _check("data", one, other, _data)
+    _check_grouping(one, other, group)
+    if attack == CLEAN:
+        return
+    ignored = CROSSED.get(across or "", ())
+    for field, read in _FIELDS.items():
+        if field in ignored:
+            continue
+        mine, theirs = (read(each.audit, attack) for each in (one, other))
+        if mine.key != theirs.key:
+            texts = _differing(one.audit, other.audit, attack) if read is _attacks else (mine.text, theirs.text)
+            raise _unlike(field, one, other, *texts)
+
+
+def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
+    """The fields that no audit states, so that nothing could be checked."""
+    found = {"data hash": [_data(audit) for audit in audits]}
+    if attack != CLEAN:
+        found |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
+    return tuple(field for field, values in found.items() if not any(value.stated for value in values))
+
+
+def value_of(field: str, audit: Audit, attack: str) -> Value:
+    """What an audit says about a field of `CROSSED`."""
+    return _FIELDS[field](audit, attack)
+
+
+def radius_of(audit: Audit) -> tuple[str, float] | None:
+    """The norm and the one radius of an audit; None where it has one for each image, or states none."""
+    key = _threat(audit, ALL).key
+    return key if isinstance(key, tuple) and isinstance(key[1], float) else None
+
+
+def _check(field: str, one: Named, other: Named, read: Callable[[Audit], Value]) -> None:
+    mine, theirs = read(one.audit), read(other.audit)
+    if mine.key == theirs.key:
+        return
+    raise _unlike(field, one, other, mine.text, theirs.text)
+
+
+def _unlike(field: str, one: Named, other: Named, mine: str, theirs: str) -> UserError:
+    hint = f"; across={field!r} (--across {field}) shows them without tests" if field in CROSSED else ""
+    return UserError(
+        f"{one.name} and {other.name} differ in {field}: {_short(mine)} and {_short(theirs)}; only audits with the "
+        f"same {field} are compared{hint}"
+    )
+
+
+def _short(text: str) -> str:
+    return textwrap.shorten(text, 120, placeholder=" ...")
+
+
+def _class_names(audit: Audit) -> Value:
+    names = audit.outcomes.class_names
+    return Value(names, ", ".join(names))
+
+
+def _data(audit: Audit) -> Value:
+    meta = audit.outcomes.meta
+    name = " ".join(filter(None, (meta.data, meta.split)))
+    if meta.data_hash:
+        return Value(meta.data_hash, " ".join(filter(None, (name, f"SHA-256 {meta.data_hash[:12]}"))))
+    return Value(name, f"{name}, hash {UNSTATED}" if name else UNSTATED, stated=False)
+
+
+def _check_images(one: Named, other: Named) -> None:
+    mine, theirs = one.audit.outcomes, other.audit.outcomes
+    if one.audit.complete and other.audit.complete and not np.array_equal(mine.index, theirs.index):
+        texts = [f"{len(each):,} ({_span(each.index)})" for each in (mine, theirs)]
+        if texts[0] == texts[1]:
+            which = int(np.setxor1d(mine.index, theirs.index)[0])
+            held = which in mine.index
+            texts = [f"{'with' if inside else 'without'} number {which}" for inside in (held, not held)]
+        raise _unlike("images", one, other, *texts)
+    known = [max(each.meta.images, len(each)) for each in (mine, theirs) if each.meta.images is not None]
+    if len(set(known)) > 1:
+        raise _unlike("images", one, other, *(f"{count:,}" for count in known))
+    shared, here, there = np.intersect1d(mine.index, theirs.index, assume_unique=True, return_indices=True)
+    differ = np.flatnonzero(mine.labels[here] != theirs.labels[there])
+    if differ.size:
+        place, number = differ[0], int(shared[differ[0]])
+        texts = [
+            f"image {number} is {each.class_names[label]!r}"
+            for each, label in ((mine, mine.labels[here[place]]), (theirs, theirs.labels[there[place]]))
+        ]
+        raise _unlike("labels", one, other, *texts)
+
+
+def _span(index: Any) -> str:
+    return f"numbers {index[0]} to {index[-1]}" if len(index) else "none"
+
+
+def _check_grouping(one: Named, other: Named, group: str | None) -> None:
+    if group is None:
+        return
+    mine, theirs = (each.audit.outcomes.grouping(group) for each in (one, other))
+    field = f"grouping {group}"
+    if mine.names != theirs.names:
+        raise _unlike(field, one, other, ", ".join(mine.names), ", ".join(theirs.names))
+    shared, here, there = np.intersect1d(one.audit.outcomes.index, other.audit.outcomes.index, return_indices=True)
+    differ = np.flatnonzero(mine.ids[here] != theirs.ids[there])
+    if differ.size:
+        place = differ[0]
+        ids = mine.ids[here[place]], theirs.ids[there[place]]
+        raise _unlike(field, one, other, *(f"image {shared[place]} in {mine.names[each]!r}" for each in ids))
+
+
+def _threat(audit: Audit, attack: str) -> Value:
+    """The norm with the radius, or with the radii of all images, as the rows state them; else what the metadata say."""
+    meta = audit.outcomes.meta
+    frame = audit.outcomes.frame
+    labels = [label for label in members_of(meta, attack) if label != CLEAN]
+    rows = frame[frame["attack"].isin(labels)].drop_duplicates("index").sort_values("index")
+    radii: FloatArray = rows["epsilon"].to_numpy(dtype=np.float64)
+    if not len(radii) or np.isnan(radii).any():
+        return _stated_threat(meta.threat)
+    norm = meta.norm or str(meta.threat).partition(":")[0]
+    rounded = np.array([float(f"{radius:.6g}") for radius in np.unique(radii)])  # float32 and float64 radii agree
+    if len(np.unique(rounded)) == 1:
+        radius = float(rounded[0])
+        return Value((norm, radius), _radius_text(norm, radius))
+    key = (norm, tuple(zip(rows["index"].tolist(), (f"{radius:.6g}" for radius in radii), strict=True)))
+    mean = f"{radii.mean():.6g}"
+    return Value(key, f"{norm}:per-image, {rounded[0]:.6g} to {rounded[-1]:.6g}, mean {mean}")
+
+
+def _stated_threat(text: str | None) -> Value:
+    if text is None:
+        return Value(None, UNSTATED, stated=False)
+    from classwise.threat import Threat
+
+    try:
+        ball = Threat.parse(text)
+    except UserError:
+        return Value(text, text)
+    radius = float(f"{float(ball.epsilon):.6g}")
+    return Value((ball.norm, radius), _radius_text(ball.norm, radius))
+
+
+def _radius_text(norm: str, radius: float) -> str:
+    levels = radius * 255
+    whole = norm == "Linf" and levels >= 1 and abs(levels - round(levels)) < 1e-3
+    return f"{norm}:{round(levels)}/255" if whole else f"{norm}:{radius:.6g}"
+
+
+def _attacks(audit: Audit, attack: str) -> Value:
+    """The complete spec of each attack that decides; in a cascade also their order."""
+    meta = audit.outcomes.meta
+    specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
+    order = tuple((label, json.dumps(spec, sort_keys=True)) for label, spec in specs.items())
+    stated = all(spec for label, spec in specs.items() if label != CLEAN)
+    return Value(
+        order if meta.cascade else tuple(sorted(order)),
+        "; ".join(_spec(item) for item in specs.items() if item[0] != CLEAN),
+        stated,
+    )
+
+
+def _differing(one: Audit, other: Audit, attack: str) -> tuple[str, str]:
+    """The texts of the attacks that two audits do not have in common."""
+    both = [
+        {label: audit.outcomes.meta.attacks[label] for label in members_of(audit.outcomes.meta, attack)}
+        for audit in (one, other)
+    ]
+    mine, theirs = both
+    if mine == theirs:
+        return " then ".join(mine), " then ".join(theirs)  # a cascade in another order
+    parts = [
+        "; ".join(_spec(item) for item in specs.items() if item[0] not in rest or rest[item[0]] != item[1])
+        for specs, rest in ((mine, theirs), (theirs, mine))
+    ]
+    return parts[0] or f"no {', '.join(theirs.keys() - mine.keys())}", parts[
+        1
+    ] or f"no {', '.join(mine.keys() - theirs.keys())}"
+
+
+def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
+    label, spec = item
+    if spec is None:
+        return label if label == CLEAN else f"{label} (settings {UNSTATED})"
+    options = flat_options(spec)
+    chosen = ",".join(f"{key}={value}" for key, value in options.items() if key != "name" and value is not None)
+    return f"{label}:{chosen}" if chosen else label
+
+
+def _stop(audit: Audit, attack: str) -> Value:
+    del attack
+    stop = audit.outcomes.meta.stop
+    known = {"broken": "an attack stops at its first success", "never": "an attack runs all its steps"}
+    return Value(stop, known[stop] if stop else UNSTATED, stated=stop is not None)
+
+
+def _cascade(audit: Audit, attack: str) -> Value:
+    del attack
+    cascade = audit.outcomes.meta.cascade
+    return Value(cascade, "yes" if cascade else "no")
+
+
+_FIELDS: Mapping[str, Callable[[Audit, str], Value]] = {
+    "threat": _threat,
+    "stop rule": _stop,
+    "cascade": _cascade,
+    "attacks": _attacks,
+}
+"""What decides the verdicts of attacks."""

@@ -1,0 +1,124 @@
+"""``classwise audit`` of a folder of seed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.comparing import COLUMNS, method_row
+from classwise.cli.exit_status import ExitStatus
+from classwise.cli.showing import audit_facts
+from classwise.errors import IncompleteError, UserError
+
+if TYPE_CHECKING:
+    from classwise.auditing.condition import Condition
+    from classwise.auditing.result import Audit
+    from classwise.data.images import Images
+    from classwise.threat import Threat
+    from classwise.training.folder import Run
+
+
+def refuse_for_seeds(folder: str, **given: object) -> None:
+    """Refuse options that are about a single model.
+
+    Raises:
+        UserError: naming the first such option that was given.
+    """
+    for name, value in given.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} is for one model, and {folder} holds a run of each seed; name one of the runs")
+
+
+def audit_all_seeds(
+    runs: list[Run],
+    images: Images,
+    threat: Threat | None,
+    attacks: list[str] | None,
+    conditions: Mapping[str, Condition],
+    settings: Mapping[str, Any],
+    *,
+    json: bool,
+) -> None:
+    """Audit every run, write a page for each, and print a row per seed and the mean over the seeds.
+
+    Raises:
+        IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing.
+        typer.Exit: with 1 if a condition holds for any seed.
+    """
+    from classwise.auditing.seeds import audit_seeds
+    from classwise.team import joined
+
+    folder = runs[0].path.parent
+    with joined() as team:
+        with console.progress() as listener:
+            audits = audit_seeds(folder, images, threat, attacks, progress=listener, **settings)
+        if not team.first:
+            return
+    by_seed = {run.recipe.seed: run for run in runs}
+    for seed, audit in audits.items():
+        assert audit.path is not None
+        audit.html(audit.path / "page.html", by_seed[seed])
+    whole = {seed: audit for seed, audit in audits.items() if audit.complete}
+    decided = {
+        text: {seed: condition.decide(audit) for seed, audit in audits.items()}
+        for text, condition in conditions.items()
+    }
+    held = {text: [seed for seed, holds in each.items() if holds] for text, each in decided.items()}
+    if json:
+        console.show_json(_facts(folder, whole, held, len(runs)))
+    else:
+        _show(folder, whole, len(runs))
+    for text, seeds in held.items():
+        if seeds:
+            typer.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
+    if any(held.values()):
+        raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
+    known = audits if conditions else whole
+    undecided = {seed for each in decided.values() for seed, holds in each.items() if holds is None}
+    lacking = [str(seed) for seed in by_seed if seed not in known or seed in undecided]
+    if lacking:
+        raise IncompleteError(
+            f"the audits of these seeds are incomplete: {', '.join(lacking)}; continue them with --resume"
+        )
+
+
+def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
+    """A row for each seed, and the mean of all with the interval over seeds and images."""
+    from classwise.auditing.compare import Comparison, population
+
+    if not audits:
+        return
+    name = folder.name
+    each = Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()}).table
+    rows = [method_row(label, row) for label, row in each.iterrows()]
+    if len(audits) > 1:
+        mean = Comparison({name: tuple(audits.values())}).table.iloc[0]
+        rows.append(method_row(f"mean of {len(audits)} seeds", mean))
+    columns = ("seed", *COLUMNS[2:])
+    console.show(columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all")
+    typer.echo("intervals of a seed: new images, this training")
+    if len(audits) > 1:
+        typer.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
+    for seed, audit in audits.items():
+        for warning in audit.warnings:
+            typer.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
+    for audit in audits.values():
+        typer.echo(f"audit: {audit.path}")
+    if len(audits) == total > 1:
+        typer.echo(f"next: classwise compare {folder} OTHER")
+
+
+def _facts(folder: Path, audits: Mapping[int, Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:
+    from classwise.auditing.compare import Comparison, population
+
+    seeds = {str(seed): audit_facts(audit) | {"folder": str(audit.path)} for seed, audit in audits.items()}
+    facts: dict[str, Any] = {"folder": str(folder), "complete": len(audits) == total, "seeds": seeds}
+    if len(audits) > 1:
+        mean = Comparison({folder.name: tuple(audits.values())}).table.iloc[0].to_dict()
+        facts |= {"mean": mean, "population": population({folder.name: len(audits)})}
+    return facts | {"fail_if": {text: bool(seeds) for text, seeds in held.items()}, "fail_if_seeds": held}

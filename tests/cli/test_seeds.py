@@ -1,0 +1,133 @@
+"""The audit of a folder of seed runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import classwise as cw
+from classwise.auditing.compare import compare
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+from classwise.stats.seeds import mean_over_seeds
+
+from .conftest import QUICK, Classwise
+
+FAST = ["--attack=pgd:steps=2", "--subset=60"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from classwise.cli import main
+
+    folder = tmp_path_factory.mktemp("seeds") / "at"
+    words = ["train", "at-short", "--data=digits", f"--out={folder}", "--seeds=0,3", *QUICK, "--epochs=1"]
+    assert main(words) == 0
+    return folder
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> Path:
+    """Two runs of one recipe, without audits."""
+    return Path(shutil.copytree(trained, tmp_path / "at"))
+
+
+def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path) -> None:
+    said = classwise("audit", runs, *FAST)
+    assert said.status == 0, said.err
+    places = [runs / f"seed-{seed}" / "audits" / "digits-test" for seed in (0, 3)]
+    audits = [Audit.load(place) for place in places]
+    assert all((place / "page.html").is_file() for place in places)
+    lines = said.out.splitlines()
+    assert [line.split("  ")[0] for line in lines[2:5]] == ["seed 0", "seed 3", "mean of 2 seeds"]
+    for line, audit in zip(lines[2:4], audits, strict=True):
+        row = audit.summary.loc["all"]
+        assert f"{100 * row['overall']:.1f}  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
+    correct = np.stack([audit.outcomes.correct("all") for audit in audits])
+    means = mean_over_seeds(correct, np.zeros(60, int), 1)
+    ends = f"[{100 * means.low[0]:.1f}, {100 * means.high[0]:.1f}]"
+    assert f"{100 * means.mean[0]:.1f}  {ends}" in lines[4]
+    assert "new images and new training seeds" in said.out
+    # `compare` takes the same folder as one method.
+    assert compare([runs]).seeds == {"at-short": 2}
+
+    # Without --resume nothing is done twice; with it what is missing is made, and the rest is loaded.
+    again = classwise("audit", runs, *FAST)
+    assert (again.status, again.err.count("\n")) == (2, 1)
+    assert "--resume" in again.err
+    shutil.rmtree(places[1])
+    resumed = classwise("audit", runs, *FAST, "--resume", "--json")
+    facts = json.loads(resumed.out)
+    assert resumed.status == 0, resumed.err
+    assert (list(facts["seeds"]), facts["complete"]) == (["0", "3"], True)
+    assert facts["mean"]["overall"] == pytest.approx(means.mean[0])
+    assert Audit.load(places[1]).outcomes.frame.equals(audits[1].outcomes.frame)
+    assert Audit.load(places[0]).outcomes.frame.equals(audits[0].outcomes.frame)
+
+
+def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: Path, tmp_path: Path) -> None:
+    classwise("audit", runs, *FAST)
+    clean = {s: Audit.load(runs / f"seed-{s}" / "audits" / "digits-test").summary["overall"]["clean"] for s in (0, 3)}
+    low, high = sorted(clean.values())
+    conditions = {f"overall(clean) < {low}": [], f"overall(clean) <= {high}": [0, 3]}
+    if low < high:
+        conditions[f"overall(clean) < {(low + high) / 2}"] = [seed for seed in (0, 3) if clean[seed] == low]
+    failed = classwise("audit", runs, *FAST, "--resume", "--json", *(f"--fail-if={text}" for text in conditions))
+    assert failed.status == 1
+    assert json.loads(failed.out)["fail_if_seeds"] == conditions
+    assert f"failed: overall(clean) <= {high} (seeds 0, 3)" in failed.err
+    assert f"failed: overall(clean) < {low}" not in failed.err
+
+
+def test_seeds_without_time_left_make_the_audit_incomplete(
+    classwise: Classwise, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from classwise.auditing import seeds
+
+    ticks = iter([0.0, 0.0, 61.0])
+    monkeypatch.setattr(seeds, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    real = cw.audit
+    monkeypatch.setattr(seeds, "audit", lambda *args, **more: real(*args, **{**more, "max_time": None}))
+    said = classwise("audit", runs, *FAST, "--max-time=1")
+    assert said.status == 3
+    assert "these seeds are incomplete: 3" in said.err
+    assert not (runs / "seed-3" / "audits").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["--weights=w.pt", "--html=p.html", "--curve", "--worst", "--estimate", "--width=0.5"]
+)
+def test_options_of_one_model_are_refused(classwise: Classwise, runs: Path, option: str) -> None:
+    said = classwise("audit", runs, option)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert option.split("=", maxsplit=1)[0] in said.err
+    assert "name one of the runs" in said.err
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(classwise: Classwise, runs: Path) -> None:
+    (runs / "seed-3" / "checksums.txt").unlink()
+    recipe = runs / "seed-3" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("epochs: 1", "epochs: 2"))
+    said = classwise("audit", runs, *FAST)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert "differ in more than the seed" in said.err
+
+
+def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
+    data = cw.load_data("digits", split="test", subset=40)
+    found = cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
+    assert list(found) == [0, 3]
+    alone = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
+    assert found[3].outcomes.frame.equals(alone.outcomes.frame)
+    assert cw.compare([tmp_path / "audits"]).seeds == {"audits": 2}
+    with pytest.raises(UserError, match="audit_seeds"):
+        cw.audit(runs, data, "Linf:0.1", "fgsm")
+    with pytest.raises(UserError, match="holds no runs"):
+        cw.audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
+    with pytest.raises(UserError, match="holds an audit already"):
+        cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

@@ -84,8 +84,10 @@ def test_every_number_of_the_tables_has_its_interval(findings: Findings) -> None
 def test_sentences_state_the_counts(findings: Findings) -> None:
     assert prose.lead(findings) == "Of its 100 images, 10 are still classified correctly against every attack."
     which, size = prose.certainty(findings)
-    assert which.startswith("On new images no other class can be expected below cat")
-    assert "10.0\u00a0% was chosen for being the lowest" in size
+    assert which == (
+        "On new images the weakest class is cat (95\u00a0% confidence). Each of the other 3 is significantly above it."
+    )
+    assert size.startswith("As the lowest of 4 estimates, 10.0\u00a0% tends to be too low.")
     taken, leaked = prose.mistakes(findings)
     assert taken.startswith("Of its 100 images, cat is first taken for airplane (90.0\u00a0%")
     # 40 airplanes become automobiles and 70 birds cats, of 230 errors; 1 of 3 other classes is in the superclass.
@@ -97,7 +99,7 @@ def test_sentences_state_the_counts(findings: Findings) -> None:
 
 def test_several_suspects_are_named(make_audit: MakeAudit) -> None:
     which, _ = prose.certainty(Findings.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
-    assert "any of 2: bird and cat" in which
+    assert "may be any of 2 (95\u00a0% confidence): bird and cat. Each of the other 2" in which
 
 
 def test_groups_stand_in_for_classes(make_audit: MakeAudit) -> None:

@@ -24,5 +24,5 @@ def test_markdown_by_hand() -> None:
 def test_a_cut_table_says_so() -> None:
     cut = TABLE.first(1)
     assert [row.name for row in cut.rows] == ["cat|dog"]
-    assert cut.note == "A note. The first 1 of 2 rows; the CSV file has them all."
+    assert cut.note == "A note. The first 1 of 2 rows; the CSV export has them all."
     assert TABLE.first(2) is TABLE

@@ -61,14 +61,16 @@ def test_sentences_tell_how_far_and_what_the_gate_did(run: Run) -> None:
     found = curves_of(run)
     assert found is not None
     assert found.sentences[0].endswith("3 of 30 epochs so far.")
-    assert found.sentences[1].startswith("The averaging admitted 1 of 2 epochs")
+    assert found.sentences[1] == "The gate of the weight averaging judged 2 epochs and admitted 1."
 
 
 def test_a_gate_that_never_opened_is_said(run: Run) -> None:
     run.events_file.write_text(json.dumps({"event": "fawa", "epoch": 1, "admitted": False}) + "\n", encoding="utf-8")
     found = curves_of(run)
     assert found is not None
-    assert found.sentences[1] == "No epoch of 1 cleared the threshold of the averaging, so the plain average was kept."
+    assert found.sentences[1] == (
+        "The gate of the weight averaging judged 1 epoch and admitted none; the plain average was saved."
+    )
 
 
 def test_a_run_before_its_first_epoch_has_no_curves(run: Run) -> None:

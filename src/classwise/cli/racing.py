@@ -108,11 +108,15 @@ def show_race(result: RaceResult) -> None:
     verdict = result.verdict
     at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
     typer.echo("")
-    typer.echo(f"worst class: {result.worst}, {at}")
+    what = "worst class" if verdict.settled else "lowest estimate so far"
+    typer.echo(f"{what}: {result.worst}, {at}")
     typer.echo(f"guarantee: {result.sentence}")
-    typer.echo(f"unsettled: {verdict.unsettled:,} images that only a full audit would attack to the end")
-    share = f"about {result.passes / result.full:.0%} of a full audit's"
-    typer.echo(f"passes: {result.passes:,}, {share}; {console.duration(result.seconds)}")
+    if verdict.unsettled:
+        images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
+        typer.echo(f"unsettled: {images} that only a full audit would attack to the end")
+    share = result.passes / result.full
+    part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
+    typer.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
 
 
 def race_facts(result: RaceResult) -> dict[str, Any]:

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from classwise.cli import console
+from classwise.report import wording
 
 if TYPE_CHECKING:
     from classwise.auditing.radii import Curve
     from classwise.auditing.result import Audit
 
-SUMMARY = ("attack", "n", "overall", "95 %", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+CUMULATIVE_NOTE = (
+    "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
+    "survives this attack and all earlier ones."
+)
+SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
 
 
 def show_audit(result: Audit) -> None:
@@ -24,7 +29,8 @@ def show_audit(result: Audit) -> None:
         _show_bounds(result)
         return
     table = result.table
-    names = list(result.names)
+    names, level = list(result.names), wording.level(result.alpha)
+    heads = [_heading(result, name) for name in names]
     rows = [
         (
             group,
@@ -34,10 +40,14 @@ def show_audit(result: Audit) -> None:
         )
         for group, row in table.iterrows()
     ]
-    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent under {result.outcomes.meta.threat}"
-    console.show([str(table.index.name), "n", *names, "all, 95 %"], rows, title)
+    threat = result.outcomes.meta.threat
+    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
+    console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title)
     typer.echo("")
-    console.show(SUMMARY, [_summary_row(name, row) for name, row in result.summary.iterrows()])
+    summary = [_summary_row(_heading(result, str(name)), row) for name, row in result.summary.iterrows()]
+    console.show([head.format(level=level) for head in SUMMARY], summary)
+    if result.outcomes.meta.cascade:
+        typer.echo(CUMULATIVE_NOTE)
     typer.echo("")
     typer.echo(worst_line(result))
     _show_warnings(result)
@@ -64,6 +74,13 @@ def _show_warnings(result: Audit) -> None:
         typer.echo(f"warning ({warning.name}): {warning.sentence}")
 
 
+def _heading(result: Audit, name: str) -> str:
+    """The name of a column; the attacks of a cascade are marked as cumulative."""
+    from classwise.auditing.outcomes import ALL, CLEAN
+
+    return f"{name} (cumulative)" if result.outcomes.meta.cascade and name not in {CLEAN, ALL} else name
+
+
 def _summary_row(name: object, row: Any) -> tuple[object, ...]:
     shown = console.percent
     return (
@@ -82,16 +99,24 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 
 def worst_line(result: Audit) -> str:
-    """The headline: the worst class under all attacks, its interval, and which classes may be the worst."""
-    from classwise.report import wording
+    """The worst class under all attacks, its interval, and which other classes may be the worst."""
+    from classwise.report import prose
+    from classwise.report.findings import Findings
 
-    meta, worst = result.outcomes.meta, result.worst()
-    others = [name for name in worst.possibly if name != worst.name]
-    ties = f"; {wording.listed(others)} may be as weak" if others else ""
-    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of {worst.count} images"
-    if meta.not_applicable and not meta.robustness_evaluated:
-        return f"no robustness was evaluated; worst class on clean images: {worst.name}, {at}{ties}"
-    return f"worst class: {worst.name}, {at}{ties}"
+    findings, worst = Findings.of(result), result.worst()
+    equal = [findings.names[label] for label in findings.lowest[1:]]
+    others = [name for name in worst.possibly if name not in {worst.name, *equal}]
+    clean = prose.wrong_when_clean(findings)
+    unattacked = result.outcomes.meta.not_applicable and not findings.attacked
+    start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
+    parts = [
+        f"{start}: {worst.name}, {console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of "
+        f"{wording.counted(worst.count, 'image')}"
+    ]
+    parts += [f"already {console.percent(clean)} % on clean images"] if clean is not None else []
+    parts += [f"equally low: {wording.listed(equal)}"] if equal else []
+    parts += [f"{wording.listed(others)} may be the worst as well"] if others else []
+    return "; ".join(parts)
 
 
 def audit_facts(result: Audit) -> dict[str, Any]:

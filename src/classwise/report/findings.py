@@ -23,7 +23,9 @@ from classwise.stats.metrics import overall_micro
 from classwise.stats.worst import Minimum, minimum, possibly_worst
 
 MOST_BARS = 30
-"""Classes in the bars of a page; the table goes further, and the CSV file has them all."""
+"""Classes in the bars of a page; the table goes further, and the CSV export has them all."""
+CUMULATIVE = "cumulative"
+"""What the columns of a cascade are called: an image counts if it survives this attack and all earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,30 @@ class Findings:
         return self.minimum.label
 
     @cached_property
+    def lowest(self) -> list[int]:
+        """The classes that tie for the lowest accuracy under every attack; the first one is `worst`."""
+        accuracy = self.verdict.accuracy
+        return [int(label) for label in np.flatnonzero(accuracy == accuracy[self.worst])]
+
+    @property
+    def attacked(self) -> bool:
+        """Whether any attack was run."""
+        return any(name not in {CLEAN, ALL} for name in self.counts)
+
+    @property
+    def all_label(self) -> str:
+        """What being right in `verdict` is called: robust, or clean if no attack was run."""
+        return "robust" if self.attacked else "clean"
+
+    def heading(self, name: str) -> str:
+        """The name of a column or row of counts; in a cascade it says that its counts are cumulative."""
+        return f"{name} ({CUMULATIVE})" if self.cumulative(name) else name
+
+    def cumulative(self, name: str) -> bool:
+        """Whether the counts under a name are of images that survive this and all earlier attacks of a cascade."""
+        return self.meta.cascade and name not in {CLEAN, ALL}
+
+    @cached_property
     def order(self) -> list[int]:
         """The classes that have images, the lowest first."""
         order = np.argsort(self.verdict.accuracy, kind="stable")
@@ -143,11 +169,12 @@ class Findings:
 
     def strip(self) -> Drawing:
         """Where the classes lie between 0 and 100 %."""
-        return class_strip(self.names, self.verdict, "every attack", self.alpha)
+        under = "under every attack" if self.attacked else "on clean images"
+        return class_strip(self.names, self.verdict, under, self.alpha)
 
     def bars(self, names: list[str]) -> Drawing:
         """Every class under some of the attacks; of many classes the lowest."""
-        counts = {name: self.counts[name] for name in names}
+        counts = {self.heading(name): self.counts[name] for name in names}
         return class_bars(self.names, counts, self.order[:MOST_BARS], alpha=self.alpha, highlight=self.suspects)
 
 

@@ -19,7 +19,8 @@ from classwise.report.origin import curves_around
 from classwise.report.pictures import triples
 from classwise.report.provenance import settings_of
 from classwise.report.rendering import Context, markup, render
-from classwise.report.summaries import attack_table, class_table
+from classwise.report.summaries import CUMULATIVE_NOTE, attack_table, class_table
+from classwise.report.tables import Table
 from classwise.stats.intervals import Estimate
 from classwise.storage import write_text
 
@@ -60,7 +61,8 @@ def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> 
         UserError: if the file cannot be written.
     """
     if audit.complete:
-        template, lighter = "audit.html", _diets(audit_context(audit, Findings.of(audit), run))
+        findings = Findings.of(audit)
+        template, lighter = "audit.html", _diets(audit_context(audit, findings, run), class_table(findings))
     else:
         context = incomplete_context(audit)
         template, lighter = "incomplete.html", iter([{**context, "classes": context["classes"].first(MOST_ROWS)}])
@@ -77,18 +79,15 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
     worst, meta = findings.reading(findings.worst), findings.meta
     where = " ".join(filter(None, (meta.data, meta.split)))
     over = [meta.model, where, meta.threat, f"{wording.count(findings.verdict.count.sum())} images"]
-    name = findings.names[findings.worst]
+    headline = prose.headline(findings)
     return {
-        "title": f"{name}, {wording.percent(worst.value)}: the weakest class of {meta.model or audit.name}"
-        + ("" if meta.robustness_evaluated else " on clean images"),
+        "title": f"{meta.model or audit.name}: {''.join(headline)}",
         "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
+        "headline": headline,
         "worst": {
-            "name": name,
-            "percent": wording.percent(worst.value),
-            "span": f"{wording.span(worst.low, worst.high)}\u00a0%",
+            "interval": f"{wording.level(findings.alpha)} interval {wording.span(worst.low, worst.high)}\u00a0%",
             "lead": prose.lead(findings),
         },
-        "level": wording.level(findings.alpha),
         "population": (
             f"Intervals are {wording.level(findings.alpha)} and speak of new images of the same classes, with the "
             "model fixed."
@@ -113,15 +112,17 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
 def _facts(findings: Findings) -> list[Fact]:
     counts, alpha = findings.verdict, findings.alpha
     best, all_images = int(findings.order[-1]), int(counts.count.sum())
-    kind = "Robust" if findings.meta.robustness_evaluated else "Clean"
+    tied = int((counts.accuracy == counts.accuracy[best]).sum()) - 1
+    equal = f" (and {wording.count(tied)} more)" if tied else ""
+    kind = findings.all_label.capitalize()
     facts = [
         _fact(f"{kind}, all images", ranges.overall(counts, alpha), all_images),
         _fact(f"{kind}, worst fifth", ranges.worst_fifth(counts, alpha), all_images),
-        _fact(f"Best: {findings.names[best]}", findings.reading(best), int(counts.count[best])),
+        _fact(f"Best: {findings.names[best]}{equal}", findings.reading(best), int(counts.count[best])),
         _fact("Class gap (MCD)", ranges.discrepancy(counts, alpha), all_images, unit="points"),
         _variance_fact(ranges.variance(counts, alpha), all_images),
     ]
-    if CLEAN in findings.counts and findings.meta.robustness_evaluated:
+    if CLEAN in findings.counts and findings.attacked:
         clean = findings.counts[CLEAN]
         facts.insert(0, _fact("Clean, all images", ranges.overall(clean, alpha), int(clean.count.sum())))
     return facts
@@ -141,12 +142,19 @@ def _bars(findings: Findings) -> dict[str, Any]:
     hidden = len(findings.order) - MOST_BARS
     caption = (
         f"Accuracy in percent; the line at the end of a bar is its {wording.level(findings.alpha)} interval, the "
-        f"dashed line the accuracy over all images. The lowest {findings.singular} of each panel is set off."
+        f"dashed line the accuracy over all images. The lowest {findings.singular} of each panel is set off (of equal "
+        "ones the first)."
     )
+    if findings.meta.cascade:
+        caption += f" {CUMULATIVE_NOTE}"
     if len(findings.suspects) > 1:
         caption += f" Coloured names: the {findings.plural} that may be the weakest."
     if hidden > 0:
-        caption += f" Shown are the {MOST_BARS} lowest of {len(findings.order)}."
+        caption += (
+            f" Shown are the {MOST_BARS} {findings.plural} that are lowest "
+            f"{'under every attack' if findings.attacked else 'on clean images'}, of {len(findings.order)}; the lowest "
+            "of another panel may not be among them."
+        )
     return {
         "svg": markup(findings.bars(findings.main)),
         "caption": caption,
@@ -167,16 +175,19 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
     condensed, note = findings.confusions[name].condensed()
     shown = condensed.grouped()
     if name == ALL:
+        order = wording.listed([label for label in findings.meta.attacks if label in audit.attacks])
         about = (
-            "An image counts for what it was first taken for, without an attack and then attack by attack; on the "
-            "diagonal are the images that stand against all."
+            f"An image counts for its first wrong prediction, in the order {order}; on the diagonal are the images that "
+            "are classified correctly under all of them."
+            if findings.attacked
+            else "Predictions on the images themselves."
         )
     else:
         about = f"Shown: {audit.shows(name)}."
     halves = "Left: percent of each class. Right: counts of misclassified images."
     frames = "Frames hold the classes of a superclass." if shown.groups is not None else ""
     return {
-        "title": "Under all attacks together" if name == ALL else "Clean images" if name == CLEAN else f"Under {name}",
+        "title": "Under all attacks together" if name == ALL and findings.attacked else "Clean images" if name in {ALL, CLEAN} else f"Under {name}",
         "rates": markup(heatmap(shown, "rates")),
         "errors": markup(heatmap(shown, "errors")),
         "caption": " ".join(part for part in (halves, about, frames, note) if part),
@@ -193,8 +204,8 @@ def _pictures(audit: Audit, findings: Findings) -> dict[str, Any] | None:
     return {
         "triples": found,
         "intro": (
-            f"Images of {name} that the model gets right, their adversarial twins, and the difference, amplified "
-            f"{factor:.0f} times around grey."
+            f"Images of {name} that are classified correctly without an attack, the same images attacked, and the "
+            f"difference, amplified {factor:.{0 if factor >= 10 else 1}f} times around grey."
         ),
     }
 
@@ -205,17 +216,14 @@ def _training(found: Curves | None) -> dict[str, Any] | None:
     return {
         "intro": " ".join(found.sentences),
         "curves": [markup(drawing) for drawing in found.drawings.values()],
-        "caption": (
-            "A line for each class; the shade spans the best and the worst class of every epoch. The dashed upright "
-            "line marks the epoch whose weights were kept."
-        ),
+        "caption": found.caption,
     }
 
 
-def _diets(context: Context) -> Iterator[Context]:
-    """The page whole, and then with less and less of what weighs most."""
+def _diets(context: Context, classes: Table) -> Iterator[Context]:
+    """The page whole, and then with less and less of what weighs most; ``classes`` is the whole table of classes."""
     yield context
     first = list(context["confusions"])[:1]
     yield {**context, "confusions": first}
-    yield {**context, "confusions": first, "classes": context["classes"].first(50)}
-    yield {**context, "confusions": [], "pictures": None, "training": None, "classes": context["classes"].first(50)}
+    yield {**context, "confusions": first, "classes": classes.first(50)}
+    yield {**context, "confusions": [], "pictures": None, "training": None, "classes": classes.first(50)}

@@ -7,10 +7,17 @@ import pandas as pd
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.report import ranges, wording
-from classwise.report.findings import Findings
+from classwise.report.findings import CUMULATIVE, Findings
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.worst import possibly_worst
+
+
+CUMULATIVE_NOTE = (
+    "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it survives "
+    "this attack and all earlier ones."
+)
+"""What is said beside every table and figure that shows the attacks of a cascade."""
 
 
 def class_table(findings: Findings) -> Table:
@@ -27,7 +34,9 @@ def class_table(findings: Findings) -> Table:
     absent = [findings.names[label] for label in np.flatnonzero(~findings.verdict.present)]
     note = f"Without images: {wording.listed(absent)}." if absent else ""
     caption = f"Accuracy of each {findings.singular}, percent [{wording.level(findings.alpha)} interval]"
-    return Table(caption, [findings.kind, "n", *findings.counts], rows, note)
+    notes = [note, CUMULATIVE_NOTE if findings.meta.cascade else ""]
+    heads = [findings.kind, "n", *(findings.heading(name) for name in findings.counts)]
+    return Table(caption, heads, rows, " ".join(filter(None, notes)))
 
 
 def attack_table(findings: Findings) -> Table:
@@ -50,22 +59,28 @@ def attack_table(findings: Findings) -> Table:
             nrr,
             _share(ranges.overall_and_worst(counts, alpha)),
         ]
-        rows.append(Row(name, cells, weak=name == ALL))
+        rows.append(Row(findings.heading(name), cells, weak=name == ALL))
     note = (
-        f"On {wording.count(findings.verdict.count.sum())} images. Overall: over images; class mean: over classes; "
+        f"On {wording.counted(int(findings.verdict.count.sum()), 'image')}. Overall: over images; class mean: over classes; "
         "worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus lowest class, in points; CV: variance "
         "of the class accuracies, in percent squared; NRR: harmonic mean of clean and robust; HMW: of overall and "
         "worst. The intervals of worst 20 %, MCD, CV and HMW follow from intervals that cover all classes at once."
     )
+    if findings.meta.cascade:
+        note += f" {CUMULATIVE_NOTE}"
     return Table(f"Attack by attack, percent [{wording.level(findings.alpha)} interval]", heads, rows, note)
 
 
 def class_frame(findings: Findings) -> pd.DataFrame:
-    """A row per class in its own order, fractions: n, each attack with the ends of its interval, who may be worst."""
+    """A row per class in its own order, fractions: n, each attack with the ends of its interval, who may be worst.
+
+    The columns of the attacks of a cascade are called ``<attack>_cumulative``.
+    """
     columns: dict[str, object] = {findings.kind: findings.names, "n": findings.verdict.count}
     for name, counts in findings.counts.items():
         low, high = class_intervals(counts, findings.alpha)
-        columns |= {name: counts.accuracy, f"{name}_low": low, f"{name}_high": high}
+        column = f"{name}_{CUMULATIVE}" if findings.cumulative(name) else name
+        columns |= {column: counts.accuracy, f"{column}_low": low, f"{column}_high": high}
     columns["possibly_worst"] = possibly_worst(findings.verdict, findings.alpha)
     return pd.DataFrame(columns)
 
@@ -88,7 +103,10 @@ def _attack_row(findings: Findings, name: str) -> dict[str, object]:
     }
     if name != CLEAN and CLEAN in findings.counts:
         metrics["nrr"] = ranges.clean_and_robust(findings.counts[CLEAN], counts, alpha)
-    row: dict[str, object] = {"attack": name, "n": int(counts.count.sum())}
+    row: dict[str, object] = {"attack": name}
+    if findings.meta.cascade:
+        row[CUMULATIVE] = findings.cumulative(name)
+    row |= {"n": int(counts.count.sum())}
     row["worst_class"] = findings.names[ranges.worst_label(counts)]
     for metric, (value, low, high) in metrics.items():
         row |= {metric: value, f"{metric}_low": low, f"{metric}_high": high}

@@ -44,7 +44,7 @@ class Table:
         """The table cut after ``most`` rows, with a note of what is missing."""
         if len(self.rows) <= most:
             return self
-        note = f"The first {most} of {len(self.rows)} rows; the CSV file has them all."
+        note = f"The first {most} of {len(self.rows)} rows; the CSV export has them all."
         return Table(self.caption, self.heads, self.rows[:most], f"{self.note} {note}".strip())
 
     def markdown(self) -> str:

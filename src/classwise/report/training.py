@@ -10,7 +10,7 @@ import pandas as pd
 
 from classwise.report import wording
 from classwise.report.drawing import Drawing
-from classwise.report.figures.curves import class_curves, class_table
+from classwise.report.figures.curves import MOST_POINTS, class_curves, class_table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.training.folder import Run, Which
@@ -38,6 +38,7 @@ class Curves(NamedTuple):
     epochs: pd.DataFrame
     drawings: Mapping[str, Drawing]
     sentences: Sequence[str]
+    caption: str
 
 
 def curves_of(run: Run) -> Curves | None:
@@ -48,11 +49,14 @@ def curves_of(run: Run) -> Curves | None:
     names = _names(epochs)
     chosen: dict[str, int | None] = {"valid": _kept(run, "best"), "valid-average": _kept(run, "best-average")}
     drawings: dict[str, Drawing] = {}
+    marked = crowded = False
     for split, measure, title in PANELS:
         values = class_table(epochs, split, measure)
         if values.empty or len(drawings) == MOST_PANELS:
             continue
         counts = _counts(epochs, split, len(names))
+        marked |= chosen.get(split) is not None
+        crowded |= values.size > MOST_POINTS
         drawings[f"{split}-{measure}"] = class_curves(
             values,
             names,
@@ -65,7 +69,23 @@ def curves_of(run: Run) -> Curves | None:
         values = class_table(epochs, "train", measure)
         if not values.empty and float(np.nanmax(values.max(axis=1) - values.min(axis=1))) > 0:
             drawings[measure] = class_curves(values, names, title, share=False)
-    return Curves(epochs, drawings, [_trained(run, epochs), *_averaging(run.events)])
+    return Curves(epochs, drawings, [_trained(run, epochs), *_averaging(run.events)], _caption(marked, crowded))
+
+
+def _caption(marked: bool, crowded: bool) -> str:
+    """What the panels show.
+
+    Args:
+        marked: one of them marks an epoch.
+        crowded: one of them has so many classes and epochs that most lines are left out.
+    """
+    lines = (
+        "Lines for the lowest and the highest class of the last epoch, where lines for all would be too many"
+        if crowded
+        else "A line for each class"
+    )
+    caption = f"{lines}; the shade spans the best and the worst class of every epoch."
+    return f"{caption} The dashed upright line marks the epoch whose weights were selected." if marked else caption
 
 
 def _names(epochs: pd.DataFrame) -> list[str]:
@@ -108,7 +128,7 @@ def _notes(values: pd.DataFrame, counts: np.ndarray[Any, np.dtype[np.int64]]) ->
 def _trained(run: Run, epochs: pd.DataFrame) -> str:
     done = int(epochs["epoch"].max()) + 1
     total = run.recipe.epochs
-    of = f"{done} epochs" if done == total else f"{done} of {total} epochs so far"
+    of = wording.counted(done, "epoch") if done == total else f"{done} of {wording.counted(total, 'epoch')} so far"
     return f"Recipe {run.recipe.name}, {of}."
 
 
@@ -117,8 +137,7 @@ def _averaging(events: Sequence[Mapping[str, Any]]) -> list[str]:
     gates = [event for event in events if event.get("event") == "fawa"]
     if not gates:
         return []
-    admitted = sum(bool(event["admitted"]) for event in gates)
+    admitted, judged = sum(bool(event["admitted"]) for event in gates), wording.counted(len(gates), "epoch")
     if not admitted:
-        return [f"No epoch of {len(gates)} cleared the threshold of the averaging, so the plain average was kept."]
-    gate = "by the worst validation class of the model in training"
-    return [f"The averaging admitted {admitted} of {len(gates)} epochs, {gate}."]
+        return [f"The gate of the weight averaging judged {judged} and admitted none; the plain average was saved."]
+    return [f"The gate of the weight averaging judged {judged} and admitted {wording.count(admitted)}."]

@@ -10,8 +10,16 @@ NONE = "–"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A fraction in percent, with a no-break space: ``14.2 %``."""
-    return NONE if math.isnan(share) else f"{100 * share:.{digits}f}\u00a0%"
+    """A fraction in percent, with a no-break space: ``14.2 %``.
+
+    What is neither 0 nor 1 is not printed as 0 or 100: ``< 0.1 %``, ``> 99.9 %``.
+    """
+    if math.isnan(share):
+        return NONE
+    text, step = f"{100 * share:.{digits}f}", 10.0**-digits
+    if 0 < share < 1 and float(text) in {0, 100}:
+        text = f"< {step:.{digits}f}" if share < 0.5 else f"> {100 - step:.{digits}f}"
+    return f"{text}\u00a0%"
 
 
 def bare_percent(share: float, digits: int = 1) -> str:
@@ -45,6 +53,11 @@ def signed_span(low: float, high: float) -> str:
 def count(number: float) -> str:
     """A whole number with thousands set off: ``10,000``."""
     return NONE if math.isnan(number) else f"{int(number):,}"
+
+
+def counted(number: float, noun: str, plural: str = "") -> str:
+    """A count with its noun in the singular or plural: ``1 image``, ``10,000 images``."""
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def probability(value: float) -> str:

@@ -6,6 +6,7 @@ average: it was chosen for being low. Everything here is about new images and a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,15 @@ def possibly_worst(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:
     kept = np.zeros(counts.num_classes, dtype=np.bool_)
     kept[counts.present] = ~np.any(above, axis=1, keepdims=True)[place, 0]
     return kept
+
+
+def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int], alpha: float = 0.05) -> BoolArray:
+    """Whether each of some classes with images is `significantly_above` at least one of some others: (labels,)."""
+    above, place = _distinct_above(counts, alpha)
+    pair = np.zeros(counts.num_classes, dtype=np.int64)
+    pair[counts.present] = place
+    found: BoolArray = above[np.ix_(pair[list(labels)], np.unique(pair[list(others)]))].any(axis=1)
+    return found
 
 
 def possibly_best(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:

@@ -46,7 +46,9 @@ def class_bars(
     block_height = HEAD + row * len(order) + FOOT + GUTTER
     width = side + across * (panel + SPACE) - SPACE
     drawing = Drawing(
-        width, blocks * block_height - GUTTER, "Accuracy of each class under each attack, with 95 % intervals"
+        width,
+        blocks * block_height - GUTTER,
+        f"Accuracy of each class under each attack, with {wording.level(alpha)} intervals",
     )
     for number, (attack, sums) in enumerate(counts.items()):
         block, column = divmod(number, across)

@@ -19,19 +19,19 @@ MOST_TITLES = 150
 """With more classes the ticks bear no hover texts."""
 
 
-def class_strip(names: Sequence[str], counts: ClassCounts, attack: str, alpha: float = 0.05) -> Drawing:
+def class_strip(names: Sequence[str], counts: ClassCounts, under: str, alpha: float = 0.05) -> Drawing:
     """One axis from 0 to 100 %: a tick per class, the overall accuracy, the worst class with its interval.
 
     Args:
         names: of the C classes.
         counts: images and right answers of the classes.
-        attack: under which attack, for the hover texts.
+        under: what the accuracy is of, for people who do not see the figure: ``under every attack``.
         alpha: 1 minus the coverage of the intervals.
     """
     accuracy, (low, high) = counts.accuracy, class_intervals(counts, alpha)
     worst = worst_class(accuracy).label
     best = int(np.nanargmax(accuracy))
-    drawing = Drawing(WIDTH, HEIGHT, f"Accuracy of the classes under {attack}, from 0 to 100 %")
+    drawing = Drawing(WIDTH, HEIGHT, f"Accuracy of the classes {under}, from 0 to 100 %")
     marks = drawing.marks
     marks.append(Line([(_x(0), AXIS), (_x(1), AXIS)], "rule"))
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -1,0 +1,256 @@
+"""Random outcomes as raw rows, and what these rows say, computed without the package's counts and intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hypothesis import strategies as st
+from scipy import stats
+
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+
+CLASSES = ("ant", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "kite", "lynx")
+KINGDOMS = ("wild", "tame", "sea")
+SITES = ("north", "south", "west")
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    """An audit, and its rows as plain dictionaries.
+
+    Attributes:
+        audit: what the pages are made of.
+        right: of each attack in its order: image to whether it is classified correctly.
+        predicted: of each attack: image to the predicted class; None without a prediction.
+        truth: image to class.
+        unit: image to the class or group that the tables have a row for.
+        units: the names of these rows.
+    """
+
+    audit: Audit
+    right: dict[str, dict[int, bool]]
+    predicted: dict[str, dict[int, str | None]]
+    truth: dict[int, str]
+    unit: dict[int, str]
+    units: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        meta = self.audit.outcomes.meta
+        return f"Case({self.cells()}, {self.attacks}, cascade={meta.cascade}, group={self.audit.group})"
+
+    @property
+    def alpha(self) -> float:
+        return self.audit.alpha
+
+    @property
+    def attacks(self) -> list[str]:
+        return list(self.right)
+
+    @property
+    def attacked(self) -> bool:
+        return self.attacks != ["clean"]
+
+    @property
+    def kind(self) -> str:
+        return self.audit.group or "class"
+
+    def wins(self, name: str) -> dict[int, bool]:
+        """Image to whether it survives what the name stands for."""
+        members = [name] if name in self.right else self.members(name)
+        return {image: all(self.right[member][image] for member in members) for image in self.truth}
+
+    def members(self, name: str) -> list[str]:
+        family = list(self.audit.outcomes.meta.families.get("t", ()))
+        if name == "t-best":
+            return [min(family, key=lambda member: sum(self.right[member].values()))]
+        return family if name == "t-union" else self.attacks
+
+    def cells(self, name: str = "all") -> dict[str, tuple[int, int]]:
+        """Row to (right, images), for rows with images."""
+        wins, found = self.wins(name), dict[str, tuple[int, int]]()
+        for unit in self.units:
+            images = [image for image, mine in self.unit.items() if mine == unit]
+            if images:
+                found[unit] = (sum(wins[image] for image in images), len(images))
+        return found
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        return {unit: right / images for unit, (right, images) in self.cells().items()}
+
+    @cached_property
+    def lowest(self) -> list[str]:
+        least = min(self.shares.values())
+        return [unit for unit in self.shares if self.shares[unit] == least]
+
+    @cached_property
+    def suspects(self) -> list[str]:
+        """Rows that are significantly above no other row."""
+        return [unit for unit in self.shares if not any(self.above(unit, other) for other in self.shares)]
+
+    def above(self, one: str, other: str) -> bool:
+        (a, n), (b, m) = self.cells()[one], self.cells()[other]
+        if one == other or a / n <= b / m:
+            return False
+        level = self.alpha / (len(self.shares) - 1)
+        if min(a, b, n - a, m - b) < 5:
+            return bool(stats.fisher_exact([[a, n - a], [b, m - b]], alternative="greater").pvalue < level)
+        pooled = (a + b) / (n + m)
+        z = (a / n - b / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+        return bool(stats.norm.sf(z) < level)
+
+    def first_wrong(self, unit_of: dict[int, str]) -> dict[str, dict[str, int]]:
+        """Class to predicted class to images, by the first wrong prediction; images without one are left out."""
+        found: dict[str, dict[str, int]] = {name: {} for name in unit_of.values()}
+        for image, unit in unit_of.items():
+            for attack in self.attacks:
+                predicted = self.predicted[attack][image]
+                if not self.right[attack][image] and predicted is not None:
+                    found[unit][predicted] = found[unit].get(predicted, 0) + 1
+                    break
+        return found
+
+    @property
+    def blank(self) -> int:
+        """Misclassified images without any wrong prediction."""
+        shown = sum(sum(row.values()) for row in self.first_wrong(self.truth).values())
+        return sum(not one for one in self.wins("all").values()) - shown
+
+
+def wilson(right: int, images: int, alpha: float) -> tuple[float, float]:
+    found = stats.binomtest(right, images).proportion_ci(1 - alpha, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def usual(right: int, images: int, alpha: float) -> tuple[float, float]:
+    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 10."""
+    share = right / images
+    method: Any = "exact" if images * share * (1 - share) < 10 else "wilson"
+    found = stats.binomtest(right, images).proportion_ci(1 - alpha, method=method)
+    return float(found.low), float(found.high)
+
+
+def span(low: float, high: float) -> str:
+    return f"{100 * low:.1f}–{100 * high:.1f}"
+
+
+def percent(share: float) -> str:
+    """What a share may be printed as: rounded, but never 0 or 100 for what is neither."""
+    text = f"{100 * share:.1f}"
+    if share > 0 and text == "0.0":
+        text = "< 0.1"
+    if share < 1 and text == "100.0":
+        text = "> 99.9"
+    return f"{text} %"
+
+
+def joined(names: list[str]) -> str:
+    if len(names) > 8:
+        return ", ".join(names[:8]) + f" and {len(names) - 8} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+_SIZES = st.sampled_from((0, 0, 1, 2, 3, 7, 30, 120))
+_SHARES = st.sampled_from((0.0, 0.02, 0.1, 0.3, 0.5, 0.9, 1.0))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """1 to 12 classes, some empty; shares from none to all; lost logits; families; cascades; other groupings."""
+    number = draw(st.integers(1, 12))
+    names = CLASSES[:number]
+    sizes = draw(st.lists(_SIZES, min_size=number, max_size=number).filter(any))
+    attacks = draw(st.sampled_from(((), ("pgd",), ("pgd", "cw"), ("t[2]", "t[5]"), ("pgd", "t[2]", "t[5]"))))
+    clean = draw(st.booleans()) or not attacks
+    order = (["clean"] if clean else []) + list(attacks)
+    if draw(st.booleans()):  # classes that tie
+        share = draw(_SHARES)
+        standing = {attack: [share] * number for attack in order}
+    else:
+        shares = st.lists(_SHARES, min_size=number, max_size=number)
+        standing = {attack: draw(shares) for attack in order}
+    lost = draw(st.sampled_from((0.0, 0.0, 0.1, 1.0)))
+    cascade = bool(attacks) and draw(st.booleans())
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    labels = np.repeat(np.arange(number), sizes)
+    right, predictions = dict[str, Any](), dict[str, Any]()
+    for attack in order:
+        place = np.concatenate([np.arange(size) / max(size, 1) for size in sizes])
+        good = place < np.asarray(standing[attack])[labels] - 1e-9
+        away = random.integers(1, max(number, 2), len(labels))
+        right[attack] = good if number > 1 else np.ones(len(labels), bool)
+        predictions[attack] = np.where(right[attack], labels, (labels + away) % number)
+    families = {"t": ("t[2]", "t[5]")} if "t[5]" in attacks else {}
+    about: dict[str, Any] = {"model": "net", "model_hash": "ab" * 32, "threat": "Linf:8/255", "families": families}
+    superclass = draw(st.booleans())
+    if superclass:
+        about |= {"superclasses": tuple(label % 3 for label in range(number)), "superclass_names": KINGDOMS}
+    whole = Outcomes.from_predictions(
+        labels,
+        predictions.get("clean"),
+        {attack: predictions[attack] for attack in attacks},
+        names,
+        **about,
+    )
+    frame, gone = whole.frame.copy(), np.zeros(len(labels), bool)
+    for attack in order:
+        rows = frame["attack"] == attack
+        blank = (random.random(len(labels)) < lost) & ~right[attack]
+        status = np.where(blank, "nan", "ok")
+        if cascade:
+            blank, status = blank | gone, np.where(gone, "skipped", status)
+            right[attack] = right[attack] & ~gone
+            gone |= ~right[attack]
+        frame.loc[rows, "correct"] = right[attack]
+        frame.loc[rows, "status"] = status
+        frame.loc[rows, "prediction"] = pd.array(np.where(blank, -1, predictions[attack]), "Int64")
+    frame.loc[frame["prediction"] == -1, "prediction"] = pd.NA
+    outcomes = Outcomes(frame, dataclasses.replace(whole.meta, cascade=cascade))
+    group = draw(st.sampled_from((None, None, "site", "superclass") if superclass else (None, None, "site")))
+    sites = random.integers(0, len(SITES), len(labels))
+    if group == "site":
+        outcomes = outcomes.add_groups("site", sites, SITES)
+    raw = outcomes.frame
+    unit = {
+        image: {None: names[label], "site": SITES[sites[image]], "superclass": KINGDOMS[label % 3]}[group]
+        for image, label in enumerate(labels.tolist())
+    }
+    return Case(
+        audit=Audit(outcomes, group=group, alpha=draw(st.sampled_from((0.05, 0.05, 0.1, 0.01)))),
+        right={attack: _column(raw, attack, "correct", bool) for attack in order},
+        predicted={
+            attack: _column(raw, attack, "prediction", lambda value: None if pd.isna(value) else names[int(value)])
+            for attack in order
+        },
+        truth={image: names[label] for image, label in enumerate(labels.tolist())},
+        unit=unit,
+        units={None: names, "site": SITES, "superclass": KINGDOMS}[group],
+    )
+
+
+def _column(frame: pd.DataFrame, attack: str, column: str, read: Callable[[Any], Any]) -> dict[int, Any]:
+    rows = frame[frame["attack"] == attack]
+    return {int(index): read(value) for index, value in zip(rows["index"], rows[column], strict=True)}
+
+
+def pairs_inside(row: dict[str, dict[str, int]], names: tuple[str, ...]) -> tuple[int, int, float]:
+    """Errors, errors inside the superclass, and the share of errors inside it if they fell on all others alike."""
+    kingdom = {name: place % 3 for place, name in enumerate(names)}
+    errors = [(one, other, count) for one, found in row.items() for other, count in found.items()]
+    total = sum(count for *_, count in errors)
+    inside = sum(count for one, other, count in errors if kingdom[one] == kingdom[other])
+    same = {
+        one: sum(kingdom[one] == kingdom[other] for other in names if other != one) / (len(names) - 1)
+        for one, _ in itertools.product(row, [0])
+        if len(names) > 1
+    }
+    return total, inside, sum(count * same[one] for one, _, count in errors) / total if total else math.nan

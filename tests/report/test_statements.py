@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.auditing.result import Audit
 from classwise.cli.showing import show_audit
@@ -381,7 +381,7 @@ def bare(share: float) -> str:
 SEEN: set[str] = set()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_every_sentence_of_an_audit_s_page_follows_from_its_rows(case: Case) -> None:
     page = Texts(page_of(case))
@@ -465,7 +465,7 @@ def _harmonic(one: float, other: float) -> float:
     return 2 * one * other / (one + other) if one + other else 0.0
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
     findings = Findings.of(case.audit)
@@ -492,7 +492,7 @@ WORST = re.compile(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, *HealthCheck])
+@settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:
     show_audit(case.audit)

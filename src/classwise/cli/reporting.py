@@ -28,6 +28,12 @@ def report(
     files: Annotated[
         Path | None, typer.Option("--files", metavar="DIR", help="Where they go. [files, beside the page]")
     ] = None,
+    raw_csv: Annotated[
+        bool,
+        typer.Option(
+            "--raw-csv", help="Leave CSV texts unchanged. [an apostrophe is put before texts that begin with = + - @]"
+        ),
+    ] = False,
     robustbench: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +79,8 @@ def report(
         raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
     if files is not None and export is None:
         raise UserError("--files says where exported files go; name their forms with --export, as in --export csv,pdf")
+    if raw_csv and "csv" not in {form.strip() for form in (export or "").split(",")}:
+        raise UserError("--raw-csv says how CSV files are written; ask for them with --export csv")
     audit = Audit.load(source)
     if not audit.complete and not allow_incomplete:
         advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
@@ -89,7 +97,7 @@ def report(
         written.append(target)
     if export is not None:  # first, so that an unknown form leaves no page either
         forms = [form.strip() for form in export.split(",")]
-        written += export_files(audit, files or page.parent / "files", forms)
+        written += export_files(audit, files or page.parent / "files", forms, raw_csv=raw_csv)
     typer.echo(f"page: {audit.html(page)}")
     for path in written:
         typer.echo(f"file: {path}")

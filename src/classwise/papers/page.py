@@ -19,6 +19,7 @@ from classwise.papers.experiment import Result
 from classwise.papers.printed import printed_table
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
+from classwise.report.escaping import checked_svg, visible
 from classwise.report.rendering import render
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE, level, probability
@@ -116,7 +117,7 @@ def _linked(table: Table, here: Container[str]) -> Table:
 
     def cells(row: Row) -> list[Cell]:
         *others, last = row.cells
-        return [*others, Cell(last.text, Markup(_ITEM.sub(link, str(escape(last.span)))))]  # noqa: S704  # escaped
+        return [*others, Cell(last.text, Markup(_ITEM.sub(link, str(escape(visible(last.span))))))]  # noqa: S704  # escaped
 
     return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
 
@@ -192,7 +193,7 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
                 "scale": result.scale,
                 "setting": result.setting,
                 "tables": result.tables,
-                "figures": [(Markup(figure.svg), figure.caption) for figure in result.figures],  # noqa: S704  # ours
+                "figures": [(checked_svg(figure.svg), figure.caption) for figure in result.figures],
                 "verdicts": verdict_table(result.verdicts) if result.verdicts else None,
                 "facts": f"{_trainings(len(result.runs))}, {result.seconds:,.1f} s, classwise {result.version}",
             }

@@ -36,18 +36,23 @@ def curve_page(curve: Curve, path: str | os.PathLike[str]) -> Path:
 
 
 def export_curve(
-    curve: Curve, folder: str | os.PathLike[str], formats: Collection[str] = ("csv", "md", "png", "svg")
+    curve: Curve,
+    folder: str | os.PathLike[str],
+    formats: Collection[str] = ("csv", "md", "png", "svg"),
+    *,
+    raw_csv: bool = False,
 ) -> list[Path]:
     """Write the tables (``curve``, ``radii``) and the figure (``curve``) into a folder; old files are replaced.
 
     ``curve.csv`` holds the accuracy of each class at each radius with its interval, ``radii.csv`` a row per class with
-    its mean and median radius.
+    its mean and median radius. ``raw_csv`` as in `export`.
 
     Raises:
         UserError: for an unknown format, or if a file cannot be written.
     """
     frames = {"curve": curve.table(), "radii": curve.summary.reset_index()}
-    return write_files(folder, formats, frames, {"radii": radius_table(curve)}, {"curve": radius_curves(curve)})
+    tables, drawings = {"radii": radius_table(curve)}, {"curve": radius_curves(curve)}
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
 def radius_table(curve: Curve) -> Table:

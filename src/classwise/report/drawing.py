@@ -6,7 +6,6 @@ drawing is right on white paper and on a dark screen. The same marks give the sa
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from classwise.report.escaping import markup_text, visible
 from classwise.report.inks import INKS, STYLES, style_rules, variables
 from classwise.storage import replacing, write_text
 
@@ -119,7 +119,7 @@ class Drawing:
         """An ``<svg>`` element for a page whose style sheet holds `inks.style_rules`."""
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
-            f'height="{_n(self.height)}" role="img" aria-label="{_quoted(self.label)}">'
+            f'height="{_n(self.height)}" role="img" aria-label="{markup_text(self.label)}">'
             + "".join(_element(mark) for mark in self.marks)
             + "</svg>"
         )
@@ -185,10 +185,6 @@ def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _quoted(text: str) -> str:
-    return html.escape(text, quote=True)
-
-
 def _element(mark: Mark) -> str:
     if isinstance(mark, Group):
         hit = ""
@@ -196,7 +192,7 @@ def _element(mark: Mark) -> str:
             x, y, width, height = (_n(value) for value in mark.box)
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
         inner = "".join(_element(child) for child in mark.marks)
-        return f"<g><title>{html.escape(mark.title, quote=False)}</title>{hit}{inner}</g>"
+        return f"<g><title>{markup_text(mark.title)}</title>{hit}{inner}</g>"
     if isinstance(mark, Picture):
         from classwise.report.pictures import data_uri
 
@@ -219,7 +215,7 @@ def _element(mark: Mark) -> str:
             anchor = f' text-anchor="{mark.anchor}"' if mark.anchor != "start" else ""
             weight = ' font-weight="600"' if mark.bold else ""
             place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" font-size="{_n(mark.size)}"'
-            return f"<text {place} {look}{anchor}{weight}{turn}>{html.escape(mark.text, quote=False)}</text>"
+            return f"<text {place} {look}{anchor}{weight}{turn}>{markup_text(mark.text)}</text>"
 
 
 def _opacity(value: float) -> str:
@@ -266,7 +262,7 @@ def _add(axes: object, mark: Box | Line | Dot | Label | Picture, order: int) -> 
             axes.text(
                 mark.x,
                 mark.y,
-                mark.text.replace("$", r"\$"),
+                visible(mark.text).replace("$", r"\$"),
                 color=fill,
                 fontsize=mark.size * points * 0.94,  # DejaVu runs wider than the fonts of screens
                 ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from scipy import sparse
 
 from classwise.auditing.compare import Comparison
@@ -17,6 +18,7 @@ from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
 from classwise.errors import unknown
 from classwise.report.drawing import Drawing
+from classwise.report.escaping import spreadsheet_frame
 from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.report.findings import Findings
 from classwise.report.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
@@ -41,6 +43,8 @@ def export(
     folder: str | os.PathLike[str],
     formats: Collection[str] = ("csv", "md", "png", "pdf"),
     run: Run | None = None,
+    *,
+    raw_csv: bool = False,
 ) -> list[Path]:
     """Write the tables and figures of an audit into a folder; old files of the same names are replaced.
 
@@ -56,6 +60,8 @@ def export(
         folder: where; made if it is not there.
         formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
         run: the training run of the model; by default the run whose folder holds the audit.
+        raw_csv: write the texts of CSV files unchanged. Otherwise an apostrophe is put before a text that a spreadsheet
+            would take for a formula: one that begins with ``= + - @``, a tab or a line break.
 
     Returns:
         The files, in the order of writing.
@@ -64,7 +70,7 @@ def export(
         UserError: for an unknown format, or if a file cannot be written.
     """
     if not audit.complete:
-        return _export_bounds(audit, folder, formats)
+        return _export_bounds(audit, folder, formats, raw_csv=raw_csv)
     findings, curves = Findings.of(audit), curves_around(audit, run)
     frames = {"classes": class_frame(findings), "attacks": attack_frame(findings)}
     drawings = {"strip": findings.strip(), "classes": findings.bars(list(findings.counts))}
@@ -78,20 +84,24 @@ def export(
         frames["epochs"] = curves.epochs
         drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}
     tables = {"classes": class_table(findings), "attacks": attack_table(findings)}
-    return write_files(folder, formats, frames, tables, drawings)
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
-def _export_bounds(audit: Audit, folder: str | os.PathLike[str], formats: Collection[str]) -> list[Path]:
+def _export_bounds(
+    audit: Audit, folder: str | os.PathLike[str], formats: Collection[str], *, raw_csv: bool
+) -> list[Path]:
     """What `export` writes of an incomplete audit."""
     frames = {"classes": audit.table.reset_index(), "attacks": audit.summary.reset_index()}
     tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
-    return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)})
+    return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)}, raw_csv=raw_csv)
 
 
 def export_comparison(
     comparison: Comparison,
     folder: str | os.PathLike[str],
     formats: Collection[str] = ("csv", "md", "png", "pdf"),
+    *,
+    raw_csv: bool = False,
 ) -> list[Path]:
     """Write the tables and figures of a comparison into a folder; old files of the same names are replaced.
 
@@ -101,6 +111,7 @@ def export_comparison(
         comparison: what to write.
         folder: where; made if it is not there.
         formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        raw_csv: as in `export`.
 
     Returns:
         The files, in the order of writing.
@@ -118,7 +129,7 @@ def export_comparison(
         frames[stem] = pair.classes.reset_index()
         tables[stem] = pair_table(comparison, pair)
         drawings[stem] = difference_dots(comparison, pair)
-    return write_files(folder, formats, frames, tables, drawings)
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
 def write_files(
@@ -127,8 +138,12 @@ def write_files(
     frames: Mapping[str, pd.DataFrame],
     tables: Mapping[str, Table],
     drawings: Mapping[str, Drawing],
+    *,
+    raw_csv: bool = False,
 ) -> list[Path]:
     """Write every frame as CSV, every table as Markdown and every drawing in each of the other formats asked for.
+
+    ``raw_csv`` as in `export`.
 
     Raises:
         UserError: for an unknown format, or if a file cannot be written.
@@ -138,7 +153,7 @@ def write_files(
             raise unknown("format", kind, FORMATS)
     target, written = Path(folder), list[Path]()
     if "csv" in formats:
-        written += [_csv(target / f"{name}.csv", frame) for name, frame in frames.items()]
+        written += [_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
     if "md" in formats:
         written += [_markdown(target / f"{name}.md", table) for name, table in tables.items()]
     for kind in _in_order(formats, FIGURES):
@@ -166,9 +181,14 @@ def _in_order(chosen: Collection[str], known: Sequence[str]) -> list[str]:
     return [kind for kind in known if kind in chosen]
 
 
-def _csv(path: Path, frame: pd.DataFrame) -> Path:
+def _csv(path: Path, frame: pd.DataFrame, *, raw: bool) -> Path:
+    safe = frame if raw else spreadsheet_frame(frame)
+    columns = [safe.iloc[:, place] for place in range(safe.shape[1])]
+    texts = [*map(str, safe.columns), *(cell for column in columns if not is_numeric_dtype(column) for cell in column)]
+    # The csv module quotes a carriage return only where it is part of the line ends.
+    ends = "\r\n" if any(isinstance(text, str) and "\r" in text for text in texts) else "\n"
     with replacing(path) as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.6g", lineterminator="\n")
+        safe.to_csv(temporary, index=False, float_format="%.6g", lineterminator=ends)
     return path
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 import classwise
 from classwise.report.drawing import FONT, Drawing
+from classwise.report.escaping import visible
 from classwise.report.inks import style_rules, variables
 
 Context = Mapping[str, Any]
@@ -34,6 +35,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("classwise.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

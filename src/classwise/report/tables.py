@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from classwise.report.escaping import markdown_text
 
 
 class Cell(NamedTuple):
@@ -49,13 +51,17 @@ class Table:
 
     def markdown(self) -> str:
         """The table in the Markdown of GitHub, intervals in brackets and the set-off row in bold."""
-        lines = [_line(self.heads), _line(["---", *("---:" for _ in self.heads[1:])])]
+        lines = [_line(map(markdown_text, self.heads)), _line(["---", *("---:" for _ in self.heads[1:])])]
         for row in self.rows:
-            cells = [row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells)]
-            lines.append(_line([f"**{cell}**" if row.weak or row.good else cell for cell in cells]))
-        parts = [f"### {self.caption}", "\n".join(lines), *([self.note] if self.note else [])]
+            cells = [markdown_text(row.name)]
+            for cell in row.cells:
+                span = f" [{markdown_text(cell.span)}]" if cell.span else ""
+                cells.append(f"{markdown_text(cell.text)}{span}")
+            lines.append(_line(f"**{cell}**" if (row.weak or row.good) and cell else cell for cell in cells))
+        parts = [f"### {markdown_text(self.caption)}", "\n".join(lines)]
+        parts += [markdown_text(self.note)] if self.note else []
         return "\n\n".join(parts) + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\u00a0", " ") for cell in cells) + " |"
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

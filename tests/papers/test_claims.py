@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, exactly, interval, judge, together, untestable
-from classwise.papers.page import estimate_text
+from classwise.papers.experiment import Result
+from classwise.papers.page import claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
@@ -154,3 +156,49 @@ def test_no_negative_zeros_are_shown() -> None:
     """Rounding in the last bits of a difference that is zero."""
     one = Verdict(claim="kdd21/C1", answer="cannot tell", estimand="", value=-6e-15, low=-1e-9, high=2, unit="points")
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
+
+
+CLAIMS = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
+
+
+def held(claim: str, part: str) -> tuple[str, Verdict]:
+    covers = (part,) if part else ()
+    return ("kdd21/T1", Verdict(claim=claim, answer="holds", estimand="a number", covers=covers))
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) -> None:
+    parts = catalogue.claim_parts(claim)
+    verdicts = [held(one, part) for one, part in parts]
+    whole = claim_verdict(claim, verdicts)
+    assert (whole.answers, whole.untested) == (("holds",), ())
+    assert len(whole.tested) == len(parts) == len(set(parts))
+    for left_out in range(len(parts)):
+        others = verdicts[:left_out] + verdicts[left_out + 1 :]
+        fewer = claim_verdict(claim, others)
+        assert fewer.answers == ()
+        assert len(fewer.untested) == 1
+        assert fewer.partly == bool(others)
+    one, part = parts[0]  # what could not be tested, or was tested on something else, is no part of the claim
+    assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], untestable(one, "no cats"))]).untested
+    beside = claim_verdict(claim, [*verdicts[1:], held(one, "something else")])
+    assert beside.partly
+    assert beside.answers == ()
+
+
+def test_every_part_is_of_a_claim_and_named_once() -> None:
+    for claim in CLAIMS:
+        for one, part in catalogue.claim_parts(claim):
+            assert catalogue.claim(one)
+            assert part.strip() == part
+
+
+def test_half_of_a_claim_in_the_table_of_its_paper() -> None:
+    """kdd21/C23 has a half of attacked images and one of standard training."""
+    half = Verdict(claim="kdd21/C23", answer="holds", estimand="a number", covers=("attacked against clean",))
+    result = Result(item="kdd21/F5bc", scale="laptop", setting="", verdicts=(half,))
+    (row,) = (row for row in claims_table("kdd21", {"kdd21/F5bc": [result]}).rows if row.name == "C23")
+    assert row.cells[1].text == "partly tested: attacked against clean; not tested: standard training"
+    assert not row.good
+    assert not row.weak
+    assert verdict_table([half]).rows[0].cells[1].text == "attacked against clean: holds"

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from classwise.cli.papers import _claim_lines, _results_facts
 from classwise.errors import UserError
 from classwise.papers import EXPERIMENTS, catalogue
 from classwise.papers.claims import Answer, Verdict
@@ -121,14 +122,50 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     assert 'id="claims"' not in paper_page(paper, None, tmp_path / "bare.html").read_text(encoding="utf-8")
 
 
+KEPT = Path(__file__).parents[2] / "docs/results/papers/results"
+
+
+def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
+    """At this scale and in the kept results: named parts where the claim has some, no more than it has or other data."""
+    results = [*smoke.results.values(), *(Result.load(file) for file in KEPT.glob("*/*/*.json"))]
+    reached = set()
+    for result in results:
+        for one in result.verdicts:
+            named = {part for claim, part in catalogue.claim_parts(one.claim) if claim == one.claim and part}
+            assert bool(one.covers) == bool(named and one.estimand), (result.item, one.claim)
+            reached |= {(one.claim, part) for part in set(one.covers) & named}
+            strange = set(one.covers) - named
+            assert not strange or result.scale == "smoke" or strange == {"cifar10"}, (result.item, one.claim, strange)
+    judged_at_smoke_only_elsewhere = {"benz20/C4", "cfa23/C21", "iclr21/C16"}
+    claims = {claim for claim, _ in reached}
+    expected = {claim for one in results for claim in {verdict.claim for verdict in one.verdicts if verdict.covers}}
+    assert expected - claims <= judged_at_smoke_only_elsewhere
+
+
+def test_a_claim_that_is_half_tested_is_so_for_programs_and_in_the_terminal(smoke: Smoke) -> None:
+    """kdd21/C23 has one half in F5bc and one in E10."""
+    half, other = smoke.results["kdd21/F5bc"], smoke.results["kdd21/E10"]
+    mine = [one for one in half.verdicts if one.claim == "kdd21/C23"]
+    assert mine
+    (facts,) = _results_facts([half])
+    (plain,) = (one for one in facts["verdicts"] if one["claim"] == "kdd21/C23")
+    if mine[0].estimand:
+        assert plain["answer"] == "partly tested"
+        assert plain["not_tested"] == ["standard training"]
+        assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))
+        both = [one for facts in _results_facts([half, other]) for one in facts["verdicts"]]
+        assert all(one["answer"] != "partly tested" for one in both if one["claim"] == "kdd21/C23")
+
+
 HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("cannot tell", ""))
 
 
 def test_claims_in_short(smoke: Smoke) -> None:
     """One answer with its items, several apart, and another paper's where the claim is the same."""
 
-    def answered(item: str, claim: str, answer: Answer, estimand: str = "a number") -> Result:
-        verdicts = (Verdict(claim=claim, answer=answer, estimand=estimand),)
+    def answered(item: str, claim: str, answer: Answer, estimand: str = "a number", covers: str = "") -> Result:
+        parts = (covers,) if covers else ()
+        verdicts = (Verdict(claim=claim, answer=answer, estimand=estimand, covers=parts),)
         return dataclasses.replace(smoke.results[item], verdicts=verdicts)
 
     half, other_half = (answered("kdd21/F2", "kdd21/C6", said, of) for said, of in HALVES)
@@ -136,8 +173,11 @@ def test_claims_in_short(smoke: Smoke) -> None:
     found = {
         "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "holds")],
         "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "holds")],
-        "kdd21/F5bc": [answered("kdd21/F5bc", "kdd21/C23", "holds"), answered("kdd21/F5bc", "kdd21/C1", "does not")],
-        "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "cannot tell")],
+        "kdd21/F5bc": [
+            answered("kdd21/F5bc", "kdd21/C23", "holds", covers="attacked against clean"),
+            answered("kdd21/F5bc", "kdd21/C1", "does not", covers="mnist"),
+        ],
+        "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "cannot tell", covers="standard training")],
         "kdd21/T1": [],
         "kdd21/F2": [two_halves],
         "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "cannot tell", estimand="")],  # it only says who asks

@@ -11,8 +11,9 @@ from filelock import FileLock, Timeout
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.papers import store as module
-from classwise.papers.experiment import Bench
+from classwise.papers.experiment import Bench, Result, run
 from classwise.papers.kdd21.homing import homes
+from classwise.papers.page import work_text
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 from classwise.progress import Silent
@@ -170,3 +171,68 @@ def test_two_processes_make_the_same_store(tmp_path: Path) -> None:
         half.write_bytes((tmp_path / "store.json").read_bytes())
     Store(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["store.json"]
+
+
+def test_work_of_the_store_counts_with_the_time_it_took_when_it_was_made(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    test = load_data("digits", split="test", subset=40)
+    quick = Recipe.read(QUICK, {"epochs": 1})
+    with store.measured() as first:
+        trained = store.trained(quick, IMAGES)
+        store.trained(quick, IMAGES)
+        audit = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    assert audit.path is not None
+    assert list(first.seconds) == [trained.key, audit.path.name]
+    assert all(seconds is not None and seconds > 0 for seconds in first.seconds.values())
+    assert first.waited >= sum(filter(None, first.seconds.values()))
+    with Store(tmp_path).measured() as nothing:
+        pass
+    assert not nothing.seconds
+    again = Store(tmp_path)
+    with again.measured() as second:
+        again.audited(again.trained(quick, IMAGES), test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    assert second.seconds == first.seconds
+
+
+def test_the_time_of_stopped_attempts_adds_up_and_that_of_killed_ones_is_not_known(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(StoppedError), store.measured():
+        store.trained(QUICK, IMAGES, progress=Stopping(5))
+    (file,) = (tmp_path / "seconds").iterdir()
+    stopped = json.loads(file.read_text(encoding="utf-8"))
+    assert stopped["state"] == "stopped"
+    with store.measured() as work:
+        trained = store.trained(QUICK, IMAGES)
+    total = work.seconds[trained.key]
+    assert total is not None
+    assert total > stopped["seconds"] > 0
+    file.write_text(json.dumps({"seconds": 1.0, "state": "running"}), encoding="utf-8")  # as a killed attempt leaves it
+    with store.measured() as work:
+        store.trained(QUICK, IMAGES)
+    assert work.seconds == {trained.key: None}
+    file.unlink()  # as an earlier version left it
+    with store.measured() as work:
+        store.trained(QUICK, IMAGES)
+    assert work.seconds == {trained.key: None}
+
+
+def test_a_result_counts_all_its_work_and_a_page_each_training_once() -> None:
+    one = Result(item="kdd21/T1", scale="smoke", setting="", seconds=15.0, work={"a": 10.0, "b": 3.0})
+    two = Result(item="kdd21/T3", scale="smoke", setting="", seconds=11.0, work={"a": 10.0})
+    assert (one.own_seconds, two.own_seconds) == (2.0, 1.0)
+    assert work_text([one, two]) == "Together they took 16.0 s, each training and audit counted once."
+    lost = Result(item="kdd21/E6", scale="smoke", setting="", seconds=1.0, work={"c": None})
+    old = Result(item="kdd21/E7", scale="smoke", setting="", seconds=1.0)
+    for more in (lost, old):
+        assert work_text([one, two, more]) == "Together they took at least 17.0 s, each training and audit counted once."
+    assert work_text([]) == ""
+
+
+def test_a_run_from_the_store_takes_as_long_as_the_first(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, second = (run("kdd21/E2", "smoke", store) for _ in range(2))
+    assert first.work == second.work
+    assert first.work is not None
+    assert set(first.runs) <= set(first.work)
+    assert min(first.seconds, second.seconds) >= sum(filter(None, first.work.values()))
+    assert Result.load(store.result_file("kdd21/E2", "smoke")).work == second.work

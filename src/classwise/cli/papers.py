@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -172,14 +173,14 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
         if not json:
             _report(results[-1])
     if json:
-        console.show_json([dataclasses.asdict(result) for result in results])
+        console.show_json(_results_facts(results))
     elif len(results) > 1:
         _report_together(results)
 
 
 def _report_together(results: list[Result]) -> None:
     """What a correction over all claims of this call changes: above, each item was corrected by itself."""
-    from classwise.papers.page import ANSWERS, corrected
+    from classwise.papers.page import ANSWERS, answer_text, corrected
 
     typer.echo("All claims of a paper in this call corrected together (Holm):")
     pairs = [
@@ -189,9 +190,43 @@ def _report_together(results: list[Result]) -> None:
     ]
     changed = [(mine, whole) for mine, whole in pairs if mine.answer != whole.answer]
     for mine, whole in changed:
-        typer.echo(f"{mine.claim} {ANSWERS[whole.answer]} (by itself: {ANSWERS[mine.answer]}): {mine.estimand}")
+        typer.echo(f"{mine.claim} {answer_text(whole)} (by itself: {ANSWERS[mine.answer]}): {mine.estimand}")
     if not changed:
         typer.echo(f"none of the {len(pairs)} verdicts changes")
+    for line in _claim_lines(corrected(results)):
+        typer.echo(line)
+
+
+def _claim_lines(results: Sequence[Result]) -> list[str]:
+    """What some results say together about each claim of several parts: no verdict unless all were tested."""
+    from classwise.papers import catalogue
+    from classwise.papers.page import ANSWERS, claim_verdict, partly_text
+
+    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    lines = []
+    for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
+        whole = claim_verdict(claim, verdicts)
+        text = partly_text(whole) if whole.partly else "; ".join(ANSWERS[answer] for answer in whole.answers)
+        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
+    return lines
+
+
+def _results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Results for programs; a test of a part of a claim gives the claim no answer before all parts are tested."""
+    from classwise.papers.page import PARTLY, claim_verdict
+
+    verdicts = [(result.item, one) for result in results for one in result.verdicts]
+    found = []
+    for result in results:
+        facts = dataclasses.asdict(result)
+        for plain in facts["verdicts"]:
+            whole = claim_verdict(plain["claim"], verdicts)
+            plain["answer_of_part"] = plain["answer"] if plain["covers"] else None
+            plain["tested"], plain["not_tested"] = list(whole.tested), list(whole.untested)
+            if whole.partly:
+                plain["answer"] = PARTLY
+        found.append(facts)
+    return found
 
 
 def _report(result: Result) -> None:
@@ -205,6 +240,8 @@ def _report(result: Result) -> None:
     for verdict in result.verdicts:
         for line in _verdict_lines(verdict):
             typer.echo(line)
+    for line in _claim_lines([result]):
+        typer.echo(line)
     for note in find(result.item).notes:
         typer.echo(f"note {note.id} ({note.kind}): {note.text}")
     typer.echo("")
@@ -212,10 +249,11 @@ def _report(result: Result) -> None:
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
     from classwise.papers.catalogue import claim
-    from classwise.papers.page import ANSWERS, estimate_text
+    from classwise.papers.page import answer_text, estimate_text
 
     value, span = estimate_text(verdict)
-    lines = [f"{verdict.claim} {ANSWERS[verdict.answer]}: {claim(verdict.claim)['claim']}"]
+    about = "" if verdict.covers else f": {claim(verdict.claim)['claim']}"
+    lines = [f"{verdict.claim}{',' if verdict.covers else ''} {answer_text(verdict)}{about}"]
     if verdict.estimand:
         lines.append(f"  {verdict.estimand}: {value} {span}".rstrip())
     return [*lines, *([f"  {verdict.note}"] if verdict.note else [])]

@@ -202,6 +202,17 @@ def same_claims(name: str) -> tuple[str, ...]:
     return (name, *_read("items.yaml")["same_claims"].get(name, ()))
 
 
+def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
+    """What has to be tested before a claim gets a verdict: pairs of a claim and a part of it.
+
+    The part is empty where a claim has only one. A claim that another paper makes too has the parts of that claim, and
+    its own if it has any.
+    """
+    named = [(name, part) for part in _read("items.yaml")["claim_parts"].get(name, ())]
+    others = [part for other in same_claims(name)[1:] for part in claim_parts(other)]
+    return (*named, *others) or ((name, ""),)
+
+
 def present(reference: str) -> bool:
     """Whether this version has what a reference names: ``recipe trades``, ``data svhn``, ``python module:name``."""
     kind, _, name = reference.partition(" ")

@@ -43,6 +43,7 @@ class Test:
         exact: there is no sampling: the ends of the interval are the value.
         limits: what the estimate cannot leave, such as -1 and 1 for a correlation; intervals are cut there.
         note: what a reader should know.
+        covers: the parts of the claim that it tests, as `catalogue.claim_parts` names them; empty: the claim has one.
     """
 
     __test__ = False  # not one of pytest's
@@ -54,6 +55,7 @@ class Test:
     exact: bool = False
     limits: Limits = None
     note: str = ""
+    covers: Sequence[str] = ()
 
     def at(self, level: float) -> tuple[Answer, Estimate, int]:
         """The answer at an error level, the estimate that decides, and over how many parts it shares the level."""
@@ -100,6 +102,7 @@ class Verdict:
         p_value: before the correction.
         exact: there is no sampling.
         note: what a reader should know.
+        covers: the parts of the claim that were tested; empty: the claim has one, or nothing was tested.
     """
 
     claim: str
@@ -115,6 +118,7 @@ class Verdict:
     p_value: float = float("nan")
     exact: bool = False
     note: str = ""
+    covers: Sequence[str] = ()
 
 
 def untestable(claim: str, reason: str) -> Verdict:
@@ -166,6 +170,66 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What the runs of some items say about a whole claim.
+
+    Attributes:
+        claim: its id.
+        asked: the verdicts that estimate something about it, each with its item; without any, those that say why not.
+        tested: the parts that were tested.
+        untested: the parts that were not. While there are any, the claim has no verdict.
+    """
+
+    claim: str
+    asked: Sequence[tuple[str, Verdict]]
+    tested: Sequence[str]
+    untested: Sequence[str]
+
+    @property
+    def partly(self) -> bool:
+        """Whether some parts were tested and others were not."""
+        return bool(self.tested and self.untested)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answers of the verdicts, each once; none while a part is untested."""
+        return () if self.partly else tuple(dict.fromkeys(one.answer for _, one in self.asked))
+
+
+def whole_claim(claim: str, parts: Sequence[tuple[str, str]], verdicts: Sequence[tuple[str, Verdict]]) -> Whole:
+    """Put the verdicts of several items on parts of a claim together.
+
+    Args:
+        claim: its id.
+        parts: as `catalogue.claim_parts` has them: pairs of a claim and a part of it, empty where it has only one.
+        verdicts: of any claims, each with its item.
+    """
+    asked = [(item, one) for item, one in verdicts if one.claim in {claim, *(known for known, _ in parts)}]
+    tests = [(item, one) for item, one in asked if one.estimand]
+    covered = {(one.claim, part) for _, one in tests for part in (one.covers or ("",))}
+    beyond = [(one, part) for one, part in sorted(covered) if (one, part) not in parts]
+
+    def named(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+        names = (part if one == claim else f"{one}: {part}" if part else one for one, part in pairs)
+        return tuple(name or "the claim" for name in names)
+
+    return Whole(
+        claim,
+        _without_repeats(tests, asked),
+        named([*(pair for pair in parts if pair in covered), *beyond]),
+        named([pair for pair in parts if pair not in covered]),
+    )
+
+
+def _without_repeats(
+    tests: Sequence[tuple[str, Verdict]], asked: Sequence[tuple[str, Verdict]]
+) -> Sequence[tuple[str, Verdict]]:
+    """Of an item that estimates something, all verdicts; those of the others only where none estimates anything."""
+    items = {item for item, _ in tests}
+    return [(item, one) for item, one in asked if item in items or not items]
+
+
 def difference(one: Estimate, other: Estimate) -> Estimate:
     """One minus the other, their errors taken as independent: safe for what shares its images."""
     reach = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
@@ -200,6 +264,7 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         p_value=p_value,
         exact=test.exact,
         note=test.note,
+        covers=tuple(test.covers),
     )
 
 

@@ -57,7 +57,9 @@ class Result:
         figures: drawings.
         verdicts: one for each claim.
         runs: the trainings it rests on: key to recipe name.
-        seconds: how long it took, what was in the store already not counted.
+        seconds: how long it took. With ``work``, the trainings and audits that it rests on count with the time that they
+            took when they were made, each once; without (results of earlier versions), what was in the store does not.
+        work: seconds of each of these trainings and audits, by its place in the store; None where it is not known.
         version: of classwise.
     """
 
@@ -69,7 +71,13 @@ class Result:
     verdicts: Sequence[Verdict] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    work: Mapping[str, float | None] | None = None
     version: str = __version__
+
+    @property
+    def own_seconds(self) -> float:
+        """The seconds that neither a training nor an audit of the store took."""
+        return self.seconds - sum(seconds for seconds in (self.work or {}).values() if seconds is not None)
 
     def save(self, path: Path) -> None:
         """Write it as JSON, whole or not at all."""
@@ -307,7 +315,9 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     started = time.monotonic()
     chosen = scale_of(name, scale)
     bench = Bench(chosen, store, device=device, progress=progress)
-    found = experiment(name).run(bench)
+    with store.measured() as work:
+        found = experiment(name).run(bench)
+    own = time.monotonic() - started - work.waited
     beyond = [untestable(claim, reason) for claim, reason in found.beyond.items()]
     result = Result(
         item=name,
@@ -317,7 +327,8 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
         figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in found.figures),
         verdicts=(*judge(found.tests), *beyond),
         runs=dict(bench.used),
-        seconds=round(time.monotonic() - started, 2),
+        seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
+        work=work.seconds,
     )
     result.save(store.result_file(name, scale))
     return result
@@ -327,7 +338,7 @@ def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
     """JSON's null is a number that is not there, or no limits; a list is a pair of limits."""
     found = {key: math.nan if value is None else value for key, value in plain.items()}
     limits = plain.get("limits")
-    return {**found, "limits": None if limits is None else tuple(limits)}
+    return {**found, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
-from classwise.papers.claims import Verdict, together
+from classwise.papers.claims import Verdict, Whole, together, whole_claim
 from classwise.papers.experiment import Result
 from classwise.papers.printed import printed_table
 from classwise.papers.scales import NAMES
@@ -26,6 +26,7 @@ from classwise.report.wording import NONE, level, probability
 from classwise.storage import write_text
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
+PARTLY = "partly tested"
 ANSWERS = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
 
 
@@ -68,7 +69,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
                 one.claim.partition("/")[2],
                 [
                     Cell(said, one.estimand),
-                    Cell(ANSWERS[one.answer], one.note),
+                    Cell(answer_text(one), one.note),
                     Cell(*estimate_text(one)),
                     Cell("exact" if one.exact else probability(one.p_value).replace(" ", "\N{NO-BREAK SPACE}")),
                 ],
@@ -92,21 +93,34 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
     for item, results in found.items():
         for one in results[0].verdicts if results else ():
             said.setdefault(one.claim, []).append((item, one))
+    verdicts = [pair for pairs in said.values() for pair in pairs]
     rows = []
     for claim in catalogue.facts(name)["claims"]:
-        judged = [pair for known in catalogue.same_claims(claim["id"]) for pair in said.get(known, ())]
-        asking = {item for item, one in judged if one.estimand}  # the others only say who asks
-        asked = [(item, one) for item, one in judged if item in asking or not asking]
-        answers = {one.answer for _, one in asked}
+        whole = claim_verdict(claim["id"], verdicts)
         rows.append(
             Row(
                 claim["id"].partition("/")[2],
-                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _in_short(asked)],
-                weak=answers == {"does not"},
-                good=answers == {"holds"},
+                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _in_short(whole)],
+                weak=whole.answers == ("does not",),
+                good=whole.answers == ("holds",),
             )
         )
     return Table("What is claimed, and what these runs say", ("claim", "what is claimed", "verdict"), rows)
+
+
+def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> Whole:
+    """What verdicts of items say about a whole claim: nothing but "partly tested" while a part of it is not tested."""
+    return whole_claim(claim, catalogue.claim_parts(claim), verdicts)
+
+
+def partly_text(whole: Whole) -> str:
+    """Which parts of a claim were tested, and which were not."""
+    return f"{PARTLY}: {', '.join(whole.tested)}; not tested: {', '.join(whole.untested)}"
+
+
+def answer_text(one: Verdict) -> str:
+    """The answer of a test; of a test of a part of a claim with that part."""
+    return f"{', '.join(one.covers)}: {ANSWERS[one.answer]}" if one.covers else ANSWERS[one.answer]
 
 
 def _linked(table: Table, here: Container[str]) -> Table:
@@ -122,10 +136,13 @@ def _linked(table: Table, here: Container[str]) -> Table:
     return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
 
 
-def _in_short(asked: Sequence[tuple[str, Verdict]]) -> Cell:
+def _in_short(whole: Whole) -> Cell:
     """The answers to one claim, each with the items that gave it."""
+    if whole.partly:
+        items_of = dict.fromkeys(item for item, one in whole.asked if one.estimand)
+        return Cell(partly_text(whole), f"tested by {', '.join(items_of)}")
     items: dict[str, list[str]] = {}
-    for item, one in asked:
+    for item, one in whole.asked:
         items.setdefault(ANSWERS[one.answer], []).append(item)
     if not items:
         return Cell("not asked yet")
@@ -164,8 +181,9 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
         "heading": about["title"],
         "lead": (
             f"{len(items)} items: {counts['runnable']} that run, {counts['covered']} covered by parts of the library, "
-            f"{counts['missing']} that wait for something. {done} have been run."
-        ),
+            f"{counts['missing']} that wait for something. {done} {'has' if done == 1 else 'have'} been run. "
+            f"{work_text([result for results in found.values() for result in results])}"
+        ).strip(),
         "population": "Intervals speak of new images of the same classes, with the trained models fixed.",
         "claims": _linked(claims_table(name, everything), found) if done else None,
         "done": [item.id for item in items if found[item.id]],
@@ -195,11 +213,31 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
                 "tables": result.tables,
                 "figures": [(checked_svg(figure.svg), figure.caption) for figure in result.figures],
                 "verdicts": verdict_table(result.verdicts) if result.verdicts else None,
-                "facts": f"{_trainings(len(result.runs))}, {result.seconds:,.1f} s, classwise {result.version}",
+                "facts": f"{_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
             }
             for result in results
         ],
     }
+
+
+def work_text(results: Sequence[Result]) -> str:
+    """The time that all results took, a training or audit that several rest on counted once; empty without a result."""
+    if not results:
+        return ""
+    made = {key: seconds for result in results for key, seconds in (result.work or {}).items()}
+    known = sum(seconds for seconds in made.values() if seconds is not None)
+    total = known + sum(result.own_seconds for result in results)
+    whole = all(result.work is not None for result in results) and None not in made.values()
+    least = "" if whole else "at least "
+    return f"Together they took {least}{total:,.1f} s, each training and audit counted once."
+
+
+def _time(result: Result) -> str:
+    """The time of a result, with that of the trainings and audits it rests on."""
+    if result.work is None:
+        return f"{result.seconds:,.1f} s without the trainings and audits that were in the store already"
+    unknown = sum(seconds is None for seconds in result.work.values())
+    return f"{'at least ' if unknown else ''}{result.seconds:,.1f} s with all trainings and audits"
 
 
 def _trainings(count: int) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ class Trained:
     fresh: bool = False
 
 
+@dataclass
+class Work:
+    """The trainings and audits that were asked for, made now or before.
+
+    Attributes:
+        seconds: how long each took when it was made, by its name; None where that was not recorded.
+        waited: seconds that passed in the store itself, while things were made or read.
+    """
+
+    seconds: dict[str, float | None] = field(default_factory=dict)
+    waited: float = 0.0
+
+
 class Store:
     """A folder of trainings, audits and results.
 
@@ -66,6 +80,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._work = Work()
         about = self.path / _ABOUT
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; give a folder for the store")
@@ -121,7 +136,7 @@ class Store:
             about["unlabelled"] = unlabelled.fingerprint()
         key = _hash(about)
         run, listener = Run(self.path / "runs" / key), progress or Silent()
-        with self.held(key, listener):
+        with self.made(key, run.path, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
                 return Trained(run, key)
             listener.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
@@ -184,7 +199,7 @@ class Store:
         more = {name: values for name, values in asked.items() if values}  # asked for neither, it lies where it did
         key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
         folder, listener = trained.run.audits / key, progress or Silent()
-        with self.held(key, listener):
+        with self.made(key, folder, listener):
             if (folder / ABOUT).is_file():
                 facts = read_about(folder)
                 if facts["complete"] and facts["environment"]:
@@ -207,6 +222,36 @@ class Store:
                 name=key,
                 alone=True,
             )
+
+    @contextmanager
+    def measured(self) -> Iterator[Work]:
+        """Collect what is asked for meanwhile, with the time that it took when it was made."""
+        before, self._work = self._work, Work()
+        try:
+            yield self._work
+        finally:
+            self._work = before
+
+    @contextmanager
+    def made(self, key: str, folder: Path, progress: Progress | None = None) -> Iterator[None]:
+        """As `held`; the time of the work under the key, over all attempts until it is finished, is recorded and counted.
+
+        The time is not known if an attempt was killed, or made by a version that did not record it.
+
+        Args:
+            key: of a training, an audit, or other work whose result the store keeps.
+            folder: of the result; what it holds while nothing is recorded took a time that is not known.
+            progress: who is told if another process is at it.
+        """
+        began = time.monotonic()
+        try:
+            with self.held(key, progress):
+                record = _Record.read(self.path / "seconds" / f"{key}.json", there=folder.exists())
+                with record.running():
+                    yield
+                self._work.seconds[key] = record.seconds
+        finally:
+            self._work.waited += time.monotonic() - began
 
     def result_file(self, item: str, scale: str) -> Path:
         """Where the result of an experiment at a scale lies."""
@@ -237,6 +282,49 @@ class Store:
     def runs(self) -> tuple[Path, ...]:
         """The folders of all trainings."""
         return tuple(sorted((self.path / "runs").glob("*/recipe.yaml")))
+
+
+@dataclass
+class _Record:
+    """How long some work took: a small file beside the store's folders."""
+
+    file: Path
+    seconds: float | None
+    state: str
+
+    @staticmethod
+    def read(file: Path, *, there: bool) -> _Record:
+        """What is recorded; ``there``: whether there is a result, finished or not."""
+        if not file.is_file():
+            return _Record(file, None if there else 0.0, "stopped")
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            seconds = None if found["seconds"] is None else float(found["seconds"])
+            return _Record(file, seconds, str(found["state"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{file} is damaged; remove it") from error
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the time that passes meanwhile, unless the work was finished before."""
+        if self.state == "done":
+            yield
+            return
+        if self.state == "running":  # that attempt was killed
+            self.seconds = None
+        started = time.monotonic()
+        self._write("running")
+        state = "stopped"
+        try:
+            yield
+            state = "done"
+        finally:
+            self.seconds = None if self.seconds is None else round(self.seconds + time.monotonic() - started, 3)
+            self._write(state)
+
+    def _write(self, state: str) -> None:
+        self.state = state
+        write_text(self.file, json.dumps({"seconds": self.seconds, "state": state}) + "\n")
 
 
 def _check_version(about: Path) -> None:

@@ -85,6 +85,7 @@ class DataSets(Experiment):
                 ),
                 Test(
                     claim="benz20/C4",
+                    covers=("data sets",) if len(found) > 1 else tuple(found),
                     estimand="MCD under PGD, adversarial training, each data set",
                     parts=[widest(pair.adversarial.counts("PGD")) for pair in found.values()],
                     note=note,

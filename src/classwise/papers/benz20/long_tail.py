@@ -206,6 +206,7 @@ class _Technique(Experiment):
     """Some settings of one technique beside plain adversarial training."""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    covers: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def grid(self, scale: Scale, weak: str) -> Grid:
@@ -221,13 +222,14 @@ class _Technique(Experiment):
         parts = [found.worst_gain(name) for name in found.techniques]
         parts += [found.evener(name) for name in found.techniques]
         estimand = f"each setting against {PLAIN}: gain of the worst class, fall of the MCD"
-        return [Test(claim="benz20/C7", estimand=estimand, parts=parts, note=NOTE)]
+        return [Test(claim="benz20/C7", estimand=estimand, parts=parts, note=NOTE, covers=self.covers)]
 
 
 class ClassWeighted(_Technique):
     """benz20 plan: larger loss weights on the vulnerable classes."""
 
     item = "benz20/P3.1"
+    covers = ("class weights",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """By error, and on the weakest class."""
@@ -238,6 +240,7 @@ class EffectiveNumbers(_Technique):
     """benz20 plan: class-balanced weights (Cui et al., CVPR 2019), where robust images count."""
 
     item = "benz20/P3.4"
+    covers = ("effective numbers",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Over the base."""
@@ -248,6 +251,7 @@ class LargeMargins(_Technique):
     """benz20 plan: LDAM (Cao et al., NeurIPS 2019), where robust images count."""
 
     item = "benz20/P3.5"
+    covers = ("large margins",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Over the largest margin."""
@@ -258,6 +262,7 @@ class Resampling(_Technique):
     """benz20 plan: weak classes drawn more often, strong ones less; of the training images, none is made up."""
 
     item = "benz20/P3.6"
+    covers = ("resampling",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Over the strength."""
@@ -268,6 +273,7 @@ class CosinePenalty(_Technique):
     """benz20 plan: a regulariser that lowers the cosine similarity between classes."""
 
     item = "benz20/P3.7"
+    covers = ("cosine penalty",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
         """Over the weight of the penalty."""
@@ -313,6 +319,7 @@ class EqualClasses(Experiment):
         tests = [
             Test(
                 claim="benz20/C7",
+                covers=("best of all",),
                 estimand=f"{chosen} minus {PLAIN}: worst class; average, plus {_POINTS} point",
                 parts=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
                 note=f"chosen by the worst class on validation images; {NOTE}",
@@ -360,6 +367,7 @@ class OneClass(Experiment):
         weighted = critical_weights(bench.scale, str(weak))
         test = Test(
             claim="benz20/C7",
+            covers=("one critical class",),
             estimand=f"each weight against {PLAIN}: gain of the critical class; of the others, plus {_POINTS} point",
             parts=[
                 part for one in weighted for part in (found.gain(one, _of(weak)), found.gain(one, others, slack=LITTLE))

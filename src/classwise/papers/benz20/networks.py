@@ -54,6 +54,10 @@ class _Networks(WeakClasses):
     networks: ClassVar[Sequence[str]]
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
+    def covers(self, scale: Scale) -> Sequence[str]:
+        """The networks, or the one that stands in for them."""
+        return (STAND_IN,) if scale.name == "smoke" else self.varied
+
     def grid(self, scale: Scale) -> Grid:
         """Adversarial training of each."""
         return self._each(scale, "at")
@@ -76,6 +80,7 @@ class LeNets(_Networks):
     """benz20 plan: LeNet."""
 
     item = "benz20/P1.3"
+    varied = ("LeNet",)
     networks = ("lenet",)
 
 
@@ -83,6 +88,7 @@ class VGGs(_Networks):
     """benz20 plan: VGG-16 and VGG-19."""
 
     item = "benz20/P1.4"
+    varied = ("VGG",)
     networks = ("vgg16", "vgg19")
 
 
@@ -90,6 +96,7 @@ class ResNets(_Networks):
     """benz20 plan: ResNet-18 and ResNet-50."""
 
     item = "benz20/P1.5"
+    varied = ("ResNet",)
     networks = ("resnet18", "resnet50")
 
 
@@ -97,6 +104,7 @@ class DenseNets(_Networks):
     """benz20 plan: DenseNet-121 and DenseNet-169."""
 
     item = "benz20/P1.6"
+    varied = ("DenseNet",)
     networks = ("densenet121", "densenet169")
 
 
@@ -104,6 +112,7 @@ class Inceptions(_Networks):
     """benz20 plan: GoogLeNet and Inception-v3, which here takes small images."""
 
     item = "benz20/P1.7"
+    varied = ("Inception",)
     networks = ("googlenet", "inception-v3")
 
 
@@ -111,4 +120,5 @@ class AllNetworks(_Networks):
     """benz20 plan: weak classes over all of these networks."""
 
     item = "benz20/P2.1"
+    varied = ("LeNet", "VGG", "ResNet", "DenseNet", "Inception")
     networks = tuple(WIDTHS)

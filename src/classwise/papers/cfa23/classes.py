@@ -68,6 +68,7 @@ class ClassesOfAverages(Experiment):
                 parts=[pair.part(_narrowed)],
                 unit="",
                 note=NOTE,
+                covers=(f"spread, {base}",),
             )
             for base, pair in pairs.items()
         ]
@@ -80,7 +81,8 @@ class ClassesOfAverages(Experiment):
                 for c in classes
             ]
             estimand = "CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch"
-            tests.append(Test(claim="cfa23/C22", estimand=estimand, parts=parts, note=NOTE))
+            covers = ("single classes",)
+            tests.append(Test(claim="cfa23/C22", estimand=estimand, parts=parts, note=NOTE, covers=covers))
         else:
             beyond = other_data("cfa23/C22", bench.scale)
         spread = Table(
@@ -142,6 +144,7 @@ class TinyImageNet(Experiment):
         ]
         test = Test(
             claim="cfa23/C21",
+            covers=(bench.scale.data,),
             estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
             parts=parts,
             note=NOTE if bench.scale.data == "tiny-imagenet" else f"{NOTE}; on {bench.scale.data}",

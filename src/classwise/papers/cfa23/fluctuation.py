@@ -65,12 +65,14 @@ class Fluctuation(Experiment):
                 ),
                 Test(
                     claim="cfa23/C20",
+                    covers=("adjacent epochs",),
                     estimand="1 point minus the mean change of the worst class with FAWA",
                     parts=[lambda level: calm(level)._replace(high=calm(level).high + noise)],
                     note=told,
                 ),
                 Test(
                     claim="cfa23/C20",
+                    covers=("overall",),
                     estimand="overall accuracy under PGD after the last epoch, test images: FAWA minus AT",
                     parts=[average(both(*ends, "PGD"))],
                     note=NOTE,

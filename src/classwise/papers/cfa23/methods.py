@@ -197,12 +197,14 @@ def _tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> lis
             estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
             parts=beats,
             note=NOTE,
+            covers=tuple(bases),
         ),
         Test(
             claim="cfa23/C12",
             estimand="clean average of the plain method minus that of CFA, best epoch, each base",
             parts=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
             note=NOTE,
+            covers=tuple(bases),
         ),
         *frl_tests(audits),
     ]
@@ -226,6 +228,7 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
             claim="cfa23/C14",
             estimand="FRL and FRL + EMA over TRADES + EMA, best epoch: worst class gained, average lost",
             parts=[part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))],
+            covers=("direction of gain and loss",),
             note=f"{NOTE}; that the gain is under 2 points is not asked: no test of this size could tell",
         ),
         Test(

@@ -94,13 +94,14 @@ class CalibrationAlone(_Parts):
         """C16: each part improves average and worst class, and both together most."""
         alone = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
         together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in audits]
+        bases = tuple(dict.fromkeys(base for _, base in alone))
         asked = {
-            "each method with CCM, CCR or both minus the plain one: average and worst class": alone,
-            "TRADES with both minus TRADES with one of them: average and worst class": together,
+            "each method with CCM, CCR or both minus the plain one: average and worst class": (alone, bases),
+            "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
         }
         return [
-            Test(claim="cfa23/C16", estimand=estimand, parts=_gains(audits, pairs), note=NOTE)
-            for estimand, pairs in asked.items()
+            Test(claim="cfa23/C16", estimand=estimand, parts=_gains(audits, pairs), note=NOTE, covers=covers)
+            for estimand, (pairs, covers) in asked.items()
             if pairs
         ]
 
@@ -120,12 +121,9 @@ class AveragingAlone(_Parts):
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
         """C19: the worst class gains, the average loses little; the paper has up to 0.3 points."""
-        pairs = [
-            both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"])
-            for base in BASES["full"]
-            if f"{base} + EMA" in audits
-        ]
+        bases = [base for base in BASES["full"] if f"{base} + EMA" in audits]
+        pairs = [both(audits[f"{base} + FAWA"], audits[f"{base} + EMA"]) for base in bases]
         parts = [worst(pair) for pair in pairs]
         parts += [plus(average(pair), LITTLE) for pair in pairs]
         estimand = f"FAWA minus EMA: worst class, and average plus {LITTLE} points"
-        return [Test(claim="cfa23/C19", estimand=estimand, parts=parts, note=NOTE)]
+        return [Test(claim="cfa23/C19", estimand=estimand, parts=parts, note=NOTE, covers=bases)]

@@ -103,12 +103,14 @@ class RadiusSweep(Experiment):
         tests = [
             Test(
                 claim="cfa23/C5",
+                covers=("last epoch",),
                 estimand="overall at the largest radius minus at the test's, last epoch",
                 parts=[gains[0].part(_gain, 100)],
                 note="one training at each radius: intervals speak of new images only",
             ),
             Test(
                 claim="cfa23/C5",
+                covers=("best epoch",),
                 estimand="overall at the test's radius minus at the largest, best epoch, plus 1 point",
                 parts=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
                 note="'does not raise' is read as: by less than 1 point",

@@ -62,6 +62,7 @@ class EqualNorms(Experiment):
             tests=(
                 Test(
                     claim="iclr21/C22",
+                    covers=("norms of rows",),
                     estimand="worst class under PGD: rows rescaled to equal norms minus as trained",
                     parts=[worst(pair)],
                     note="one of the three guidelines, applied after training; a penalty during training is not tried",

@@ -73,6 +73,7 @@ class Hypersphere(Experiment):
         tests = [
             Test(
                 claim="iclr21/C18",
+                covers=("total",),
                 estimand="total under PGD: HE-LIS and HE-CMP minus HE",
                 parts=[pair.part(lambda a: _gains(a).mean(axis=-1), 100) for pair in paired],
                 note=note,
@@ -82,7 +83,8 @@ class Hypersphere(Experiment):
         if bench.scale.data == CIFAR:
             estimand = "the same: gain of classes 3 and 4 minus that of the others"
             parts = [pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired]
-            tests.append(Test(claim="iclr21/C18", estimand=estimand, parts=parts, note=note))
+            covers = ("classes 3 and 4",)
+            tests.append(Test(claim="iclr21/C18", estimand=estimand, parts=parts, note=note, covers=covers))
         else:
             beyond = other_data("iclr21/C18", bench.scale)
         heads = ("model", "natural", "printed", "PGD-20", "printed")

@@ -48,6 +48,7 @@ class NormsAndRobustness(Experiment):
             tests=(
                 Test(
                     claim="iclr21/C5",
+                    covers=(bench.scale.data,),
                     estimand="Spearman's correlation of robustness and norm, adversarial training",
                     parts=[interval(links["adversarial"].intervals[1])],
                     unit="",

@@ -95,6 +95,7 @@ class ChosenTemperatures(Experiment):
         whole = bench.scale.data == CIFAR
         test = Test(
             claim="iclr21/C10",
+            covers=("total", "class 4") if whole else ("total",),
             estimand=f"drop of the total{' and of class 4' if whole else ''}, TRADES, MART and RST",
             parts=parts,
             note="" if whole else "without what the claim says of a class of CIFAR-10",

@@ -43,6 +43,7 @@ class RobustnessHistogram(Experiment):
             tests=(
                 Test(
                     claim="iclr21/C16",
+                    covers=(bench.scale.data,),
                     estimand="intervals of ten points that hold a class, minus 4",
                     parts=[plus(filled(accuracies, found.edges), -MANY)],
                     unit="",

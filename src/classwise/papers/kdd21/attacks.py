@@ -138,12 +138,14 @@ class DefencesByAttacks(Experiment):
         tests = [
             Test(
                 claim="kdd21/C10",
+                covers=("CV",),
                 estimand="CV under PGD minus that under FGSM, each defence",
                 parts=[one.paired("PGD", "FGSM").part(_cv_rises, 1e4) for one in found.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C10",
+                covers=("MCD",),
                 estimand="MCD under PGD minus that under FGSM, each defence",
                 parts=[wider(one.counts("PGD"), one.counts("FGSM")) for one in found.values()],
             ),
@@ -180,6 +182,7 @@ def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
         estimand="class 1 minus each other class, and each other minus class 3, mean over defences and attacks",
         parts=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
         note="the mean of the rows; whether it is so in each of them is asked apart",
+        covers=("on average",),
     )
 
 
@@ -198,6 +201,7 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
 
     return Test(
         claim=claim,
+        covers=("in every row",),
         estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 unclear)",
         parts=[part(counts) for counts in ours.values()],
         unit="",
@@ -230,6 +234,7 @@ class RankConsistency(Experiment):
                     unit="",
                     limits=CORRELATION,
                     note="noise of the images lowers it, so it cannot refute",
+                    covers=("this run",),
                 ),
                 Test(
                     claim="kdd21/C9",
@@ -238,6 +243,7 @@ class RankConsistency(Experiment):
                     unit="",
                     exact=True,
                     note="about the printed numbers, not about this run",
+                    covers=("printed numbers",),
                 ),
             ),
         )
@@ -260,6 +266,7 @@ class Drops(Experiment):
     claim: ClassVar[str]
     weak: ClassVar[str]
     strong: ClassVar[str]
+    covers: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def tables(self, bench: Bench) -> Mapping[str, Outcomes]:
@@ -294,7 +301,7 @@ class Drops(Experiment):
             "and judged on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts),)
+        tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts, covers=self.covers),)
         return Findings(tables=(shown,), figures=figures, tests=tests, beyond=beyond)
 
 
@@ -321,6 +328,7 @@ class WhiteBoxDrop(_DropOfDefences):
 
     item = "kdd21/E4"
     claim = "kdd21/C10"
+    covers = ("vulnerable classes",)
     weak = "FGSM"
     strong = "PGD"
 

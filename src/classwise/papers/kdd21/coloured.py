@@ -91,6 +91,7 @@ class ColouredBackgrounds(Experiment):
             tests.append(
                 Test(
                     claim="kdd21/C23",
+                    covers=("attacked against clean",),
                     estimand="the same, attacked minus clean",
                     parts=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
                     note="standard training is asked by kdd21/E10",
@@ -181,6 +182,7 @@ class BackgroundsAndStandardTraining(Experiment):
         change = Resampled(both, grey.labels, grey.num_classes)
         claimed = Test(
             claim="kdd21/C23",
+            covers=("standard training",),
             estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, either way",
             parts=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
             note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points, down or up",

@@ -65,7 +65,7 @@ def _asked(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]]:
     large = f"{LARGE} points (on {MNIST}, where the paper has 6: {VISIBLE})"
     note = f"on {', '.join(ends)} of the six; 'large' is read as: more than {large} {at_once}"
     estimand = f"MCD under PGD at the end, minus {large}"
-    tests.append(Test(claim="kdd21/C1", estimand=estimand, parts=parts, note=note))
+    tests.append(Test(claim="kdd21/C1", estimand=estimand, parts=parts, note=note, covers=tuple(ends)))
     if MNIST not in ends:
         beyond["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
     elif (total := 100 * float(ends[MNIST].counts("PGD").accuracy.mean())) <= HIGH:

@@ -34,7 +34,7 @@ def homes(bench: Bench) -> Homing:
     """Both matrices of adversarial training under PGD, by C trainings without a class each; one process at a time."""
     trained = bench.trained("at")
     name = f"homing-{bench.scale.name}"
-    with bench.store.held(f"{name}-{trained.key}", bench.progress):
+    with bench.store.made(f"{name}-{trained.key}", trained.run.path / name, bench.progress):
         return homing(
             trained.run,
             out=trained.run.path / name,

@@ -72,17 +72,20 @@ class SmoothVulnerableSensitive(Experiment):
             ),
             Test(
                 claim="kdd21/C15",
+                covers=("HE reacts most",),
                 estimand=f"largest drop of the total over 1/T: {SMOOTH} minus each other defence",
                 parts=[minus(drops[SMOOTH], drops[other]) for other in others],
             ),
             Test(
                 claim="kdd21/C15",
+                covers=("Madry hardly reacts",),
                 estimand=f"{LITTLE} point minus the largest drop of {STEEP}",
                 parts=[plus(negative(drops[STEEP]), LITTLE)],
                 note=f"'hardly reacts' is read as: less than {LITTLE} point",
             ),
             Test(
                 claim="kdd21/C15",
+                covers=("order of the confidences",),
                 estimand=f"mean CVC: {STEEP} minus TRADES and MART, each of the three minus {SMOOTH}",
                 parts=[interval(difference(means.mean(one), means.mean(other)), 1000) for one, other in order],
                 unit="thousandths",

@@ -28,6 +28,9 @@ TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 LOWEST = (4, 3)
 """The classes of the least CVC in the paper, the least first."""
 
+COVERS = ("animals and transportation", "classes 3 and 4")
+"""The parts of claim C16 of kdd21."""
+
 
 class _Confidences(Experiment):
     """CVC of each class of some models, on images attacked by PGD; the papers do not say on which images."""
@@ -72,7 +75,7 @@ def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> 
         total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
         parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
-    return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths")
+    return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths", covers=("stronger models",))
 
 
 class ConfidencesOfDefences(_Confidences):
@@ -94,7 +97,7 @@ class ConfidencesOfDefences(_Confidences):
             interval(difference(found.mean(name, TRANSPORTATION), found.mean(name, ANIMALS)), 1000) for name in DEFENCES
         ]
         groups = "mean CVC of transportation minus that of animals, each defence"
-        tests.append(Test(claim="kdd21/C16", estimand=groups, parts=parts, unit="thousandths"))
+        tests.append(Test(claim="kdd21/C16", estimand=groups, parts=parts, unit="thousandths", covers=COVERS[:1]))
         order = [
             interval(difference(found.mean(name, (above,)), found.mean(name, (label,))), 1000)
             for name in DEFENCES
@@ -103,7 +106,7 @@ class ConfidencesOfDefences(_Confidences):
             if above not in LOWEST[: place + 1]
         ]
         named = "CVC of each class minus that of class 4, and of each but these two minus that of class 3, each defence"
-        return [*tests, Test(claim="kdd21/C16", estimand=named, parts=order, unit="thousandths")], {}
+        return [*tests, Test(claim="kdd21/C16", estimand=named, parts=order, unit="thousandths", covers=COVERS[1:])], {}
 
 
 class ConfidencesOfVariants(_Confidences):

@@ -177,6 +177,7 @@ class MadryAndMart(_AlongAttack):
         return [
             Test(
                 claim="iclr21/C13",
+                covers=("stronger models",),
                 estimand="variance of the confidences, images that stand on both: the weaker model minus the stronger",
                 parts=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
                 unit="thousandths",

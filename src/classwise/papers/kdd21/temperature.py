@@ -63,12 +63,14 @@ class Temperature(Experiment):
             ),
             Test(
                 claim="kdd21/C13",
+                covers=("CV",),
                 estimand="CV under the best temperature minus that under PGD, each defence",
                 parts=[one.part(lambda a: _cv(a, 0) - _cv(a, 1), 1e4) for one in paired.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C13",
+                covers=("MCD",),
                 estimand="MCD under the best temperature minus that under PGD, each defence",
                 parts=[
                     wider(found[defence].counts(best), found[defence].counts("PGD")) for defence, best in bests.items()

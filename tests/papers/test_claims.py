@@ -179,7 +179,7 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
         assert fewer.answers == ()
         assert len(fewer.untested) == 1
         assert fewer.partly == bool(others)
-    one, part = parts[0]  # what could not be tested, or was tested on something else, is no part of the claim
+    one = parts[0][0]  # what could not be tested, or was tested on something else, is no part of the claim
     assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], untestable(one, "no cats"))]).untested
     beside = claim_verdict(claim, [*verdicts[1:], held(one, "something else")])
     assert beside.partly

@@ -224,7 +224,9 @@ def test_a_result_counts_all_its_work_and_a_page_each_training_once() -> None:
     lost = Result(item="kdd21/E6", scale="smoke", setting="", seconds=1.0, work={"c": None})
     old = Result(item="kdd21/E7", scale="smoke", setting="", seconds=1.0)
     for more in (lost, old):
-        assert work_text([one, two, more]) == "Together they took at least 17.0 s, each training and audit counted once."
+        assert (
+            work_text([one, two, more]) == "Together they took at least 17.0 s, each training and audit counted once."
+        )
     assert work_text([]) == ""
 
 

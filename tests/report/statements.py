@@ -103,7 +103,7 @@ class Case:
             return False
         level = self.alpha / (len(self.shares) - 1)
         if min(a, b, n - a, m - b) < 5:
-            return bool(stats.fisher_exact([[a, n - a], [b, m - b]], alternative="greater").pvalue < level)
+            return bool(stats.fisher_exact(np.array([[a, n - a], [b, m - b]]), alternative="greater").pvalue < level)
         pooled = (a + b) / (n + m)
         z = (a / n - b / m) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
         return bool(stats.norm.sf(z) < level)

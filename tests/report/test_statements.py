@@ -274,9 +274,9 @@ def frames(case: Case, found: re.Match[str]) -> None:
 
 @statement(
     r"On ([\d,]+) (images?)\. Overall: over images; class mean: over classes; worst 20 %: mean of the lowest fifth of "
-    r"the classes; MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; "
-    r"NRR: harmonic mean of clean and robust; HMW: of overall and worst\. The intervals of worst 20 %, MCD, CV and HMW "
-    r"follow from intervals that cover all classes at once\."
+    r"the classes; MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent "
+    r"squared; NRR: harmonic mean of clean and robust; HMW: of overall and worst\. The intervals of worst 20 %, MCD, "
+    r"CV and HMW follow from intervals that cover all classes at once\."
 )
 def columns(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == len(case.truth)
@@ -360,7 +360,9 @@ def check(case: Case, text: str) -> set[str]:
     while rest:
         for pattern, checked in STATEMENTS:
             found = pattern.match(rest)
-            if found is not None and (found.end() == len(rest) or rest[found.end()] == " " or rest[found.end() - 1] == " "):
+            if found is not None and (
+                found.end() == len(rest) or rest[found.end()] == " " or rest[found.end() - 1] == " "
+            ):
                 checked(case, found)
                 names.add(checked.__name__)
                 rest = rest[found.end() :].strip()
@@ -417,8 +419,7 @@ def _cell_of_a_matrix(case: Case, cell: re.Match[str]) -> None:
     wins, wrong = case.wins("all"), case.first_wrong(case.truth)[truth]
     mine = [image for image, name in case.truth.items() if name == truth]
     possible.append(wrong.get(other, 0) if other else sum(wins[image] for image in mine))
-    for attack in case.attacks:
-        possible.append(sum(case.predicted[attack][image] == (other or truth) for image in mine))
+    possible += [sum(case.predicted[attack][image] == (other or truth) for image in mine) for attack in case.attacks]
     assert whole(images) == len(mine)
     assert whole(count) in possible
     assert share == percent(whole(count) / whole(images))
@@ -442,9 +443,9 @@ def _tables(case: Case, page: Texts) -> None:
     for row in by_attack[1:]:
         name = row[0].removesuffix(" (cumulative)")
         assert row[0].endswith("(cumulative)") == (cascade and name not in {"clean", "all"})
-        cells = list(case.cells(name).values())
-        shares = [right / images for right, images in cells]
-        right, images = sum(cell[0] for cell in cells), sum(cell[1] for cell in cells)
+        counted = list(case.cells(name).values())
+        shares = [right / images for right, images in counted]
+        right, images = sum(cell[0] for cell in counted), sum(cell[1] for cell in counted)
         overall, lowest = right / images, min(shares)
         fifth = float(np.mean(sorted(shares)[: -(-len(shares) // 5)]))
         variance = 1e4 * float(np.var(shares))
@@ -477,7 +478,7 @@ def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
         assert f"{name}_cumulative" not in classes or adds
         for unit, (right, images) in case.cells(name).items():
             assert classes.loc[unit, column] == right / images
-            ends = tuple(float(classes.loc[unit, f"{column}_{end}"]) for end in ("low", "high"))
+            ends = tuple(float(classes[f"{column}_{end}"].to_dict()[unit]) for end in ("low", "high"))
             assert ends == pytest.approx(usual(right, images, case.alpha), abs=1e-9)
         assert attacks.loc[name, "overall"] == sum(case.wins(name).values()) / len(case.truth)
         if cascade:

@@ -157,7 +157,7 @@ def test_a_race_may_be_read_before_its_end() -> None:
     verdict = race.verdict()
     assert not verdict.settled
     assert verdict.possibly == (0, 1, 2)
-    assert "the worst class is among a, b, c" in verdict.sentence("abc")
+    assert "the worst class is one of a, b, c" in verdict.sentence("abc")
 
 
 def test_nothing_to_race_for() -> None:

@@ -109,10 +109,8 @@ def worst_line(result: Audit) -> str:
     clean = prose.wrong_when_clean(findings)
     unattacked = result.outcomes.meta.not_applicable and not findings.attacked
     start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
-    parts = [
-        f"{start}: {worst.name}, {console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)} of "
-        f"{wording.counted(worst.count, 'image')}"
-    ]
+    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)}"
+    parts = [f"{start}: {worst.name}, {at} of {wording.counted(worst.count, 'image')}"]
     parts += [f"already {console.percent(clean)} % on clean images"] if clean is not None else []
     parts += [f"equally low: {wording.listed(equal)}"] if equal else []
     parts += [f"{wording.listed(others)} may be the worst as well"] if others else []

@@ -57,8 +57,8 @@ class Result:
         figures: drawings.
         verdicts: one for each claim.
         runs: the trainings it rests on: key to recipe name.
-        seconds: how long it took. With ``work``, the trainings and audits that it rests on count with the time that they
-            took when they were made, each once; without (results of earlier versions), what was in the store does not.
+        seconds: how long it took. With ``work``, the trainings and audits that it rests on count with the time that
+            they took when they were made, each once; without (results of earlier versions), stored ones do not count.
         work: seconds of each of these trainings and audits, by its place in the store; None where it is not known.
         version: of classwise.
     """

@@ -234,7 +234,7 @@ class Store:
 
     @contextmanager
     def made(self, key: str, folder: Path, progress: Progress | None = None) -> Iterator[None]:
-        """As `held`; the time of the work under the key, over all attempts until it is finished, is recorded and counted.
+        """As `held`; the time of the work under the key, over all attempts, is recorded and counted.
 
         The time is not known if an attempt was killed, or made by a version that did not record it.
 

@@ -106,7 +106,7 @@ def curve_headline(curve: Curve) -> Headline:
 def _context(curve: Curve) -> dict[str, Any]:
     factor, unit = radius_unit(curve)
     meta, summary = curve.meta, curve.summary
-    weakest, overall = summary.loc[curve.weakest], summary.iloc[-1]
+    weakest, overall = summary.iloc[0], summary.iloc[-1]
     where = " ".join(filter(None, (meta.data, meta.split)))
     headline, ties = curve_headline(curve), weakest_classes(curve)
     images = int(summary["n"].loc[ties].sum())
@@ -126,8 +126,9 @@ def _context(curve: Curve) -> dict[str, Any]:
         "interval": f"{wording.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
         "figure": markup(radius_curves(curve)),
         "caption": (
-            "An image's robust radius is below the smallest radius at which an adversarial example was found, so a line "
-            f"never rises. The shade is the {wording.level(curve.alpha)} interval of {curve.weakest} at each radius."
+            "An image's robust radius is below the smallest radius at which an adversarial example was found, so a "
+            f"line never rises. The shade is the {wording.level(curve.alpha)} interval of {curve.weakest} at each "
+            "radius."
         ),
         "radii": radius_table(curve).first(MOST_ROWS),
         "searched": searched(curve),
@@ -141,7 +142,7 @@ def searched(curve: Curve) -> str:
     low, high = (curve.frame[end].to_numpy() for end in ("low", "high"))
     found = np.isfinite(high) & (high > low)
     if not found.any():
-        return "No image has a bracket: each is misclassified without an attack, or at no radius of the search."
+        return "No image has a bracket: every image is misclassified without an attack, or survives the largest radius."
     share = max(_open_share(low[labels & found], high[labels & found], labels.sum()) for labels in _members(curve))
     return (
         "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pandas as pd
 from markupsafe import Markup
@@ -13,7 +13,9 @@ from classwise.errors import UserError
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """How a cell begins that a spreadsheet would compute, or that would read as one whose apostrophe was removed."""
-_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
 """Control characters, marks that change the direction of the text after them, and what XML and UTF-8 cannot hold."""
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~#$])")
 _DRAWN = frozenset({"svg", "g", "title", "rect", "path", "circle", "text", "image"})
@@ -51,7 +53,8 @@ def spreadsheet_frame(frame: pd.DataFrame) -> pd.DataFrame:
     for place in range(found.shape[1]):
         column = found.iloc[:, place]
         if not pd.api.types.is_numeric_dtype(column):
-            found.isetitem(place, column.map(lambda cell: spreadsheet_text(cell) if isinstance(cell, str) else cell))
+            texts = [spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in column]
+            found.isetitem(place, pd.array(texts, dtype=object))
     found.columns = pd.Index([spreadsheet_text(str(name)) for name in found.columns])
     return found
 
@@ -62,15 +65,25 @@ def checked_svg(text: str) -> Markup:
     Raises:
         UserError: if it holds anything but the shapes and texts of a `Drawing`.
     """
-    try:
-        if "<!" in text or "<?" in text:
-            raise ValueError("a declaration")
-        for element in ElementTree.fromstring(text).iter():  # noqa: S314  # without declarations there are no entities
-            if element.tag.removeprefix(_XML) not in _DRAWN:
-                raise ValueError(element.tag)
-            for key, value in element.attrib.items():
-                if key.startswith("on") or (key.endswith("href") and not value.startswith("data:image/png;base64,")):
-                    raise ValueError(f"{key}={value[:40]}")
-    except (ElementTree.ParseError, ValueError) as error:
-        raise UserError(f"figure: only shapes and texts of a drawing are accepted, got {error}") from error
+    fault = _fault(text)
+    if fault:
+        raise UserError(f"figure: only shapes and texts of a drawing are accepted, got {fault}")
     return Markup(text)  # noqa: S704  # checked above
+
+
+def _fault(text: str) -> str:
+    """What a drawing does not hold; empty if there is no such thing."""
+    if "<!" in text or "<?" in text:
+        return "a declaration"
+    try:
+        elements = list(ET.fromstring(text).iter())  # noqa: S314  # without declarations there are no entities
+    except ET.ParseError as error:
+        return str(error)
+    strange = [element.tag for element in elements if element.tag.removeprefix(_XML) not in _DRAWN]
+    attributes = [pair for element in elements for pair in element.attrib.items()]
+    strange += [
+        f"{key}={value[:40]}"
+        for key, value in attributes
+        if key.startswith("on") or (key.endswith("href") and not value.startswith("data:image/png;base64,"))
+    ]
+    return strange[0] if strange else ""

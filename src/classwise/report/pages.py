@@ -177,8 +177,8 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
     if name == ALL:
         order = wording.listed([label for label in findings.meta.attacks if label in audit.attacks])
         about = (
-            f"An image counts for its first wrong prediction, in the order {order}; on the diagonal are the images that "
-            "are classified correctly under all of them."
+            f"An image counts for its first wrong prediction, in the order {order}; on the diagonal are the images "
+            "that are classified correctly under all of them."
             if findings.attacked
             else "Predictions on the images themselves."
         )
@@ -187,7 +187,11 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
     halves = "Left: percent of each class. Right: counts of misclassified images."
     frames = "Frames hold the classes of a superclass." if shown.groups is not None else ""
     return {
-        "title": "Under all attacks together" if name == ALL and findings.attacked else "Clean images" if name in {ALL, CLEAN} else f"Under {name}",
+        "title": "Under all attacks together"
+        if name == ALL and findings.attacked
+        else "Clean images"
+        if name in {ALL, CLEAN}
+        else f"Under {name}",
         "rates": markup(heatmap(shown, "rates")),
         "errors": markup(heatmap(shown, "errors")),
         "caption": " ".join(part for part in (halves, about, frames, note) if part),

@@ -144,10 +144,7 @@ def taken_for(confusion: Confusion, label: int, alpha: float = 0.05, most: int =
     others = predicted[:most]
     shares = [f"{confusion.names[other]} ({_measured(int(row[other]), images, alpha)})" for other in others]
     often = "most often first taken for" if len(predicted) > len(others) else "first taken for"
-    return (
-        f"Of its {wording.counted(images, 'image')}, {confusion.names[label]} is {often} "
-        f"{wording.listed(shares)}."
-    )
+    return f"Of its {wording.counted(images, 'image')}, {confusion.names[label]} is {often} {wording.listed(shares)}."
 
 
 def leakage(confusion: Confusion, alpha: float = 0.05) -> str:

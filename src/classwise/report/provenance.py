@@ -35,7 +35,12 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ("Threat", meta.threat or ""),
         *attack_settings(meta),
         ("Stop rule", STOPS[meta.stop] if meta.stop else ""),
-        ("Cascade", "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative" if meta.cascade else ""),
+        (
+            "Cascade",
+            "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"
+            if meta.cascade
+            else "",
+        ),
         ("Seed", "" if meta.seed is None else str(meta.seed)),
         ("Gradients", flat(meta.precision)),
         ("Images at once", "" if meta.batch is None else str(meta.batch)),

@@ -12,10 +12,9 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.worst import possibly_worst
 
-
 CUMULATIVE_NOTE = (
-    "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it survives "
-    "this attack and all earlier ones."
+    "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
+    "survives this attack and all earlier ones."
 )
 """What is said beside every table and figure that shows the attacks of a cascade."""
 
@@ -60,8 +59,9 @@ def attack_table(findings: Findings) -> Table:
             _share(ranges.overall_and_worst(counts, alpha)),
         ]
         rows.append(Row(findings.heading(name), cells, weak=name == ALL))
+    images = wording.counted(int(findings.verdict.count.sum()), "image")
     note = (
-        f"On {wording.counted(int(findings.verdict.count.sum()), 'image')}. Overall: over images; class mean: over classes; "
+        f"On {images}. Overall: over images; class mean: over classes; "
         "worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus lowest class, in points; CV: variance "
         "of the class accuracies, in percent squared; NRR: harmonic mean of clean and robust; HMW: of overall and "
         "worst. The intervals of worst 20 %, MCD, CV and HMW follow from intervals that cover all classes at once."

@@ -434,7 +434,8 @@ class Verdict:
         scope = f"on {population} under {suite}"
         listed = ", ".join(names[label] for label in self.possibly)
         if not self.settled:
-            return f"{sure} the worst class is among {listed}, {scope}; the race was stopped before it was told apart"
+            which = f"is {listed}" if len(self.possibly) == 1 else f"is one of {listed}"
+            return f"{sure} the worst class {which}, {scope}; the search was stopped before it was finished"
         mine = names[self.worst]
         points = f"{_number(100 * self.tol)} points"
         claim = f"no class is more than {points} below {mine}" if self.tol else f"no class is below {mine}"

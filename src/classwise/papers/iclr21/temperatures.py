@@ -56,6 +56,7 @@ def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list
     first, *others = tables.values()
     return [minus(largest_drop(other, attacks), largest_drop(first, attacks)) for other in others]
 
+
 COVERS = ("smaller drop than the others", "nearly insensitive")
 """The parts of claim C11 of iclr21."""
 

@@ -445,13 +445,13 @@ def _tables(case: Case, page: Texts) -> None:
         assert row[0].endswith("(cumulative)") == (cascade and name not in {"clean", "all"})
         counted = list(case.cells(name).values())
         shares = [right / images for right, images in counted]
-        right, images = sum(cell[0] for cell in counted), sum(cell[1] for cell in counted)
-        overall, lowest = right / images, min(shares)
+        good, total = sum(cell[0] for cell in counted), sum(cell[1] for cell in counted)
+        overall, lowest = good / total, min(shares)
         fifth = float(np.mean(sorted(shares)[: -(-len(shares) // 5)]))
         variance = 1e4 * float(np.var(shares))
         weakest = next(unit for unit, share in zip(case.cells(name), shares, strict=True) if share == lowest)
-        clean = sum(case.right["clean"].values()) / images if "clean" in case.right and name != "clean" else None
-        assert row[1] == f"{bare(overall)}|{span(*wilson(right, images, case.alpha))}"
+        clean = sum(case.right["clean"].values()) / total if "clean" in case.right and name != "clean" else None
+        assert row[1] == f"{bare(overall)}|{span(*wilson(good, total, case.alpha))}"
         assert row[2].split("|")[0] == bare(float(np.mean(shares)))
         assert row[3] == f"{weakest}|n {case.cells(name)[weakest][1]}"
         assert row[4] == f"{bare(lowest)}|{span(*usual(*case.cells(name)[weakest], case.alpha))}"

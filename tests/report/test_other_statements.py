@@ -95,7 +95,7 @@ def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> 
         assert row.cells[2].text == f"{means[row.name]:.3g}"
         median = sorted(mine)[(len(mine) - 1) // 2]
         assert row.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
-        assert row.weak == (row.name == sorted(order, key=lambda name: (means[name], order.index(name)))[0])
+        assert row.weak == (row.name == lowest[0])
     caption = next(text for text in page.of("figcaption"))
     level = f"{100 - 100 * found.alpha:g} %"
     assert caption.endswith(f"The shade is the {level} interval of {table.rows[0].name} at each radius.")
@@ -120,8 +120,8 @@ def _open(found: Curve) -> str:
     return (
         "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
         "succeeded, and the smallest at which one did. The brackets are at most "
-        f"{max(high - low for _, low, high in brackets):.3g} wide; inside it is not known whether an adversarial example "
-        f"exists. At any one radius at most {percent(most)} of the images of a class have it inside their bracket. A "
+        f"{max(high - low for _, low, high in brackets):.3g} wide; inside it is not known whether an adversarial "
+        f"example exists. At any one radius at most {percent(most)} of the images of a class have it inside their bracket. A "
         "radius is an upper bound: other attacks may succeed at a smaller one."
     )
 
@@ -198,7 +198,7 @@ def test_what_the_terminal_says_of_a_search(
     names = CLASSES[:number]
     columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": shares, "low": 0.1, "high": 0.2, "unsettled": 0}
     table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))
-    meta = SimpleNamespace(attacks={"clean": None, "pgd": {}}, model="net", threat="Linf:0.1")
+    meta = SimpleNamespace(applicable=("clean", "pgd"), model="net", threat="Linf:0.1")
     result: Any = SimpleNamespace(
         table=table, verdict=verdict, worst=names[worst], meta=meta, passes=passes, full=float(full), seconds=3.0
     )

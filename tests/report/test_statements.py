@@ -55,10 +55,11 @@ def whole(text: str) -> int:
 
 @statement(
     rf"(The only|All|The weakest|The) (.*?)(?: with images is| are equally accurate:| is) (.+?): ({SHARE})"
-    rf"(?: under every attack, and ({SHARE}) on clean images)?$"
+    rf"(?:( on clean images)| under every attack, and ({SHARE}) on clean images)?$"
 )
 def headline(case: Case, found: re.Match[str]) -> None:
-    start, what, names, share, clean = found.groups()
+    start, what, names, share, unattacked, clean = found.groups()
+    assert (unattacked is not None) == (not case.attacked)
     one, many = kinds(case)
     assert names == joined(case.lowest)
     assert share == percent(min(case.shares.values()))
@@ -403,6 +404,27 @@ def test_every_sentence_of_an_audit_s_page_follows_from_its_rows(case: Case) -> 
     if all(case.wins("all").values()):
         assert "No image is misclassified." in list(page.of("p"))
     _tables(case, page)
+    _facts(case, page)
+
+
+def _facts(case: Case, page: Texts) -> None:
+    """The row of large numbers: name, number, unit and interval with the count."""
+    found = {text for tag, text in page.found if tag == "dt"}
+    kind = "Robust" if case.attacked else "Clean"
+    shares, images = case.shares, len(case.truth)
+    highest = [unit for unit in case.shares if shares[unit] == max(shares.values())]
+    names = [f"{kind}, all images", f"{kind}, worst fifth", "Class gap (MCD)", "Class variance (CV)"]
+    names += ["Clean, all images"] if "clean" in case.right and case.attacked else []
+    best = next(text for text in found if text.startswith("Best: "))
+    name, _, more = best.removeprefix("Best: ").partition(" (and ")
+    assert name in highest
+    assert more == (f"{len(highest) - 1} more)" if len(highest) > 1 else "")
+    assert found >= {*names, best}
+    numbers = dict(zip((text for tag, text in page.found if tag == "dt"), page.of("dd"), strict=False))
+    right = sum(case.wins("all").values())
+    assert numbers[names[0]] == f"{bare(right / images)}%{span(*wilson(right, images, case.alpha))}, n {images:,}"
+    assert numbers[best].startswith(f"{bare(max(shares.values()))}%")
+    assert numbers["Class gap (MCD)"].startswith(f"{bare(max(shares.values()) - min(shares.values()))}points")
 
 
 def test_the_page_made_every_kind_of_sentence() -> None:

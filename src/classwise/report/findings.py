@@ -114,7 +114,7 @@ class Findings:
 
     @property
     def attacked(self) -> bool:
-        """Whether any attack was run."""
+        """Whether any attack was run that is applicable to the model."""
         return any(name not in {CLEAN, ALL} for name in self.counts)
 
     @property

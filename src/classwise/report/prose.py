@@ -43,7 +43,7 @@ def headline(findings: Findings) -> Headline:
         before = f"The {wording.count(number)} weakest {findings.plural} are equally accurate: "
     else:
         before = f"The weakest {one} is "
-    after = f": {accuracy}"
+    after = f": {accuracy}" if findings.attacked else f": {accuracy} on clean images"
     clean = wrong_when_clean(findings)
     if clean is not None:
         after = f": {accuracy} under every attack, and {wording.percent(clean)} on clean images"

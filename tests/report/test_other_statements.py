@@ -121,8 +121,8 @@ def _open(found: Curve) -> str:
         "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
         "succeeded, and the smallest at which one did. The brackets are at most "
         f"{max(high - low for _, low, high in brackets):.3g} wide; inside it is not known whether an adversarial "
-        f"example exists. At any one radius at most {percent(most)} of the images of a class have it inside their bracket. A "
-        "radius is an upper bound: other attacks may succeed at a smaller one."
+        f"example exists. At any one radius at most {percent(most)} of the images of a class have it inside their "
+        "bracket. A radius is an upper bound: other attacks may succeed at a smaller one."
     )
 
 

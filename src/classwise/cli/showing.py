@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from classwise.auditing.radii import Curve
     from classwise.auditing.result import Audit
 
-CUMULATIVE_NOTE = (
-    "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
-    "survives this attack and all earlier ones."
-)
 SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
 
 
@@ -29,8 +25,12 @@ def show_audit(result: Audit) -> None:
         _show_bounds(result)
         return
     table = result.table
+    from classwise.report.findings import heading
+    from classwise.report.summaries import CUMULATIVE_NOTE
+
+    meta = result.outcomes.meta
     names, level = list(result.names), wording.level(result.alpha)
-    heads = [_heading(result, name) for name in names]
+    heads = [heading(meta, name) for name in names]
     rows = [
         (
             group,
@@ -40,13 +40,13 @@ def show_audit(result: Audit) -> None:
         )
         for group, row in table.iterrows()
     ]
-    threat = result.outcomes.meta.threat
+    threat = meta.threat
     title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
     console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title)
     typer.echo("")
-    summary = [_summary_row(_heading(result, str(name)), row) for name, row in result.summary.iterrows()]
+    summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.summary.iterrows()]
     console.show([head.format(level=level) for head in SUMMARY], summary)
-    if result.outcomes.meta.cascade:
+    if meta.cascade:
         typer.echo(CUMULATIVE_NOTE)
     typer.echo("")
     typer.echo(worst_line(result))
@@ -72,13 +72,6 @@ def _show_bounds(result: Audit) -> None:
 def _show_warnings(result: Audit) -> None:
     for warning in result.warnings:
         typer.echo(f"warning ({warning.name}): {warning.sentence}")
-
-
-def _heading(result: Audit, name: str) -> str:
-    """The name of a column; the attacks of a cascade are marked as cumulative."""
-    from classwise.auditing.outcomes import ALL, CLEAN
-
-    return f"{name} (cumulative)" if result.outcomes.meta.cascade and name not in {CLEAN, ALL} else name
 
 
 def _summary_row(name: object, row: Any) -> tuple[object, ...]:

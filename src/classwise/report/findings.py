@@ -28,6 +28,16 @@ CUMULATIVE = "cumulative"
 """What the columns of a cascade are called: an image counts if it survives this attack and all earlier ones."""
 
 
+def is_cumulative(meta: Meta, name: str) -> bool:
+    """Whether the counts under a name are of images that survive this and all earlier attacks of a cascade."""
+    return meta.cascade and name not in {CLEAN, ALL}
+
+
+def heading(meta: Meta, name: str) -> str:
+    """The name of a column or row of counts; in a cascade it says that its counts are cumulative."""
+    return f"{name} ({CUMULATIVE})" if is_cumulative(meta, name) else name
+
+
 @dataclass(frozen=True)
 class Findings:
     """What a report says of an audit.
@@ -124,11 +134,11 @@ class Findings:
 
     def heading(self, name: str) -> str:
         """The name of a column or row of counts; in a cascade it says that its counts are cumulative."""
-        return f"{name} ({CUMULATIVE})" if self.cumulative(name) else name
+        return heading(self.meta, name)
 
     def cumulative(self, name: str) -> bool:
         """Whether the counts under a name are of images that survive this and all earlier attacks of a cascade."""
-        return self.meta.cascade and name not in {CLEAN, ALL}
+        return is_cumulative(self.meta, name)
 
     @cached_property
     def order(self) -> list[int]:

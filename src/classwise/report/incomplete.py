@@ -12,7 +12,7 @@ from classwise.auditing.result import Audit
 from classwise.report import wording
 from classwise.report.drawing import Drawing
 from classwise.report.figures.ranges import range_bars
-from classwise.report.findings import MOST_BARS
+from classwise.report.findings import MOST_BARS, heading
 from classwise.report.provenance import settings_of
 from classwise.report.rendering import markup
 from classwise.report.tables import Cell, Row, Table
@@ -88,7 +88,12 @@ def class_bounds_table(audit: Audit) -> Table:
     note = ""
     if unplaced := found[ALL].unplaced:
         note = f"The {kind} of {_number(unplaced)} images that are not judged is not known."
-    return Table(f"Bounds of the accuracy of each {kind}, percent", [kind, "n", *found], rows, note)
+    return Table(
+        f"Bounds of the accuracy of each {kind}, percent",
+        [kind, "n", *(heading(audit.outcomes.meta, name) for name in found)],
+        rows,
+        note,
+    )
 
 
 def attack_bounds_table(audit: Audit) -> Table:
@@ -101,7 +106,7 @@ def attack_bounds_table(audit: Audit) -> Table:
         for measure in COLUMNS:
             found = MEASURES[measure](counts, None if name == CLEAN else clean, audit.alpha)
             cells.append(Cell(_squared_range(*found) if measure == "cv" else _range(*found)))
-        rows.append(Row(name, cells))
+        rows.append(Row(heading(audit.outcomes.meta, name), cells))
     note = (
         f"{MEANING} Class mean: over classes; worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus "
         "lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: harmonic mean of "

@@ -43,6 +43,19 @@ def test_files_beside_a_page(classwise: Classwise, audit: Path, tmp_path: Path) 
     assert all(file.is_file() for file in files)
 
 
+def test_raw_csv_leaves_names_unchanged(classwise: Classwise, tmp_path: Path) -> None:
+    names = ["=1+1", "b", "c"]
+    outcomes = Outcomes.from_predictions(LABELS, clean=LABELS, attacks={"theirs": LABELS}, class_names=names)
+    folder = Audit(outcomes, name="elsewhere").save(tmp_path / "audit")
+    for words, first in (([], "'=1+1"), (["--raw-csv"], "=1+1")):
+        said = classwise("report", folder, "--export=csv", "--files", tmp_path / "files", *words)
+        assert said.status == 0, said.err
+        assert pd.read_csv(tmp_path / "files" / "classes.csv")["class"].tolist() == [first, "b", "c"]
+    said = classwise("report", folder, "--raw-csv")
+    assert (said.status, said.out) == (2, "")
+    assert "--export csv" in said.err
+
+
 def test_a_folder_for_files_needs_their_forms(classwise: Classwise, audit: Path, tmp_path: Path) -> None:
     said = classwise("report", audit, "--files", tmp_path / "new")
     assert (said.status, said.out) == (2, "")

@@ -88,14 +88,14 @@ def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> 
     assert _open(found) == searched(found).replace("\u00a0", " ")
     table = radius_table(found)
     assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
-    for row in table.rows[:-1]:
-        mine = [one["high"] for one in rows if CLASSES[one["label"]] == row.name]
-        assert row.cells[0].text == str(len(mine))
-        assert row.cells[1].text == f"{100 * np.mean([high > 0 for high in mine]):.1f}"
-        assert row.cells[2].text == f"{means[row.name]:.3g}"
+    for line in table.rows[:-1]:
+        mine = [one["high"] for one in rows if CLASSES[one["label"]] == line.name]
+        assert line.cells[0].text == str(len(mine))
+        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in mine]):.1f}"
+        assert line.cells[2].text == f"{means[line.name]:.3g}"
         median = sorted(mine)[(len(mine) - 1) // 2]
-        assert row.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
-        assert row.weak == (row.name == lowest[0])
+        assert line.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
+        assert line.weak == (line.name == lowest[0])
     caption = next(text for text in page.of("figcaption"))
     level = f"{100 - 100 * found.alpha:g} %"
     assert caption.endswith(f"The shade is the {level} interval of {table.rows[0].name} at each radius.")

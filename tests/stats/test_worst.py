@@ -12,7 +12,7 @@ from scipy import stats
 from classwise.errors import UserError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
-from classwise.stats.worst import minimum, possibly_best, possibly_worst
+from classwise.stats.worst import above_any, minimum, possibly_best, possibly_worst, significantly_above
 from tests.stats.strategies import some_counts
 
 
@@ -35,6 +35,14 @@ def _possibly_worst_by_the_book(counts: ClassCounts, alpha: float) -> list[bool]
 @given(some_counts(max_classes=5), st.sampled_from([0.05, 0.3]))
 def test_possibly_worst_is_the_definition(counts: ClassCounts, alpha: float) -> None:
     assert possibly_worst(counts, alpha).tolist() == _possibly_worst_by_the_book(counts, alpha)
+
+
+@given(some_counts(), st.sampled_from((0.05, 0.2)))
+def test_above_any_is_read_from_the_table_of_pairs(counts: ClassCounts, alpha: float) -> None:
+    present = np.flatnonzero(counts.present).tolist()
+    above = significantly_above(counts, alpha)
+    for others in (present[:1], present[::2], present):
+        assert above_any(counts, present, others, alpha).tolist() == [bool(above[c, others].any()) for c in present]
 
 
 def test_possibly_worst_by_hand() -> None:

@@ -101,8 +101,7 @@ def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int],
     above, place = _distinct_above(counts, alpha)
     pair = np.zeros(counts.num_classes, dtype=np.int64)
     pair[counts.present] = place
-    found: BoolArray = above[np.ix_(pair[list(labels)], np.unique(pair[list(others)]))].any(axis=1)
-    return found
+    return np.asarray(above[np.ix_(pair[list(labels)], np.unique(pair[list(others)]))].any(axis=1))
 
 
 def possibly_best(counts: ClassCounts, alpha: float = 0.05) -> BoolArray:

@@ -40,3 +40,24 @@ from classwise.report import wording
 )
 def test_numbers_read_as_people_read_them(made: str, expected: str) -> None:
     assert made == expected
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.0, "0.0"),
+        (1.0, "100.0"),
+        (1 / 10_000, "< 0.1"),
+        (9_999 / 10_000, "> 99.9"),
+        (0.0005, "0.1"),
+        (0.9994, "99.9"),
+        (0.5, "50.0"),
+    ],
+)
+def test_what_is_neither_none_nor_all_is_not_printed_so(share: float, text: str) -> None:
+    assert wording.percent(share) == f"{text}\u00a0%"
+
+
+def test_counts_come_with_their_noun() -> None:
+    assert [wording.counted(n, "image") for n in (0, 1, 2000)] == ["0 images", "1 image", "2,000 images"]
+    assert wording.counted(2, "class", "classes") == "2 classes"

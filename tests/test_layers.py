@@ -30,9 +30,11 @@ LAYERS = (
 
 FOUNDATION = {
     "compute",
+    "destinations",
     "draws",
     "environment",
     "errors",
+    "interruption",
     "progress",
     "registry",
     "settings",

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from classwise.destinations import check_stream, destination, is_stream, permissions, send
 from classwise.errors import UserError
 
 if sys.platform != "win32":
@@ -42,6 +43,7 @@ _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8}\.)?[a-z0-9_]{8}\.tmp")
 _LINE = re.compile(rb"(?m)^([0-9a-f]{64})  ([^\n]+)\n")
 _REFUSALS = (
     errno.EACCES,
+    errno.EBADF,
     errno.EEXIST,
     errno.EISDIR,
     errno.ENAMETOOLONG,
@@ -57,26 +59,39 @@ _REFUSALS = (
 def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``, else removed.
 
+    A symbolic link is followed, and the file it leads to is replaced. A replaced file keeps its permissions. Devices,
+    FIFOs and open descriptors (``/dev/stdout``) are never replaced: on success the content is written to them.
+
     Args:
         path: the file to write.
         checksum: append the file's digest to the folder's ``checksums.txt``; always done where that file exists.
 
     Raises:
-        UserError: if the disk is full or the file cannot be written there; ``path`` is then unchanged.
+        UserError: if the disk is full or the file cannot be written there, and ``path`` is then unchanged; or if it is
+            a FIFO that no process reads.
+        BrokenPipeError: if the reader of a stream closes it.
     """
-    target = Path(path)
+    with _explained(Path(path)):
+        place = destination(path)
+    if not isinstance(place, Path) or is_stream(place):
+        with tempfile.TemporaryDirectory() as folder, _explained(Path(path)):
+            content = Path(folder) / "content"
+            yield content
+            send(content, place)
+        return
+    target = place
     temporary: Path | None = None
     handle = -1
     try:
         with _explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = _locked_temporary(target)
-            temporary.chmod(0o644)
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
             if checksum or (target.parent / CHECKSUMS).exists():
                 _append_checksum(target, _digest(temporary))
+            temporary.chmod(permissions(target))
             temporary.replace(target)
             _sync_folder(target.parent)
     finally:
@@ -91,9 +106,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """Check, before long work, that a file can be created at ``path``; remove stale temporary files of that name.
 
     Raises:
-        UserError: as `replacing` does.
+        UserError: as `replacing` does; whether a process reads a FIFO shows only when it is opened.
     """
-    target = Path(path)
+    with _explained(Path(path)):
+        target = destination(path)
+        if not isinstance(target, Path) or is_stream(target):
+            check_stream(target)
+            return
     with _explained(target):
         folder = next(folder for folder in target.absolute().parents if folder.exists())
         Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder)).rmdir()
@@ -111,6 +130,8 @@ def _explained(target: Path) -> Iterator[None]:
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"no space left on the disk while writing {target}; free some and run again") from error
+        if error.errno == errno.ENXIO:
+            raise UserError(f"cannot write {target}: no process reads from it; start its reader first") from error
         if error.errno in _REFUSALS:
             raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
         advice = "check the disk and run again, or give another place"

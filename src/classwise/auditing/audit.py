@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from classwise import interruption
 from classwise.attacks.engine import Stop
 from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing import parts
@@ -36,7 +37,7 @@ from classwise.environment import environment
 from classwise.errors import UserError
 from classwise.models.loading import is_stored
 from classwise.progress import Progress, Silent
-from classwise.storage import is_unused, remove_stale_temporaries
+from classwise.storage import check_writable, is_unused, remove_stale_temporaries
 from classwise.team import Team, joined
 from classwise.threat import Threat
 from classwise.training.folder import runs_in
@@ -121,6 +122,8 @@ def audit(
         settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
         settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
         folder = None if out is None else folder_for(Path(out), name)
+        if folder is not None:
+            _check_writable(folder)
         if batch is None and resume and folder is not None:
             settings["batch"] = _recorded_batch(folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
@@ -140,7 +143,12 @@ def audit(
             listener.say(f"{team.size} processes share the images; what is counted here is the part of the first")
         deadline = float("inf") if max_time is None else started + max_time
         runner = Runner(ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE, team=team)
-        runner.run(ready.pieces)
+        try:
+            runner.run(ready.pieces)
+        except interruption.STOPS as stop:
+            if folder is not None:
+                stop.add_note(f"{recorder.count():,} outcomes are saved in {folder}")
+            raise
 
         recorder = _together(recorder, team)
         if isinstance(ready.source, Stream):
@@ -185,6 +193,18 @@ def audit(
             write_about(folder, result, settings=decided)
         team.spread(result)
         return result
+
+
+def _check_writable(folder: Path) -> None:
+    """Check, before data are read, that an audit can be written into a folder.
+
+    Raises:
+        UserError: if it is a file, or cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the audit")
+    for file in (folder / ABOUT, folder / "outcomes" / parts.name(0)):
+        check_writable(file)
 
 
 def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:
@@ -256,8 +276,6 @@ def _claim(folder: Path, settings: Mapping[str, Any], empty: Audit, *, resume: b
     Raises:
         UserError: if it holds something else, or this audit while ``resume`` is not asked for.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the audit")
     remove_stale_temporaries(folder)
     if not (folder / ABOUT).is_file():
         if not is_unused(folder):

@@ -19,7 +19,7 @@ from classwise.auditing.meta import Meta
 from classwise.errors import UserError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
-from classwise.storage import is_unused, replacing, verify
+from classwise.storage import check_writable, is_unused, replacing, verify
 
 SCHEMA_VERSION = 1
 RADII = "radii.parquet"
@@ -230,9 +230,10 @@ def check_folder(folder: Path) -> None:
     """See that a curve may be written into a folder.
 
     Raises:
-        UserError: if it is a file, or holds something that is no curve.
+        UserError: if it is a file, holds something that is no curve, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the curve")
     if not (folder / RADII).is_file() and not is_unused(folder):
         raise UserError(f"{folder} is not empty and holds no curve; give a new folder")
+    check_writable(folder / RADII)

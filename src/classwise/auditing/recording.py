@@ -15,6 +15,7 @@ from classwise.auditing import keeping, parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
+from classwise.errors import UserError
 from classwise.stats.counts import IntArray
 
 BLOCK_ROWS = 2048
@@ -68,9 +69,15 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is ready as one part: kept tensors first, the outcomes last."""
+        """Write what is ready as one part: kept tensors first, the outcomes last.
+
+        Raises:
+            UserError: if the folder was removed, or cannot be written.
+        """
         if not self._waiting:
             return
+        if self.folder is not None and not self.folder.is_dir():
+            raise UserError(f"{self.folder} was removed during the audit; start the audit again")
         rows = parts.filled([block for block, _ in self._waiting], self.meta)
         label = str(rows["attack"].iloc[0])
         for kind in dict.fromkeys(kind for _, tensors in self._waiting for kind in tensors):
@@ -82,9 +89,9 @@ class Recorder:
                 keeping.write(self.folder, kind, label, self._next, index, values)
         if self.folder is not None:
             parts.write(self.folder / "outcomes" / parts.name(self._next), rows, self.meta)
+        self._waiting = []  # first, as a signal may stop the process here: a part is never written under two numbers
         self._done[label].append(rows)
         self._next += self._among
-        self._waiting = []
 
     def rows(self, label: str, index: IntArray) -> pd.DataFrame:
         """The rows of one attack that there are for some images, by their numbers, in their order."""
@@ -100,6 +107,10 @@ class Recorder:
             for label, blocks in other._done.items():
                 self._done[label] += blocks
             self.kept.merge(other.kept)
+
+    def count(self) -> int:
+        """How many rows are written, or held in memory where there is no folder."""
+        return sum(len(rows) for blocks in self._done.values() for rows in blocks)
 
     def outcomes(self) -> Outcomes:
         """Everything that was recorded."""

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from classwise import interruption
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.attacks.queue import SMALLEST_BATCH, Finished, Job
@@ -98,7 +99,19 @@ class Runner:
         return time.monotonic() > self.deadline
 
     def run(self, pieces: Iterable[Images]) -> None:
-        """Judge every image by every attack, as far as the time goes."""
+        """Judge every image by every attack, as far as the time goes.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) waits for the next finished images, and
+        what is finished is written.
+        """
+        try:
+            with interruption.deferred():
+                self._run(pieces)
+        except interruption.STOPS:
+            self.recorder.flush()
+            raise
+
+    def _run(self, pieces: Iterable[Images]) -> None:
         images = 0
         for piece in pieces:
             images += len(piece)
@@ -131,6 +144,7 @@ class Runner:
             if self.late or not len(rows):
                 break
             self.team.check()
+            interruption.stop_point()
             batch = piece.batch(rows)
             logits = self._predict(batch.x)
             frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
@@ -177,6 +191,7 @@ class Runner:
                 self.recorder.add(frame, tensors)
                 self.progress.advance(len(done.row))
                 self.team.check()
+                interruption.stop_point()
 
     def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
         """The images to attack; none any more when the time is up, so that those begun are finished."""

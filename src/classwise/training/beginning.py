@@ -11,7 +11,7 @@ from classwise.attacks.base import Attack
 from classwise.data import Images, load_data, named_set
 from classwise.errors import UserError
 from classwise.settings import relative_step
-from classwise.storage import is_unused
+from classwise.storage import check_writable, is_unused
 from classwise.team import Team
 from classwise.threat import Threat
 from classwise.training.folder import Run
@@ -25,7 +25,8 @@ def check_folder(run: Run, *, resume: bool) -> None:
     """Refuse a folder that a run must not be written into.
 
     Raises:
-        UserError: if it is a file, holds another run (unless that is to go on), or holds something else.
+        UserError: if it is a file, holds another run (unless that is to be resumed) or something else, or cannot be
+            written.
     """
     out = run.path
     if out.exists() and not out.is_dir():
@@ -35,6 +36,8 @@ def check_folder(run: Run, *, resume: bool) -> None:
     early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
     if not run.recipe_file.is_file() and not is_unused(out, early):
         raise UserError(f"{out} is not empty and holds no run; give a new folder")
+    for file in (run.recipe_file, run.state_file):
+        check_writable(file)
 
 
 def training_images(settings: DataSettings) -> Images:

@@ -16,6 +16,7 @@ from classwise.errors import UserError
 from classwise.models import load_model, save_weights
 from classwise.progress import Progress, Silent
 from classwise.settings import Spec, make
+from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
@@ -84,6 +85,8 @@ def interpolate(
     if before is None:
         raise UserError(f"{run.path} started from random weights; name the model before with start")
     which = chosen_weights(run, which)
+    path = Path(out) if out is not None else run.weights_file("interpolated")
+    check_writable(path)
     model = run.model(which)
     tuned = model.state_dict()
     origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
@@ -107,7 +110,6 @@ def interpolate(
         ]
         listener.advance(1)
     model.load_state_dict(blend(tuned, origin, chosen))
-    path = Path(out) if out is not None else run.weights_file("interpolated")
     about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
     save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
     return Interpolation(path, chosen, pd.DataFrame(rows))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise import interruption
 from classwise.attacks.engine import Engine
 from classwise.compute import check_device
 from classwise.data import Images, stratified_split
@@ -197,12 +199,26 @@ class Trainer:
         }
         labels = None if self.valid is None else self.valid.y
         self.record = Record(run, parts.selection, recipe.epochs, labels, about, writes=self.team.first)
+        self._saved: tuple[int, int] | None = None
 
     def run_all(self) -> None:
-        """From where the folder stands to the last epoch."""
+        """Train from the folder's state to the last epoch.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) waits for the end of the step, whose state
+        is then saved. Of several processes the first one stops so, and the others with it.
+        """
+        try:
+            with interruption.deferred():
+                self._run_all()
+        except interruption.STOPS as stop:
+            stop.add_note(self._saved_text())
+            raise
+
+    def _run_all(self) -> None:
         if self.folder.state_file.is_file():
             load_state(self)
-            self.progress.say(f"going on at epoch {self.epoch + 1}, step {self.step}")
+            self._saved = self.epoch, self.step
+            self.progress.say(f"resuming at epoch {self.epoch + 1}, step {self.step}")
         else:
             if self.team.first:
                 self._begin()
@@ -226,10 +242,11 @@ class Trainer:
                     self._check_loss(settings)
                 self.step += 1
                 self.progress.advance(1)
-                if time.monotonic() - saved > CHECKPOINT_SECONDS and self.step < steps:
-                    self._check_finite(settings)
-                    self._save_state()
-                    saved = time.monotonic()
+                if self.step < steps:
+                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                        self._checkpoint(settings)
+                        saved = time.monotonic()
+                    self._stop_point(functools.partial(self._checkpoint, settings))
             self._check_finite(settings)
             self._end_epoch(settings, time.monotonic() - started)
             self.epoch += 1
@@ -237,6 +254,22 @@ class Trainer:
             self.sums = self._new_sums()
             self._save_state()
             saved = time.monotonic()
+            self._stop_point()
+
+    def _stop_point(self, save: Callable[[], None] | None = None) -> None:
+        """Stop between two steps if that was requested; another process stops when the first one has."""
+        if self.team.first:
+            interruption.stop_point(save)
+
+    def _saved_text(self) -> str:
+        """How much of the run its folder holds."""
+        if self._saved is None:
+            return f"no step is saved in {self.folder.path}"
+        epoch, step = self._saved
+        if epoch == self.recipe.epochs:
+            return f"the run in {self.folder.path} is complete"
+        within = f" and {step} of {self.feed.steps} steps" if step else ""
+        return f"{epoch} of {self.recipe.epochs} epochs{within} are saved in {self.folder.path}"
 
     @property
     def reacts(self) -> bool:
@@ -412,6 +445,8 @@ class Trainer:
             schedule.after_epoch(state, signals, self.epoch)
             for schedule, state in zip(self.parts.schedules, self.schedule_states, strict=True)
         ]
+        if self.team.first:
+            self._check_folder()
         for split, values in splits.items():
             self.record.rows += epoch_rows(self.epoch, split, values, settings, self.classes.names)
         for which, model in kept.items():
@@ -446,6 +481,22 @@ class Trainer:
         model.load_state_dict(self.average.weights)
         return model
 
+    def _checkpoint(self, settings: ClassSettings) -> None:
+        """Save the state between two steps of an epoch."""
+        self._check_finite(settings)
+        self._save_state()
+
     def _save_state(self) -> None:
         if self.team.first:
+            self._check_folder()
             save_state(self)
+            self._saved = self.epoch, self.step
+
+    def _check_folder(self) -> None:
+        """Check that the folder still is the run's, so that no part of a run is written into a new one.
+
+        Raises:
+            UserError: if it was removed.
+        """
+        if not self.folder.recipe_file.is_file():
+            raise UserError(f"{self.folder.path} was removed during training; start the run again")

@@ -19,6 +19,7 @@ from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.progress import Progress, Silent
 from classwise.settings import Spec, make
+from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.heldout import chosen_weights, held_out, robust_accuracy
@@ -81,6 +82,8 @@ def offset(
         raise UserError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
     which = chosen_weights(run, which)
+    path = Path(out) if out is not None else run.weights_file("offset")
+    check_writable(path)
     valid = held_out(run, data).to(torch.device(device))
     model = copy.deepcopy(run.model(which)).to(device)
     bias = _bias(model)
@@ -99,7 +102,6 @@ def offset(
         with torch.no_grad():
             bias.copy_(trained + constants)
         listener.advance(1)
-    path = Path(out) if out is not None else run.weights_file("offset")
     _save(run, which, model, constants, path)
     return Offset(path, constants.cpu(), pd.DataFrame(rows))
 

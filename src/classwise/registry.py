@@ -19,6 +19,7 @@ def load_object(path: str, kind: str = "object") -> Any:
     Raises:
         UserError: if the module or the name in it does not exist.
     """
+    _calls_user_code = True  # the module's own statements
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
     added = here not in sys.path

@@ -106,6 +106,7 @@ class Foreign(Attack):
 
     def _made(self, model: Forward, case: Case, rows: Tensor) -> Tensor:
         """What the attack makes of some rows, (len(rows), C, H, W)."""
+        _calls_user_code = True
         module = getattr(model, "module", None)
         attack = self._ready(module)
         x, y = case.x[rows], case.y[rows]
@@ -124,6 +125,7 @@ class Foreign(Attack):
 
     def _ready(self, module: nn.Module | None) -> Callable[..., Any]:
         """The attack, built on the model if it is to be."""
+        _calls_user_code = True
         if self.build is None:
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
@@ -136,6 +138,7 @@ class Foreign(Attack):
 
     def _by_foolbox(self, attack: Any, module: nn.Module | None, case: Case, rows: Tensor) -> Tensor:
         """Foolbox takes one radius a call, so each of them is one."""
+        _calls_user_code = True
         x, y = case.x[rows], case.y[rows]
         wrapped = self.model
         if wrapped is None:

@@ -1,20 +1,22 @@
-"""The program: its commands, and the one place where a mistake becomes a line and an exit status."""
+"""The program: its commands, and the one place where an error becomes a line and an exit status."""
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
+import textwrap
+import traceback
 from collections.abc import Sequence
-from typing import Any
 
 import typer
 
-from classwise import __version__
+from classwise import __version__, interruption
 from classwise.cli import (
     auditing,
     comparing,
+    console,
     demonstrating,
+    failures,
     interpolating,
     listing,
     offsetting,
@@ -23,11 +25,21 @@ from classwise.cli import (
     training,
 )
 from classwise.cli.exit_status import ExitStatus
-from classwise.errors import IncompleteError, UserError
+from classwise.errors import UserError
+
+
+def _statuses() -> str:
+    """The table of exit statuses, as the help shows it."""
+    rows = [
+        textwrap.fill(status.meaning, 78, initial_indent=f"{status.value:>5}  ", subsequent_indent=" " * 7)
+        for status in ExitStatus
+    ]
+    return "\n".join(["\b", "Exit statuses:", *rows])
+
 
 app = typer.Typer(
     name="classwise",
-    no_args_is_help=True,
+    epilog=_statuses(),
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -50,9 +62,6 @@ for command in (
 ):
     app.command()(command)
 
-# typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
-_Refused: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -63,6 +72,9 @@ def _version(asked: bool) -> None:
 @app.callback()
 def classwise(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(
+        False, "--debug", envvar="CLASSWISE_DEBUG", help="Print the trace of an error before its line."
+    ),
 ) -> None:
     """Class-wise adversarial robustness: find the weakest classes of a classifier, and train them robust.
 
@@ -72,56 +84,48 @@ def classwise(
         classwise train cfa-at-short --data cifar10 --out runs/cfa
         classwise audit runs/cfa --html cfa.html
     """  # noqa: D301  # \b keeps the lines of the example apart
-    del version
+    del version, debug  # `run` reads the latter, before the command begins
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
+def run(words: Sequence[str]) -> int:
+    """Run a command, whatever it raises.
 
     Args:
-        arguments: the words after the program's name; by default those of the process.
+        words: what follows the program's name.
 
     Returns:
-        The exit status: 0, 1 if a ``--fail-if`` condition holds, 2 for bad input (one line on stderr).
+        The exit status.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    console.open_streams()
     if "RANK" in os.environ:  # torch logs a C++ trace beside the one line about a process that is gone
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    debug = False
     try:
-        status = app(words, prog_name="classwise", standalone_mode=False)
+        # What typer's own way of calling adds is left out: it makes statuses of errors, also those of user code.
+        command = typer.main.get_command(app)
+        try:
+            with command.make_context("classwise", list(words) or ["--help"]) as context:
+                debug = context.params["debug"]
+                command.invoke(context)
+            status: int = ExitStatus.SUCCESS
+        except typer.Exit as ended:
+            if failures.user_code(ended) is not None:
+                raise
+            status = ended.exit_code if words else ExitStatus.BAD_INPUT
         sys.stdout.flush()
-    except UserError as error:
-        # Of several processes the first speaks; another only of what the first has not heard.
-        speaks = os.environ.get("RANK", "0") == "0" or getattr(error, "unheard", False)
-        status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
-        return _refuse(str(error), status) if speaks else status
-    except _Refused as error:
-        return _refuse(_explained(error), ExitStatus.BAD_INPUT)
-    except (KeyboardInterrupt, typer.Abort):
-        return _refuse("stopped; what is written is whole, and --resume goes on from it", ExitStatus.INTERRUPTED)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _refuse("no space left on the disk; free some and run again", ExitStatus.BAD_INPUT)
-        if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
-            return _refuse(f"{error.filename}: {error.strerror}; give another file or folder", ExitStatus.BAD_INPUT)
-        raise
-    return status if isinstance(status, int) else 0
+    except BaseException as error:  # noqa: BLE001  # also SystemExit of the user's code
+        status, line = failures.failure(error)
+        console.flush_or_discard(sys.stdout)
+        if debug:
+            console.print_error("".join(traceback.format_exception(error)).rstrip())
+        if line and _speaks(error):
+            console.print_error(f"classwise: {line}")
+    console.flush_or_discard(sys.stderr)
+    return int(status)
 
 
-def _explained(error: Exception) -> str:
-    """What is wrong with the words given, and where help is."""
-    message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
-    cause: Any = error.__cause__
-    if hasattr(cause, "errors"):  # pydantic's complaint, which newer typers repeat without the value
-        message = message.replace("Invalid value", f"Invalid value {cause.errors()[0]['input']!r}", 1)
-    context = getattr(error, "ctx", None)
-    path = getattr(context, "command_path", "classwise")
-    return f"{' '.join(message.split()).rstrip('.')}; see {path} --help"
-
-
-def _refuse(line: str, status: int) -> int:
-    print(f"classwise: {line}", file=sys.stderr)
-    return status
+def _speaks(error: BaseException) -> bool:
+    """Of several processes the first one reports; another one only what the first has not received."""
+    first = os.environ.get("RANK", "0") == "0"
+    common = isinstance(error, (UserError, *interruption.STOPS))
+    return first or bool(getattr(error, "unheard", not common))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +23,8 @@ from classwise.cli.options import (
     new_file,
     numbers,
     pairs,
+    printing_beside,
+    refuse_json,
 )
 from classwise.cli.racing import asked, find_worst, refuse_with_worst
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.condition import Condition
+    from classwise.auditing.radii import Curve
     from classwise.auditing.suite import Suite
     from classwise.data.images import Images
     from classwise.threat import Norm, Threat
@@ -84,7 +89,12 @@ def audit(
         Path | None, typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT]")
     ] = None,
     resume: Resume = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="The page. [page.html in --out]")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="The page; - is stdout, and tables go to stderr. [page.html in --out]"
+        ),
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -180,6 +190,7 @@ def audit(
             given | {"--html": html, "--curve": curve, "--fail-if": fail_if, "--estimate": estimate, "--keep": keep}
         )
     page = new_file(html, "--html")
+    refuse_json(json, page)
     if curve:
         _only_for_audits(fail_if=fail_if, group=group, keep=keep, resume=resume, max_time=max_time, estimate=estimate)
         _only_for_audits(stop=stop != "broken", cascade=cascade is not None)
@@ -229,7 +240,7 @@ def audit(
             filter(None, (images.name, images.split, Path(model).stem if run and Path(model).is_file() else ""))
         )
         folder = out or (run.audits / name if run else Path("audits") / f"{Path(model).stem.replace(':', '-')}-{name}")
-        with console.progress() as listener:
+        with console.resumable("continue with --resume"), console.progress() as listener:
             result = run_audit(
                 network,
                 images,
@@ -245,26 +256,34 @@ def audit(
                 **settings,
             )
         if team.first:  # before any process ends: torchrun ends the others then
-            written = result.html(page or folder / "page.html", run)
+            page = page or folder / "page.html"
+            with _decided(conditions), printing_beside(page):
+                result.html(page, run)
     if not team.first:
         return
     held = {text: condition.decide(result) for text, condition in conditions.items()}
-    if json:
-        facts = audit_facts(result) | {"folder": str(folder), "page": str(written)}
-        console.show_json(facts | {"fail_if": held})
-    else:
-        show_audit(result)
-        typer.echo(f"audit: {folder}")
-        typer.echo(f"page: {written}")
     failed = [text for text, holds in held.items() if holds]
+    with _decided(conditions), printing_beside(page):
+        if json:
+            facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
+            console.show_json(facts | {"fail_if": held})
+        else:
+            show_audit(result)
+            typer.echo(f"audit: {folder}")
+            typer.echo(f"page: {page}")
     for text in failed:
-        typer.echo(f"failed: {text}", err=True)
+        console.print_error(f"failed: {text}")
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]
     if undecided or not (held or result.complete):
         verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
         raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume to continue")
+
+
+def _decided(conditions: dict[str, Condition]) -> AbstractContextManager[None]:
+    """What is printed after a verdict does not change it."""
+    return console.status_decided() if conditions else contextlib.nullcontext()
 
 
 def _only_for_audits(**options: object) -> None:
@@ -302,15 +321,20 @@ def _curve(
             return
         found.save(folder)
         export_curve(found, folder)
+    with printing_beside(page):
         written = curve_page(found, page or folder / "page.html")
+        _print_curve(found, folder, written, json)
+
+
+def _print_curve(found: Curve, folder: Path, page: Path, json: bool) -> None:
     if json:
-        facts = {"folder": str(folder), "page": str(written), "highest": found.highest, "width": found.width}
+        facts = {"folder": str(folder), "page": str(page), "highest": found.highest, "width": found.width}
         classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
         console.show_json(facts | {"weakest": found.weakest, "classes": classes})
         return
     show_curve(found)
     typer.echo(f"curve: {folder}")
-    typer.echo(f"page: {written}")
+    typer.echo(f"page: {page}")
 
 
 def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Json, new_file
+from classwise.cli.options import Json, new_file, printing_beside, refuse_json
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def compare(
         bool,
         typer.Option("--allow-incomplete", help="Show bounds for audits that lack verdicts, without tests."),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a page too.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a page, too; - is stdout.")] = None,
     json: Json = False,
 ) -> None:
     """Put audits of the same images side by side, with intervals.
@@ -74,6 +74,7 @@ def compare(
     from classwise.auditing.compare import compare as compare_audits
 
     page = new_file(out, "--out")
+    refuse_json(json, page)
     comparison: Comparison | Crossing = compare_audits(
         _methods(sources),
         attack=attack,
@@ -83,16 +84,17 @@ def compare(
     )
     for gap in getattr(comparison, "gaps", ()):
         typer.echo(f"warning: {gap}", err=True)
-    if page is not None:
-        from classwise.report import compare_page
+    with printing_beside(page):
+        if page is not None:
+            from classwise.report import compare_page
 
-        compare_page(comparison, page)
-    if json:
-        console.show_json(comparison_facts(comparison))
-        return
-    show_comparison(comparison)
-    if page is not None:
-        typer.echo(f"page: {page}")
+            compare_page(comparison, page)
+        if json:
+            console.show_json(comparison_facts(comparison))
+            return
+        show_comparison(comparison)
+        if page is not None:
+            typer.echo(f"page: {page}")
 
 
 def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from classwise import interruption
 from classwise.progress import Progress
 
 if TYPE_CHECKING:
@@ -98,7 +100,63 @@ class Lines:
 
     def say(self, line: str) -> None:
         """Print the line with the time of day."""
-        print(time.strftime("%H:%M:%S"), line, file=sys.stderr, flush=True)
+        print_error(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+def open_streams() -> None:
+    """Give a process that was started without stdout or stderr (``>&-``) ones that discard what they receive."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def print_error(line: str) -> None:
+    """Print a line on stderr; where its reader has closed the pipe, neither this line nor a later one is an error."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def flush_or_discard(stream: TextIO) -> None:
+    """Write out what a stream holds; what its reader does not take, the interpreter must not try again at its end."""
+    try:
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """From here on, discard what is written to a stream, and what it holds."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def resumable(how: str) -> Iterator[None]:
+    """Say how work that is stopped in this block continues, if anything of it is saved."""
+    try:
+        yield
+    except interruption.STOPS as stop:
+        if getattr(stop, "__notes__", ()):
+            stop.add_note(how)
+        raise
+
+
+@contextlib.contextmanager
+def status_decided() -> Iterator[None]:
+    """Print the results of an evaluation whose verdict is known: a reader that closes the pipe does not change it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
 
 
 def duration(seconds: float) -> str:

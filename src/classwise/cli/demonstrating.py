@@ -9,8 +9,8 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.comparing import show_comparison
+from classwise.cli.options import new_folder
 from classwise.cli.showing import worst_line
-from classwise.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
@@ -49,11 +49,10 @@ def demo(
     from classwise.data.loading import load_data
     from classwise.report import compare_page
 
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; give a folder")
+    new_folder(out)
     images = load_data("digits", split="test")
     audits: dict[str, Audit] = {}
-    with console.progress() as listener:
+    with console.resumable("repeat the command to continue"), console.progress() as listener:
         for name, recipe in RECIPES.items():
             audits[name] = _trained_and_audited(recipe, out / recipe, listener, images)
     comparison = compare({name: [audit] for name, audit in audits.items()})

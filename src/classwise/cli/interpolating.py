@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, new_file
+from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
 from classwise.errors import UserError
+
+if TYPE_CHECKING:
+    from classwise.training.interpolate import Interpolation
 
 
 def interpolate(
@@ -47,7 +50,8 @@ def interpolate(
     from classwise.training.interpolate import interpolate as find
 
     opened = Run.open(run)
-    chosen = chosen_weights(opened, which)
+    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    refuse_json(json, target)
     with console.progress() as listener:
         found = find(
             opened,
@@ -55,10 +59,15 @@ def interpolate(
             start=start,
             shares=_shares(shares),
             attack=attack,
-            out=new_file(out, "--out"),
+            out=target,
             device=device,
             progress=listener,
         )
+    with printing_beside(target):
+        _print(found, json)
+
+
+def _print(found: Interpolation, json: bool) -> None:
     tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
     if json:
         scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, new_file
+from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
+
+if TYPE_CHECKING:
+    from classwise.training.offset import Offset
 
 
 def offset(
@@ -40,16 +43,22 @@ def offset(
     from classwise.training.offset import offset as find
 
     opened = Run.open(run)
-    chosen = chosen_weights(opened, which)
+    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    refuse_json(json, target)
     with console.progress() as listener:
         found = find(
             opened,
             which=chosen,
             attack=attack,
-            out=new_file(out, "--out"),
+            out=target,
             device=device,
             progress=listener,
         )
+    with printing_beside(target):
+        _print(found, json)
+
+
+def _print(found: Offset, json: bool) -> None:
     first = found.rounds[found.rounds["round"] == 0].set_index("class")
     last = found.rounds[found.rounds["round"] == found.rounds["round"].max()].set_index("class")
     if json:

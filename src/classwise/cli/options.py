@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +92,7 @@ def check_device(device: str) -> str:
 
 
 def new_file(path: Path | None, option: str) -> Path | None:
-    """The path of a file to write, found out before long work; nothing is left there.
+    """The path of a file to write, checked before long work; nothing is left there. ``-`` is ``/dev/stdout``.
 
     Raises:
         UserError: if there is a folder in its place, or it cannot be written.
@@ -99,7 +101,46 @@ def new_file(path: Path | None, option: str) -> Path | None:
 
     if path is None:
         return None
-    check_writable(path)
     if path.is_dir():
         raise UserError(f"{option} {path} is a folder; give the name of a file in it")
+    target = Path("/dev/stdout") if str(path) == "-" else path
+    check_writable(target)
+    return target
+
+
+def new_folder(path: Path) -> Path:
+    """The path of a folder to write into, checked before long work; nothing is left there.
+
+    Raises:
+        UserError: if there is a file in its place, or nothing can be written in it.
+    """
+    from classwise.storage import check_writable
+
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; give a folder")
+    check_writable(path / "file")
     return path
+
+
+def refuse_json(json: bool, file: Path | None) -> None:
+    """Refuse two outputs on stdout.
+
+    Raises:
+        UserError: if JSON and a file should both go there.
+    """
+    from classwise.destinations import is_stdout
+
+    if json and file is not None and is_stdout(file):
+        raise UserError("--json and a file named - both go to stdout; give the file another name")
+
+
+@contextlib.contextmanager
+def printing_beside(*files: Path | None) -> Iterator[None]:
+    """Print to stderr where one of these files is stdout, so that stdout holds nothing but the file."""
+    from classwise.destinations import is_stdout
+
+    if not any(file is not None and is_stdout(file) for file in files):
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        yield

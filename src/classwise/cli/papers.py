@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Device, Json, check_device, new_file
+from classwise.cli.options import Device, Json, check_device, new_file, new_folder
 from classwise.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -165,10 +165,10 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
         scale_of(name, scale)
     if scale == "full" and device == "cpu":
         typer.echo("full scale on a CPU: a network trains for days; see --device, or --scale laptop", err=True)
-    kept = Store(store)
+    kept = Store(new_folder(store))
     results = []
     for name in names:
-        with console.progress() as listener:
+        with console.resumable("repeat the command to continue"), console.progress() as listener:
             results.append(run(name, scale, kept, device=device, progress=listener))
         if not json:
             _report(results[-1])
@@ -277,8 +277,8 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
     chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
     if not store.exists():
         raise UserError(f"no store at {store}; papers run ID --store {store} makes one")
-    kept = Store(store)
-    for name in chosen:
-        target = new_file((out or store / "pages") / f"{name}.html", "--out")
+    kept, folder = Store(store), out or store / "pages"
+    targets = {name: new_file(folder / f"{name}.html", "--out") for name in chosen}
+    for name, target in targets.items():
         assert target is not None
         typer.echo(f"page: {paper_page(name, kept, target)}")

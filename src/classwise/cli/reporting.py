@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from classwise.cli.options import new_file, pairs
+from classwise.cli.options import new_file, new_folder, pairs, printing_beside
 from classwise.errors import IncompleteError, UserError
 
 NAMED = 5
@@ -19,7 +19,7 @@ def report(
         Path, typer.Argument(metavar="FOLDER", help="An audit, a run with one audit, or a table of outcomes.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page. [page.html in the audit]")
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; - is stdout. [page.html in the audit]")
     ] = None,
     export: Annotated[
         str | None,
@@ -86,7 +86,9 @@ def report(
         advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
         raise IncompleteError(f"{source}: {audit.outcomes.gap}; {advice}")
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
-    page = page or beside / "page.html"
+    page = page or new_file(beside / "page.html", "--out")
+    assert page is not None
+    place = None if export is None else new_folder(files or page.parent / "files")
     written: list[Path] = []
     left: list[str] = []
     if target is not None:  # first, so that a refusal leaves nothing
@@ -95,16 +97,17 @@ def report(
         block = write_robustbench(audit, target, facts)["classwise"]
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]
         written.append(target)
-    if export is not None:  # first, so that an unknown form leaves no page either
+    if export is not None and place is not None:  # first, so that an unknown format leaves no page either
         forms = [form.strip() for form in export.split(",")]
-        written += export_files(audit, files or page.parent / "files", forms, raw_csv=raw_csv)
-    typer.echo(f"page: {audit.html(page)}")
-    for path in written:
-        typer.echo(f"file: {path}")
-    if not audit.complete:
-        typer.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
-    for note in left:
-        typer.echo(f"{target}: {note}")
+        written += export_files(audit, place, forms, raw_csv=raw_csv)
+    with printing_beside(page, target):
+        typer.echo(f"page: {audit.html(page)}")
+        for path in written:
+            typer.echo(f"file: {path}")
+        if not audit.complete:
+            typer.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
+        for note in left:
+            typer.echo(f"{target}: {note}")
 
 
 def _check(folder: Path) -> None:

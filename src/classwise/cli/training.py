@@ -73,9 +73,13 @@ def train(
     from classwise.training.finite import checked_policy
     from classwise.training.recipe import Recipe
 
-    given = {"data.name": data, "data.root": root, "epochs": epochs, "seed": seed}
-    wanted: dict[str, Any] = pairs(changes) | {key: value for key, value in given.items() if value is not None}
-    wanted |= {f"data.options.{key}": value for key, value in pairs(options, "--data-set").items()}
+    wanted: dict[str, Any] = {**pairs(changes)}
+    _change(wanted, "--data", "data.name", data)
+    _change(wanted, "--root", "data.root", root)
+    _change(wanted, "--epochs", "epochs", epochs)
+    _change(wanted, "--seed", "seed", seed)
+    for key, value in pairs(options, "--data-set").items():
+        _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
     plan, policy = Recipe.read(recipe, wanted), checked_policy(on_nan)
@@ -90,7 +94,8 @@ def train(
                 raise UserError("--estimate times one process; leave torchrun out, and divide by the processes")
             _estimate(plan, len(folders), device, json)
             return
-        runs = _train_all(plan, folders, resume, device, policy, tensorboard if team.first else None)
+        with console.resumable("continue with --resume"):
+            runs = _train_all(plan, folders, resume, device, policy, tensorboard if team.first else None)
     if not team.first:
         return
     if json:
@@ -99,6 +104,20 @@ def train(
     for run in runs:
         typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, kept {', '.join(run.kept())}")
     typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
+
+
+def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | None) -> None:
+    """Add what an option asks for; None is an option that was not given.
+
+    Raises:
+        UserError: if ``--set`` asks for another value of the field.
+    """
+    if value is None:
+        return
+    if field in wanted and str(wanted[field]) != str(value):
+        asked = f"{option}{value}" if option.endswith("=") else f"{option} {value}"
+        raise UserError(f"{asked} and --set {field}={wanted[field]} differ; give one of them")
+    wanted[field] = value
 
 
 def _train_all(

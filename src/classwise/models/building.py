@@ -60,6 +60,7 @@ def build(
 
 def _called(name: str, shape: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
     """The callable's module; a user's own need not know of width and the like, but it must know every option."""
+    _calls_user_code = True
     make: Callable[..., object] = MODELS.load(name)
     signature = inspect.signature(make)
     known = signature.parameters

@@ -44,4 +44,5 @@ class LogitsModel(Wrapper):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W)."""
+        _calls_user_code = True
         return pick_logits(self.model(x))

@@ -1,0 +1,151 @@
+"""What went wrong, as an exit status and one line: bad input, a stop on request, code of the user, or our own error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import site
+import sysconfig
+import textwrap
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import typer
+
+import classwise
+from classwise import interruption
+from classwise.cli.exit_status import ExitStatus
+from classwise.errors import IncompleteError, UserError
+
+USER_CODE_CALL = "_calls_user_code"
+"""A local variable of this name marks a function that calls an object of the user: a model, an attack, a module.
+
+It matters where such an object is installed as a package: files outside of all packages are recognised by their path.
+"""
+
+# typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
+
+
+_STOPPED = {signal.SIGINT: ExitStatus.INTERRUPTED, signal.SIGTERM: ExitStatus.TERMINATED}
+
+
+class Failure(NamedTuple):
+    """How a command failed.
+
+    Args:
+        status: the exit status.
+        line: the line for stderr; empty for none.
+    """
+
+    status: ExitStatus
+    line: str
+
+
+def failure(error: BaseException) -> Failure:
+    """The exit status and the line of an error that ended a command."""
+    if (number := interruption.received()) is not None:
+        return _stopped(error, _STOPPED[number])
+    if isinstance(error, UserError):
+        status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
+        return Failure(status, str(error))
+    if (place := user_code(error)) is not None:
+        return Failure(ExitStatus.USER_CODE, f"{_named(*place)} {_raised(error)}")
+    if isinstance(error, _UsageError):
+        return Failure(ExitStatus.BAD_INPUT, _usage(error))
+    if isinstance(error, KeyboardInterrupt):
+        return _stopped(error, ExitStatus.INTERRUPTED)
+    if isinstance(error, BrokenPipeError):
+        return Failure(ExitStatus.CLOSED_PIPE, "")
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = "" if error.filename is None else f" for {error.filename}"
+            return Failure(ExitStatus.BAD_INPUT, f"no space left{where}; free some and run the command again")
+        if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
+            line = f"{error.filename}: {error.strerror}; give another file or folder"
+            return Failure(ExitStatus.BAD_INPUT, line)
+    line = f"internal error: {_type_and_message(error)}; please report it with the trace of: classwise --debug COMMAND"
+    return Failure(ExitStatus.INTERNAL_ERROR, line)
+
+
+def user_code(error: BaseException) -> tuple[FrameType, int] | None:
+    """The frame and line of the user's code that an error came through, the innermost; None if there is none.
+
+    User code is every file outside of classwise, the standard library and installed packages, and whatever a function
+    with the mark `USER_CODE_CALL` called.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    found = [place for place in frames if _belongs_to_user(place[0].f_code.co_filename)]
+    if found:
+        return found[-1]
+    ours = [number for number, (frame, _) in enumerate(frames) if _is_ours(frame.f_code.co_filename)]
+    if ours and ours[-1] < len(frames) - 1 and USER_CODE_CALL in frames[ours[-1]][0].f_locals:
+        return frames[-1]
+    return None
+
+
+def _is_ours(file: str) -> bool:
+    return _within(file, [str(Path(classwise.__file__).parent)])
+
+
+def _belongs_to_user(file: str) -> bool:
+    return not file.startswith("<") and not _is_ours(file) and not _within(file, _installed())
+
+
+def _within(file: str, folders: list[str]) -> bool:
+    places = {file, os.path.realpath(file)}
+    return any(place.startswith(folder + os.sep) for place in places for folder in folders)
+
+
+@cache
+def _installed() -> list[str]:
+    """The folders of the standard library and of installed packages, with links and without."""
+
+    def folders() -> Iterator[str]:
+        for name in ("stdlib", "platstdlib", "purelib", "platlib"):
+            yield sysconfig.get_path(name)
+        yield from site.getsitepackages()
+        yield site.getusersitepackages()
+
+    return sorted({place for folder in folders() for place in (folder, os.path.realpath(folder))})
+
+
+def _named(frame: FrameType, line: int) -> str:
+    code = frame.f_code
+    if code.co_filename.startswith("<frozen importlib"):
+        return "an import"
+    module = frame.f_globals.get("__name__", "")
+    name = "" if code.co_qualname == "<module>" else f".{code.co_qualname}"
+    return f"{module}{name} ({Path(code.co_filename).name}:{line})"
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"exited with SystemExit({error.code!r})"
+    return f"raised {_type_and_message(error)}"
+
+
+def _type_and_message(error: BaseException) -> str:
+    message = textwrap.shorten(str(error), 300, placeholder=" ...")
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _stopped(error: BaseException, status: ExitStatus) -> Failure:
+    cause = {ExitStatus.INTERRUPTED: "Ctrl-C"}.get(status, "SIGTERM")
+    notes = getattr(error, "__notes__", []) if isinstance(error, interruption.STOPS) else []
+    return Failure(status, "; ".join([f"stopped by {cause}", *notes]))
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words given, and where help is."""
+    message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+    cause: Any = error.__cause__
+    if hasattr(cause, "errors"):  # pydantic's complaint, which newer typers repeat without the value
+        message = message.replace("Invalid value", f"Invalid value {cause.errors()[0]['input']!r}", 1)
+    path = getattr(getattr(error, "ctx", None), "command_path", "classwise")
+    return f"{' '.join(message.split()).rstrip('.')}; see {path} --help"

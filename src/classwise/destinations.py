@@ -70,6 +70,8 @@ def send(content: Path, place: Path | int) -> None:
     """Write the content of a file to a stream.
 
     Raises:
+        UserError: if the reader of a FIFO closes it.
+        BrokenPipeError: if that of a descriptor does.
         OSError: if it cannot be written; of a FIFO that no process reads at once (ENXIO), without waiting.
     """
     if isinstance(place, int):
@@ -79,8 +81,13 @@ def send(content: Path, place: Path | int) -> None:
     else:
         descriptor = os.open(place, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         os.set_blocking(descriptor, True)
-    with open(content, "rb") as source, open(descriptor, "wb") as stream:
-        shutil.copyfileobj(source, stream)
+    try:
+        with open(content, "rb") as source, open(descriptor, "wb") as stream:
+            shutil.copyfileobj(source, stream)
+    except BrokenPipeError as error:
+        if isinstance(place, int):  # such as stdout into `head`
+            raise
+        raise UserError(f"cannot write {place}: its reader closed it; start one that reads to the end") from error
 
 
 def permissions(place: Path) -> int:

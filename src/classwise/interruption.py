@@ -7,6 +7,7 @@ own handling of Ctrl-C applies.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,14 +58,16 @@ def signals() -> Iterator[None]:
     standard = (signal.SIG_DFL, signal.default_int_handler)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     changed = {number: handler for number, handler in before.items() if handler in standard}
-    alarm = signal.signal(signal.SIGALRM, _on_alarm)
+    if sys.platform != "win32":
+        alarm = signal.signal(signal.SIGALRM, _on_alarm)
     for number in changed:
         signal.signal(number, _on_signal)
     try:
         yield
     finally:
-        _cancel_alarm()
-        signal.signal(signal.SIGALRM, alarm)
+        _set_alarm(0.0)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGALRM, alarm)
         for number, handler in changed.items():
             # After a request nothing is left to protect: a further signal ends the process without a traceback.
             signal.signal(number, handler if _requests.received is None else signal.SIG_DFL)
@@ -94,7 +97,7 @@ def stop_point(save: Callable[[], None] | None = None) -> None:
     """
     if _requests.received is None:
         return
-    _cancel_alarm()
+    _set_alarm(0.0)
     if save is not None:
         save()
     _raise()
@@ -108,7 +111,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     first = _requests.received is None
     _requests.received, _requests.since = _requests.received or signal.Signals(number), now
     if first and _requests.deferring:
-        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        _set_alarm(GRACE_SECONDS)
         return
     _raise()
 
@@ -119,8 +122,10 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
         _raise()
 
 
-def _cancel_alarm() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
+def _set_alarm(seconds: float) -> None:
+    """Send SIGALRM to this process after so many seconds; 0 sends none. Windows has no such timer, and waits."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _raise() -> None:

@@ -21,9 +21,10 @@ from benchmarks.comparison.methods import (
 )
 from benchmarks.pairing import table
 from classwise.auditing.compare import Comparison, compare
-from classwise.auditing.result import WORST_SHARE, Audit
+from classwise.auditing.result import Audit
 from classwise.report import compare_page
 from classwise.stats import metrics
+from classwise.stats.bounds import WORST_SHARE
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}

@@ -32,6 +32,7 @@ def test_the_worst_class_and_its_interval_are_those_of_the_audit(make_audit: Mak
 def test_the_first_confusion_has_the_accuracy_under_all_on_its_diagonal(make_audit: MakeAudit) -> None:
     audit = make_audit(accuracy=ACCURACY)
     matrix = first_confusion(audit.outcomes)
+    assert isinstance(matrix, np.ndarray)
     assert np.diag(matrix).tolist() == [60, 70, 30, 10]
     assert matrix.sum(axis=1).tolist() == [100] * 4
     assert matrix[3, 0] == 90
@@ -42,7 +43,9 @@ def test_an_image_counts_for_what_it_was_taken_for_first() -> None:
     outcomes = Outcomes.from_predictions(
         labels, np.array([0, 1, 0, 1, 2]), {"a": np.array([2, 2, 0, 1, 2]), "b": np.array([1, 2, 1, 1, 0])}
     )
-    assert first_confusion(outcomes).tolist() == [[0, 2, 1], [0, 1, 0], [1, 0, 0]]
+    matrix = first_confusion(outcomes)
+    assert isinstance(matrix, np.ndarray)
+    assert matrix.tolist() == [[0, 2, 1], [0, 1, 0], [1, 0, 0]]
 
 
 def test_the_strongest_attack_has_the_lowest_accuracy(findings: Findings) -> None:

@@ -20,7 +20,7 @@ def test_grouping_permutes_rows_and_columns_alike() -> None:
     grouped = CONFUSION.grouped()
     assert grouped.names == ("ship", "truck", "cat", "dog")
     assert grouped.groups == (0, 0, 1, 1)
-    assert grouped.matrix.tolist() == [[90, 6, 4, 0], [30, 70, 0, 0], [2, 8, 80, 10], [0, 0, 50, 50]]
+    assert grouped.dense.tolist() == [[90, 6, 4, 0], [30, 70, 0, 0], [2, 8, 80, 10], [0, 0, 50, 50]]
 
 
 def test_each_cell_says_its_count_and_share() -> None:
@@ -45,14 +45,14 @@ def test_superclasses_are_framed() -> None:
 def test_many_classes_are_added_up_to_superclasses() -> None:
     condensed, note = CONFUSION.condensed(most=3)
     assert condensed.names == ("vehicles", "animals")
-    assert condensed.matrix.tolist() == [[196, 4], [10, 190]]
+    assert condensed.dense.tolist() == [[196, 4], [10, 190]]
     assert "4 classes are added up to their 2 superclasses" in note
 
 
 def test_without_superclasses_the_classes_with_most_errors_stay() -> None:
     condensed, note = Confusion(MATRIX, CONFUSION.names).condensed(most=2)
     assert condensed.names == ("truck", "dog")
-    assert condensed.matrix.tolist() == [[70, 0], [0, 50]]
+    assert condensed.dense.tolist() == [[70, 0], [0, 50]]
     assert "80 of their images" in note
 
 

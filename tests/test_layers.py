@@ -35,6 +35,7 @@ FOUNDATION = {
     "environment",
     "errors",
     "interruption",
+    "ownership",
     "progress",
     "registry",
     "settings",

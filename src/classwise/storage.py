@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from classwise import ownership
 from classwise.destinations import check_stream, destination, is_stream, permissions, send
 from classwise.errors import UserError
 
@@ -67,8 +68,8 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
         checksum: append the file's digest to the folder's ``checksums.txt``; always done where that file exists.
 
     Raises:
-        UserError: if the disk is full or the file cannot be written there, and ``path`` is then unchanged; or if it is
-            a FIFO that no process reads.
+        UserError: if the disk is full, the file cannot be written there, or another process owns its folder now, and
+            ``path`` is then unchanged; or if it is a FIFO that no process reads.
         BrokenPipeError: if the reader of a stream closes it.
     """
     with _explained(Path(path)):
@@ -89,6 +90,7 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
             yield temporary
             with open(temporary, "rb") as written:
                 os.fsync(written.fileno())
+            ownership.check(target)
             if checksum or (target.parent / CHECKSUMS).exists():
                 _append_checksum(target, _digest(temporary))
             temporary.chmod(permissions(target))
@@ -172,7 +174,7 @@ def is_unused(folder: Path, early: Sequence[str] = ()) -> bool:
     listed = _known(folder)
     return all(
         _TEMPORARY.fullmatch(entry.name) or entry.name == CHECKSUMS or (entry.name in early and entry.name in listed)
-        for entry in folder.iterdir()
+        for entry in ownership.contents(folder)
     )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
 import json
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,18 +12,19 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from classwise import interruption
 from classwise.attacks.engine import Stop
 from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing import parts
+from classwise.auditing.claims import claim, settings_of
 from classwise.auditing.estimating import estimate
 from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
 from classwise.auditing.keeping import checked_kinds
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.preparing import Group, Model, Plan, group_name, prepare, training_attack_of
+from classwise.auditing.preparing import Group, Model, group_name, prepare, training_attack_of
 from classwise.auditing.recording import Recorder
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
 from classwise.auditing.running import Runner
@@ -36,8 +36,9 @@ from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
 from classwise.models.loading import is_stored
+from classwise.ownership import owned
 from classwise.progress import Progress, Silent
-from classwise.storage import check_writable, is_unused, remove_stale_temporaries
+from classwise.storage import check_writable
 from classwise.team import Team, joined
 from classwise.threat import Threat
 from classwise.training.folder import runs_in
@@ -108,11 +109,11 @@ def audit(
 
     Raises:
         UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
-            holds something else; all before any attack.
+            holds something else or is in use; all before any attack.
     """
     if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
         raise UserError(f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder")
-    with joined(alone=alone) as team:
+    with joined(alone=alone) as team, contextlib.ExitStack() as stack:
         started = time.monotonic()
         listener = progress if progress is not None and team.first else Silent()
         suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
@@ -129,10 +130,20 @@ def audit(
         ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
         if ready.note:
             listener.say(ready.note)
-        decided = _decided(ready.plan, ready.meta)
+        decided = settings_of(ready.plan, ready.meta)
         _same_everywhere(team.all(decided))
         if folder is not None and team.first:
-            _claim(folder, decided, Audit(_nothing(ready.meta), name=name), resume=resume)
+            stack.enter_context(owned(folder))
+            empty = Audit(_nothing(ready.meta), name=name)
+            claim(
+                folder,
+                "audit",
+                ABOUT,
+                decided,
+                resume=resume,
+                read=lambda: read_about(folder).get("settings", {}),
+                write=lambda: write_about(folder, empty, settings=decided),
+            )
         team.meet()
         recorder = Recorder(folder, ready.meta, team.rank, team.size)
         team.meet()  # nobody writes before everybody has seen which numbers are taken
@@ -249,16 +260,6 @@ def _probe(runner: Runner, source: Images | Stream, *, gradients: bool) -> Probe
     return Probe(runner.engine, sample, threat, runner.plan.compute, scale, gradients=gradients)
 
 
-def _decided(plan: Plan, meta: Meta) -> dict[str, Any]:
-    """Every setting that decides rows, as JSON has it."""
-    epsilon = plan.threat.epsilon
-    radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
-    about = json.loads(meta.to_json())
-    for volatile in ("images", "sizes", "notes", "model"):
-        del about[volatile]
-    return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
-
-
 def _recorded_batch(folder: Path) -> int | None:
     """The batch of the audit in a folder; None without one."""
     batch = read_about(folder).get("settings", {}).get("batch") if (folder / ABOUT).is_file() else None
@@ -268,36 +269,3 @@ def _recorded_batch(folder: Path) -> int | None:
 def _nothing(meta: Meta) -> Outcomes:
     columns = [*parts.COLUMNS, *meta.groups]
     return Outcomes(pd.DataFrame(columns=columns), meta)
-
-
-def _claim(folder: Path, settings: Mapping[str, Any], empty: Audit, *, resume: bool) -> None:
-    """Make the folder this audit's, or see that it is.
-
-    Raises:
-        UserError: if it holds something else, or this audit while ``resume`` is not asked for.
-    """
-    remove_stale_temporaries(folder)
-    if not (folder / ABOUT).is_file():
-        if not is_unused(folder):
-            raise UserError(f"{folder} is not empty and holds no audit; give a new folder")
-        write_about(folder, empty, settings=settings)
-        return
-    before = read_about(folder).get("settings", {})
-    for key, value in settings.items():
-        if before.get(key) != value:
-            differs = _difference(key, before.get(key), value)
-            remedy = "give another --out, or --resume with the same settings"
-            raise UserError(f"{folder} holds an audit with other settings: {differs}; {remedy}")
-    if not resume:
-        raise UserError(f"{folder} holds this audit already; give another --out, or go on with it by --resume")
-
-
-def _difference(key: str, was: Any, now: Any) -> str:
-    """Where two values of a setting differ first: of parts with names, in which are there, then within one."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        if was.keys() != now.keys():
-            return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"
-        within = next(name for name in now if was[name] != now[name])
-        return _difference(f"{key}.{within}", was[within], now[within])
-    before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
-    return f"{key} was {before}, now {after}"

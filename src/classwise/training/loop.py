@@ -26,6 +26,7 @@ from classwise.errors import UserError, unknown
 from classwise.models import build_model, load_model
 from classwise.models.lean import affine_norms
 from classwise.models.modes import frozen
+from classwise.ownership import owned
 from classwise.progress import Measured, Progress, Silent
 from classwise.storage import remove_stale_temporaries, write_text
 from classwise.team import Team, joined
@@ -93,7 +94,7 @@ def train(
 
     Raises:
         UserError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds another
-            run, or a loss or weights that are not finite.
+            run or is in use, or a loss or weights that are not finite.
     """
     all_changes = {**(changes or {}), **more}
     if isinstance(data, os.PathLike):
@@ -108,7 +109,10 @@ def train(
         check_device(device)
         checked_policy(on_nan)
         plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
-        return _train(plan, Run(Path(out)), data, unlabelled, resume, device, listener, team, on_nan)
+        run = Run(Path(out))
+        check_folder(run, resume=resume)
+        with owned(run.path) if team.first else nullcontext():
+            return _train(plan, run, data, unlabelled, resume, device, listener, team, on_nan)
 
 
 def _train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -237,3 +238,66 @@ def test_mistakes_are_one_line(more: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         search(**more)
     assert "\n" not in str(caught.value)
+
+
+class Counting:
+    """A listener that counts images, and stops the search after so many."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.left, self.rounds = limit, list[str]()
+
+    def begin(self, task: str, total: int) -> None:
+        self.rounds.append(task)
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def say(self, line: str) -> None:
+        """Ignore it."""
+
+
+def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
+    whole, out = search(), tmp_path / "curve"
+    for limit in (70, 130):
+        with pytest.raises(KeyboardInterrupt):
+            search(out=out, resume=True, progress=Counting(limit))
+    assert not (out / "radii.parquet").exists()
+    rest = Counting()
+    resumed = search(out=out, resume=True, progress=rest)
+    assert rest.rounds[0] not in ("round 1", "round 2")
+    pd.testing.assert_frame_equal(resumed.frame, whole.frame, check_exact=True)
+    assert not (out / "rounds").exists()
+    rest = Counting()
+    loaded = search(out=out, resume=True, progress=rest)
+    pd.testing.assert_frame_equal(loaded.frame, whole.frame, check_exact=True)
+    assert rest.rounds == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"rounds": 4}, "rounds was 5, now 4"),
+        ({"seed": 1}, "seed was 0, now 1"),
+        ({"highest": 0.3}, 'threat was "Linf:0.1", now "Linf:0.3"'),
+        ({"attacks": "fgsm"}, "attacks"),
+        ({"model": toys.model(scale=2.0)}, "model_hash was "),
+    ],
+)
+def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        search(out=tmp_path / "curve", progress=Counting(1))
+    with pytest.raises(UserError, match=f"holds a curve with other settings: {re.escape(differs)}"):
+        search(out=tmp_path / "curve", resume=True, **changes)
+
+
+def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        search(out=tmp_path / "curve", progress=Counting(70))
+    with pytest.raises(UserError, match="holds this curve already; give another --out, or continue it with --resume"):
+        search(out=tmp_path / "curve")
+    (part,) = (tmp_path / "curve" / "rounds").iterdir()
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(UserError, match="is damaged; remove it and resume"):
+        search(out=tmp_path / "curve", resume=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import classwise as cw
 from classwise.auditing.audit import Audit
 from classwise.auditing.racing import RaceResult
 from classwise.data.images import Images
+from classwise.errors import UserError
 from classwise.models import build_model
 
 from .toys import Linear, images, model, patterns
@@ -186,3 +188,73 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
 def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None:
     with pytest.raises(cw.UserError, match=said):
         cw.race(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]
+
+
+class Counting:
+    """A listener that counts images, and stops the search after so many."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.left, self.totals = limit, dict[str, int]()
+
+    def begin(self, task: str, total: int) -> None:
+        self.totals[task] = total
+
+    def advance(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def say(self, line: str) -> None:
+        """Ignore it."""
+
+
+def same(one: RaceResult, other: RaceResult) -> bool:
+    pd.testing.assert_frame_equal(one.images, other.images, check_exact=True)
+    pd.testing.assert_frame_equal(one.table, other.table, check_exact=True)
+    facts = [(each.verdict, each.rounds, each.full, each.passes) for each in (one, other)]
+    return facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("attacks", [SUITE, SUITE[:2], SUITE[:1]])
+def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: Images, tmp_path: Path) -> None:
+    def search(**more: Any) -> RaceResult:
+        return cw.race(model(4), data, EPSILON, attacks, **QUICK, **more)
+
+    whole, out = search(), tmp_path / "search"
+    stops = 0
+    for limit in (100, 490, 30, 30):  # in the first pass, which has 480 images, and in rounds
+        rest = Counting(limit)
+        try:
+            search(out=out, resume=True, progress=rest)
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops >= (1 if len(attacks) == 1 else 2)
+    rest = Counting()
+    assert same(search(out=out, resume=True, progress=rest), whole)
+    assert rest.totals["clean, fgsm"] == 0
+    rest = Counting()
+    assert same(search(out=out, resume=True, progress=rest), whole)
+    assert sum(rest.totals.values()) == 0
+
+
+def test_a_search_that_ran_out_of_time_is_continued(data: Images, found: RaceResult, tmp_path: Path) -> None:
+    out = tmp_path / "search"
+    short = cw.race(model(4), data, EPSILON, SUITE, **QUICK, out=out, max_time=1e-9)
+    assert short.rounds == 0
+    assert not short.verdict.settled
+    assert same(cw.race(model(4), data, EPSILON, SUITE, **QUICK, out=out, resume=True), found)
+
+
+def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
+    def search(attacks: tuple[str, ...] = SUITE[:1], **more: Any) -> RaceResult:
+        return cw.race(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
+
+    search()
+    with pytest.raises(UserError, match=r"holds this worst-class search already; .* continue it with --resume"):
+        search()
+    for changes, differs in (({"alpha": 0.1}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
+        with pytest.raises(UserError, match=f"holds a worst-class search with other settings: {differs}"):
+            search(resume=True, **changes)
+    (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="is damaged; remove it and resume"):
+        search(resume=True)

@@ -48,6 +48,7 @@ def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:
         (["--worst", "--fail-if=worst(all) < 1"], "--fail-if does not go with --worst"),
         (["--worst", "--keep=logits"], "--keep does not go with --worst"),
         (["--worst", "--batch=4"], "batch = 4"),
+        (["--worst", "--resume"], "--resume with --worst needs the folder of the search; give --out"),
     ],
 )
 def test_bad_words(classwise: Classwise, run_folder: Path, words: list[str], said: str) -> None:
@@ -55,3 +56,14 @@ def test_bad_words(classwise: Classwise, run_folder: Path, words: list[str], sai
     assert answer.status == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_a_search_in_a_folder(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    words = ["audit", run_folder, "--worst", *FAST, "--json", f"--out={tmp_path / 'search'}"]
+    found = json.loads(classwise(*words).out)
+    again = classwise(*words)
+    assert again.status == 2
+    assert "holds this worst-class search already" in again.err
+    loaded = json.loads(classwise(*words, "--resume").out)
+    assert loaded | {"seconds": 0} == found | {"seconds": 0}
+    assert {path.name for path in (tmp_path / "search").iterdir()} == {"checksums.txt", "rounds.parquet", "search.json"}

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -22,10 +24,12 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.attacks.queue import Finished, Job
+from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
+from classwise.auditing.claims import claim, settings_of
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, prepare, usual_radius
-from classwise.auditing.radii import Curve
+from classwise.auditing.radii import RADII, Curve
 from classwise.auditing.running import balanced_order, part_of
 from classwise.auditing.suite import Attacks, parse_attacks
 from classwise.compute import FAST, Compute
@@ -33,6 +37,7 @@ from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.environment import environment
 from classwise.errors import UserError
+from classwise.ownership import owned
 from classwise.progress import Progress, Silent
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 from classwise.team import Team, joined
@@ -42,6 +47,8 @@ ROUNDS = 6
 """Halvings of the range: brackets end 64 times as narrow as it."""
 USUAL_TIMES = 2.0
 """Unless told otherwise, radii up to so many times the data's usual one are searched."""
+SEARCH = "search.json"
+"""The settings of a search, in its folder."""
 MINIMAL_DISTANCE = "minimal_distance"
 """The record of an attack that looks for the nearest adversarial image: how near the nearest one was that it met."""
 
@@ -62,6 +69,8 @@ def curve(
     progress: Progress | None = None,
     alone: bool = False,
     name: str = "curve",
+    out: str | Path | None = None,
+    resume: bool = False,
 ) -> Curve:
     """Find for every image the smallest radius at which the attacks break it.
 
@@ -81,18 +90,21 @@ def curve(
         progress: who is told how it goes.
         alone: search every image in this process, whatever others there are.
         name: what the curve is called.
+        out: a folder for the curve; each finished round of the search is written into it.
+        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
 
     Returns:
         The curve: a row for each image with the radii between which it falls.
 
     Raises:
-        UserError: as `audit` does; or for a range or a number of rounds that makes no sense.
+        UserError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that holds
+            something else or is in use.
     """
     if not 1 <= rounds <= 30:
         raise UserError(f"rounds = {rounds}: between 1 and 30 halvings")
     if highest is not None and not (highest > 0 and math.isfinite(highest)):
         raise UserError(f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255")
-    with joined(alone=alone) as team:
+    with joined(alone=alone) as team, contextlib.ExitStack() as stack:
         listener = progress if progress is not None and team.first else Silent()
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
@@ -103,9 +115,18 @@ def curve(
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
             listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
-        search = _Search(ready.plan.engine(ready.model), ready.plan, team, listener)
+        folder = None if out is None else Path(out)
+        before: Curve | None = None
+        if folder is not None and team.first:
+            before = _claimed(folder, settings_of(ready.plan, ready.meta) | {"rounds": rounds}, stack, resume=resume)
+        before = team.spread(before)
+        if before is not None:
+            return before
+        saved = _Saved(folder, team)
+        team.meet()  # nobody writes before everybody has read what is saved
+        search = _Search(ready.plan.engine(ready.model), ready.plan, team, listener, saved)
         try:
-            frames = [search.radii(piece, rounds) for piece in ready.pieces]
+            frames = [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
         except torch.OutOfMemoryError as error:
             raise UserError(f"the device has no memory for {batch} images; use a smaller batch") from error
         found = team.gather((frames, ready.source.fingerprint()))
@@ -123,8 +144,35 @@ def curve(
             name=name,
             environment=environment(search.engine.device) | ({"processes": team.size} if team.size > 1 else {}),
         )
+        if folder is not None:
+            result.write(folder)
+            saved.remove()
         team.spread(result)
         return result
+
+
+def _claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool) -> Curve | None:
+    """Own the folder until the stack is closed; the curve in it, if that is finished.
+
+    Raises:
+        UserError: if the folder holds something else, or is in use.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the curve")
+    stack.enter_context(owned(folder))
+    about = folder / SEARCH
+    if (folder / RADII).is_file() and not about.is_file():
+        raise UserError(f"{folder} holds a curve without its settings; give another --out")
+    again = claim(
+        folder,
+        "curve",
+        SEARCH,
+        settings,
+        resume=resume,
+        read=lambda: states.read_settings(about),
+        write=lambda: states.write_settings(about, settings),
+    )
+    return Curve.load(folder) if again and (folder / RADII).is_file() else None
 
 
 class _Brackets:
@@ -144,6 +192,18 @@ class _Brackets:
         self.breaker = np.full(count, -1)
         self.probes, self.backwards = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.forwards = np.ones(count, dtype=np.int64)
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> _Brackets:
+        """The brackets whose `columns` are in a frame, in its order."""
+        found = _Brackets(np.zeros(len(frame), dtype=np.bool_))
+        for name in found.columns():
+            setattr(found, name, frame[name].to_numpy(copy=True))
+        return found
+
+    def columns(self) -> dict[str, np.ndarray[Any, Any]]:
+        """All arrays by name."""
+        return {name: getattr(self, name) for name in ("low", "high", "breaker", "probes", "forwards", "backwards")}
 
     def probe(self, width: float, highest: float) -> FloatArray:
         """The radius to try next, NaN where the bracket is as narrow as wanted: the middle, and at first the end."""
@@ -172,21 +232,25 @@ class _Brackets:
 class _Search:
     """The search of radii on pieces of the data."""
 
-    def __init__(self, engine: Engine, plan: Plan, team: Team, progress: Progress) -> None:
+    def __init__(self, engine: Engine, plan: Plan, team: Team, progress: Progress, saved: _Saved) -> None:
+        self.saved = saved
         self.engine = engine
         self.plan = plan
         self.team = team
         self.progress = progress
         self.attacks = list(plan.suite.attacks.items())
 
-    def radii(self, piece: Images, rounds: int) -> pd.DataFrame:
+    def radii(self, number: int, piece: Images, rounds: int) -> pd.DataFrame:
         """A row for each image of a piece that is this process's."""
         order = part_of(balanced_order(piece.y.cpu()), piece.y.cpu(), self.team)
-        found = _Brackets(self._wrong(piece, order))
+        index, label = piece.index.cpu()[order].numpy(), piece.y.cpu()[order].numpy()
+        found = self._begun(piece, order, index, label)
         highest = float(cast("float", self.plan.threat.epsilon))
         width = highest / 2**rounds
-        for turn in range(2 * rounds + 1):  # `rounds` and the first, unless searches begin again
+        for turn in itertools.count(int(found.probes.max(initial=0))):
+            self.saved.write(number, index, label, found)
             radius = found.probe(width, highest)
+            radius[found.probes > 2 * rounds] = np.nan  # `rounds` and the first, unless searches begin again
             todo = np.flatnonzero(~np.isnan(radius))
             if not len(todo):
                 break
@@ -196,8 +260,8 @@ class _Search:
         breaker = np.where(np.isinf(found.high), None, labels[found.breaker + 1])
         return pd.DataFrame(
             {
-                "index": piece.index.cpu()[order].numpy(),
-                "label": piece.y.cpu()[order].numpy(),
+                "index": index,
+                "label": label,
                 "low": found.low,
                 "high": found.high,
                 "broken_by": pd.Series(breaker, dtype="string"),
@@ -207,10 +271,19 @@ class _Search:
             }
         )
 
+    def _begun(self, piece: Images, order: Tensor, index: IntArray, label: IntArray) -> _Brackets:
+        """The brackets of some images: those that are saved, and of the others what the clean pass says."""
+        saved = self.saved.rows(index, label)
+        fresh = ~np.isin(index, saved.index)
+        wrong = self._wrong(piece, order[torch.from_numpy(fresh)])
+        begun = pd.DataFrame(_Brackets(wrong).columns(), index=index[fresh])
+        parts = [part for part in (saved, begun) if len(part)]
+        return _Brackets.of(pd.concat(parts).loc[index] if parts else begun)
+
     def _wrong(self, piece: Images, order: Tensor) -> BoolArray:
         """Which images are misclassified as they are."""
         wrong = []
-        for rows in torch.split(order, self.plan.batch):
+        for rows in torch.split(order, self.plan.batch) if len(order) else ():
             self.team.check()
             batch = piece.batch(rows)
             (logits,) = self.engine.predict([batch.x])
@@ -279,3 +352,47 @@ class _Search:
             near = torch.minimum(near, done.records[MINIMAL_DISTANCE].to(near).nan_to_num(torch.inf))
         result: FloatArray = near.double().cpu().numpy()
         return result
+
+
+class _Saved:
+    """The brackets of an unfinished search on disk: a file for each piece of the data and each process.
+
+    An image's search depends on its own bracket alone, so searches may be resumed by any number of processes.
+    """
+
+    def __init__(self, folder: Path | None, team: Team) -> None:
+        self.folder, self.team = None if folder is None else folder / "rounds", team
+        self._rows = pd.DataFrame()
+        if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
+            rows = pd.concat([states.read(file)[0] for file in files])
+            # Of an image that several files hold, as they are of runs of several processes, the latest state.
+            rows = rows.sort_values("probes", kind="stable").drop_duplicates("index", keep="last")
+            self._rows = rows.set_index("index")
+
+    def rows(self, index: IntArray, label: IntArray) -> pd.DataFrame:
+        """The brackets of those of some images that are saved, by image number.
+
+        Raises:
+            UserError: if they are of images with other labels.
+        """
+        if self._rows.empty:
+            return self._rows
+        rows = self._rows.loc[np.isin(self._rows.index, index)]
+        if not np.array_equal(pd.Series(label, index)[rows.index].to_numpy(), rows["label"].to_numpy()):
+            raise UserError(f"{self.folder} holds a search on other images: their labels differ; give another folder")
+        return rows.drop(columns="label")
+
+    def write(self, piece: int, index: IntArray, label: IntArray, found: _Brackets) -> None:
+        """Save the brackets of a piece, whole or not at all."""
+        if self.folder is not None:
+            name = f"part-{self.team.size:03d}-{self.team.rank:03d}-{piece:05d}.parquet"
+            frame = pd.DataFrame({"index": index, "label": label, **found.columns()})
+            states.write(self.folder / name, frame, {})
+
+    def remove(self) -> None:
+        """Remove what a finished search no longer needs."""
+        if self.folder is not None:
+            for file in self.folder.glob("part-*.parquet"):
+                file.unlink()
+            with contextlib.suppress(OSError):  # somebody has put a file of theirs there
+                self.folder.rmdir()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.queue import Finished, Job
+from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
+from classwise.auditing.claims import claim, settings_of
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, Prepared, prepare
@@ -23,11 +26,18 @@ from classwise.compute import FAST, Compute
 from classwise.data.images import Images
 from classwise.draws import Draws
 from classwise.errors import UserError
+from classwise.ownership import owned
 from classwise.progress import Progress, Silent
-from classwise.stats.counts import BoolArray, IntArray
+from classwise.stats.counts import BoolArray, FloatArray, IntArray
 from classwise.stats.racing import Draw, Escalate, Race, Rules, Verdict, usual_draw, usual_tolerance
 from classwise.threat import Threat
 
+SEARCH = "search.json"
+"""The settings of a search, in its folder,"""
+ROUNDS = "rounds.parquet"
+"""and what it has found."""
+ESCALATED = 2
+"""The number in a ledger of an image that the second attack, the escalating one, has broken."""
 RACING_SUITE = "autoattack"
 """What a race runs unless told otherwise: APGD on the cross-entropy on all images, targeted APGD on all survivors of a
 class that is hard to tell, FAB-T and Square on those drawn only. The first two break nearly all that the suite breaks,
@@ -110,6 +120,8 @@ def race(
     max_time: float | None = None,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
 ) -> RaceResult:
     """Find the worst class without attacking every image to the end.
 
@@ -134,12 +146,15 @@ def race(
         max_time: seconds after which no further round is begun; then the classes that may be the worst are more.
         device: where to run; None: where the model is.
         progress: who is told how it goes.
+        out: a folder for the search; the first pass and each finished round are written into it.
+        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
 
     Returns:
         The worst class with its interval, and the classes that may be it.
 
     Raises:
-        UserError: as `audit` does, and for a confidence, tolerance or size out of range; all before any attack.
+        UserError: as `audit` does, for a confidence, tolerance or size out of range, and for a folder that holds
+            something else or is in use; all before any attack.
     """
     started = time.monotonic()
     if max_time is not None and not max_time > 0:
@@ -151,17 +166,22 @@ def race(
     ready = prepare(model, data, suite, threat, device=device, **settings)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
 
-    track = _Track(ready, progress or Silent())
-    counts = track.first_pass()
-    rules = Rules(
-        alpha=alpha,
-        tol=usual_tolerance(int((counts.images > 0).sum())) if tol is None else tol,
-        draw=draw or usual_draw(counts.images),
-        together=together or max(1, batch // (draw or usual_draw(counts.images))),
-    )
-    contest = Race(counts.images, counts.survivors, rules)
-    deadline = float("inf") if max_time is None else started + max_time
-    rounds = track.run(contest, deadline)
+    with contextlib.ExitStack() as stack:
+        saved = _Saved(None)
+        if out is not None:
+            chosen = {"alpha": alpha, "tol": tol, "draw": draw, "together": together}
+            saved = _claimed(Path(out), settings_of(ready.plan, ready.meta) | chosen, stack, resume=resume)
+        track = _Track(ready, progress or Silent(), saved)
+        counts = track.first_pass()
+        rules = Rules(
+            alpha=alpha,
+            tol=usual_tolerance(int((counts.images > 0).sum())) if tol is None else tol,
+            draw=draw or usual_draw(counts.images),
+            together=together or max(1, batch // (draw or usual_draw(counts.images))),
+        )
+        contest = Race(counts.images, counts.survivors, rules)
+        deadline = float("inf") if max_time is None else started + max_time
+        rounds = track.run(contest, deadline)
     return RaceResult(
         verdict=contest.verdict(),
         table=_table(ready.meta, contest, counts),
@@ -169,8 +189,60 @@ def race(
         meta=ready.meta,
         full=track.full(contest),
         rounds=rounds,
-        seconds=round(time.monotonic() - started, 3),
+        seconds=round(track.seconds, 3),
     )
+
+
+def _claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool) -> _Saved:
+    """Own the folder until the stack is closed.
+
+    Raises:
+        UserError: if the folder holds something else, or is in use.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the worst-class search")
+    stack.enter_context(owned(folder))
+    about = folder / SEARCH
+    claim(
+        folder,
+        "worst-class search",
+        SEARCH,
+        settings,
+        resume=resume,
+        read=lambda: states.read_settings(about),
+        write=lambda: states.write_settings(about, settings),
+    )
+    return _Saved(folder / ROUNDS)
+
+
+class _Saved:
+    """A search on disk: what is known of every image, and what was found in each round.
+
+    Args:
+        path: the file, or None.
+
+    Attributes:
+        table: a row for each image in the order of the data, or None before the first pass.
+        rounds: for each round the class, the count and the images broken of its draws and of its escalations.
+        seen: of each attack: images, those broken, passes.
+        seconds: how long all of it took.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.table: pd.DataFrame | None = None
+        self.rounds: list[dict[str, list[list[int]]]] = []
+        self.seen: list[list[float]] = []
+        self.seconds = 0.0
+        if path is not None and path.is_file():
+            self.table, facts = states.read(path)
+            self.rounds, self.seen, self.seconds = facts["rounds"], facts["seen"], facts["seconds"]
+
+    def write(self, ledger: _Ledger, seen: FloatArray, seconds: float) -> None:
+        """Save the search, whole or not at all."""
+        if self.path is not None:
+            facts = {"rounds": self.rounds, "seen": seen.tolist(), "seconds": seconds}
+            states.write(self.path, ledger.table(), facts)
 
 
 @dataclass(frozen=True)
@@ -204,6 +276,24 @@ class _Ledger:
     def __getitem__(self, name: str) -> IntArray:
         return self._columns[name]
 
+    def table(self) -> pd.DataFrame:
+        """All of it, a row for each image in the order of the data."""
+        columns = {"index": np.concatenate(self.index), "label": np.concatenate(self.label)}
+        return pd.DataFrame(columns | self._columns)
+
+    def restore(self, places: IntArray, saved: pd.DataFrame) -> None:
+        """Take over what is saved of the images of the last piece.
+
+        Raises:
+            UserError: if it is of other images.
+        """
+        rows = saved.iloc[places[0] : places[-1] + 1]
+        for name, own in (("index", self.index[-1]), ("label", self.label[-1])):
+            if not np.array_equal(rows[name].to_numpy(), own):
+                raise UserError("the folder holds a search on other images; give another folder")
+        for name, column in self._columns.items():
+            column[places] = rows[name].to_numpy()
+
     def counts(self, mask: BoolArray, classes: int) -> IntArray:
         """(C,) images of each class in a mask over all images."""
         return np.bincount(np.concatenate(self.label)[mask], minlength=classes)
@@ -230,10 +320,12 @@ class _Track:
     Args:
         ready: what was prepared.
         progress: who is told.
+        saved: the search as far as it is on disk.
     """
 
-    def __init__(self, ready: Prepared, progress: Progress) -> None:
-        self.ready, self.progress = ready, progress
+    def __init__(self, ready: Prepared, progress: Progress, saved: _Saved) -> None:
+        self.ready, self.progress, self.saved = ready, progress, saved
+        self._started = time.monotonic() - saved.seconds
         self.plan: Plan = ready.plan
         self.attacks = list(ready.plan.suite.attacks.items())
         self.engine = ready.plan.engine(ready.model)
@@ -241,12 +333,25 @@ class _Track:
         self.held: list[tuple[Images, IntArray]] = []  # the survivors of each piece, and their places in the ledger
         self.seen = np.zeros((len(self.attacks), 3))  # of each attack: images, those broken, passes
 
+    @property
+    def seconds(self) -> float:
+        """How long the search has taken, earlier parts of it included."""
+        return time.monotonic() - self._started
+
     def first_pass(self) -> _Counts:
         """The clean pass and the first attack on all images; the survivors are held."""
         label, _ = self.attacks[0]
-        self.progress.begin(f"{CLEAN}, {label}", self.ready.meta.images or 0)
+        todo = 0 if self.saved.table is not None else self.ready.meta.images or 0
+        self.progress.begin(f"{CLEAN}, {label}", todo)
         for piece in self.ready.pieces:
             places = self.ledger.add(piece)
+            if self.saved.table is not None:
+                self.ledger.restore(places, self.saved.table)
+                # Only the first attack has number 1; what later rounds found is replayed.
+                left = np.flatnonzero(~np.isin(self.ledger["stage"][places], (0, 1)))
+                if len(left):
+                    self.held.append((piece.take(torch.from_numpy(left)), places[left]))
+                continue
             for rows in torch.split(torch.arange(len(piece)), self.plan.batch):
                 batch = piece.batch(rows)
                 (logits,) = self.engine.predict([batch.x])
@@ -260,10 +365,20 @@ class _Track:
             if len(left):
                 self.held.append((piece.take(torch.from_numpy(left)), places[left]))
             self.progress.advance(len(piece))
+        if self.saved.table is not None and len(self.saved.table) != len(self.ledger["stage"]):
+            raise UserError("the folder holds a search on other images; give another folder")
         classes, stage = self.ready.meta, self.ledger["stage"]
         total = len(classes.class_names)
         everything = np.ones(len(stage), dtype=np.bool_)
-        return _Counts(*(self.ledger.counts(mask, total) for mask in (everything, stage != 0, stage < 0)))
+        if self.saved.table is None:
+            self._save()
+        else:
+            self.seen = np.array(self.saved.seen)
+        survives = ~np.isin(stage, (0, 1))
+        return _Counts(*(self.ledger.counts(mask, total) for mask in (everything, stage != 0, survives)))
+
+    def _save(self) -> None:
+        self.saved.write(self.ledger, self.seen, round(self.seconds, 3))
 
     def run(self, contest: Race, deadline: float) -> int:
         """The race itself; returns how many rounds it took."""
@@ -272,25 +387,38 @@ class _Track:
             for label, rows in enumerate(order):
                 self._settle(contest, label, rows)
         rounds = 0
-        while (moves := contest.next()) and time.monotonic() <= deadline:
+        while (moves := contest.next()) and (rounds < len(self.saved.rounds) or time.monotonic() <= deadline):
             rounds += 1
             up = [move.label for move in moves if isinstance(move, Escalate)]
             chosen = {label: order[label][contest.drawn[label] :] for label in up}
             drawn = {m.label: order[m.label][contest.drawn[m.label] :][: m.size] for m in moves if isinstance(m, Draw)}
-            size = sum(len(rows) for rows in (*chosen.values(), *drawn.values()))
-            self.progress.begin(f"round {rounds}", size)
             fresh = [rows for label, rows in drawn.items() if contest.level[label] == 0]
-            self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
-            for attack in range(2, len(self.attacks)):
-                self._attack(attack, self.held, self._standing(_joined(list(drawn.values()))))
+            replayed = rounds <= len(self.saved.rounds)
+            if not replayed:
+                size = sum(len(rows) for rows in (*chosen.values(), *drawn.values()))
+                self.progress.begin(f"round {rounds}", size)
+                self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
+                for attack in range(2, len(self.attacks)):
+                    self._attack(attack, self.held, self._standing(_joined(list(drawn.values()))))
+                for rows in drawn.values():
+                    self.ledger["settled"][self._places(rows)] = 1
+            # An image that the escalating attack has left may be broken by a later round.
+            found: dict[str, list[list[int]]] = {"draws": [], "escalations": []}
             for name, rows in drawn.items():
-                self.ledger["settled"][self._places(rows)] = 1
-                contest.tell_draw(name, len(rows), len(rows) - len(self._standing(rows)))
+                found["draws"].append([name, len(rows), len(rows) - len(self._standing(rows))])
+                contest.tell_draw(*found["draws"][-1])
             for name, rows in chosen.items():
-                order[name] = self._standing(rows)
+                order[name] = rows[self.ledger["stage"][self._places(rows)] != ESCALATED] if len(rows) else rows
+                found["escalations"].append([name, len(rows), len(rows) - len(order[name])])
                 contest.tell_escalation(name, len(rows) - len(order[name]))
                 if len(self.attacks) == 2:
                     self._settle(contest, name, order[name])
+            if replayed:
+                if found != self.saved.rounds[rounds - 1]:
+                    raise UserError(f"{self.saved.path} is damaged: round {rounds} differs; search in another folder")
+                continue
+            self.saved.rounds.append(found)
+            self._save()
             self.progress.advance(size)
         return rounds
 

@@ -192,13 +192,17 @@ class Curve:
         """
         target = Path(folder)
         check_folder(target)
+        self.write(target)
+        return target
+
+    def write(self, folder: Path) -> None:
+        """Write the radii into a folder that is the curve's, whole or not at all."""
         about = {key: getattr(self, key) for key in ("highest", "rounds", "name", "alpha")}
         about |= {"environment": dict(self.environment), "meta": self.meta.to_json(), "schema_version": SCHEMA_VERSION}
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
         table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: json.dumps(about).encode()})
-        with replacing(target / RADII, checksum=True) as temporary:
+        with replacing(folder / RADII, checksum=True) as temporary:
             pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        return target
 
     @staticmethod
     def load(path: str | Path) -> Curve:

@@ -86,7 +86,8 @@ def audit(
         str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT]")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT; none with --worst]"),
     ] = None,
     resume: Resume = False,
     html: Annotated[
@@ -185,14 +186,16 @@ def audit(
         raise UserError(f"--max-time {max_time:g}: give the minutes that the audit may take, above 0")
     certainty = asked(worst, tol, confidence)
     if worst:
-        given = {"--cascade": cascade, "--stop": stop == "never", "--group": group, "--out": out, "--resume": resume}
+        given = {"--cascade": cascade, "--stop": stop == "never", "--group": group}
         refuse_with_worst(
             given | {"--html": html, "--curve": curve, "--fail-if": fail_if, "--estimate": estimate, "--keep": keep}
         )
+        if resume and out is None:
+            raise UserError("--resume with --worst needs the folder of the search; give --out")
     page = new_file(html, "--html")
     refuse_json(json, page)
     if curve:
-        _only_for_audits(fail_if=fail_if, group=group, keep=keep, resume=resume, max_time=max_time, estimate=estimate)
+        _only_for_audits(fail_if=fail_if, group=group, keep=keep, max_time=max_time, estimate=estimate)
         _only_for_audits(stop=stop != "broken", cascade=cascade is not None)
     elif rounds is not None:
         raise UserError("--rounds belongs to --curve; give both, or neither")
@@ -222,12 +225,14 @@ def audit(
         if certainty is not None:
             if team.first:
                 chosen: dict[str, Any] = {"batch": batch or 128, "seed": seed, "device": device, "max_time": seconds}
+                chosen |= {"out": out, "resume": resume}
                 find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
             return
         if curve:
             name = f"curve-{images.name}-{images.split}"
             folder = out or (run.path / "curves" / name if run else Path("audits") / f"{Path(model).stem}-{name}")
             settings = {"rounds": rounds, "batch": batch or 128, "seed": seed, "device": device, "name": name}
+            settings |= {"out": folder, "resume": resume}
             _curve(network, images, ball, attack or None, settings, folder, page, json)
             return
         if estimate:
@@ -306,11 +311,9 @@ def _curve(
     """Search, and write the radii, the tables, the figure and the page into a folder."""
     from classwise.auditing.curve import ROUNDS
     from classwise.auditing.curve import curve as find_curve
-    from classwise.auditing.radii import check_folder
     from classwise.report import curve_page, export_curve
     from classwise.team import joined
 
-    check_folder(folder)
     settings["rounds"] = ROUNDS if settings["rounds"] is None else settings["rounds"]
     norm: Norm = "Linf" if ball is None else ball.norm
     highest = None if ball is None else float(ball.epsilon)
@@ -319,7 +322,6 @@ def _curve(
             found = find_curve(network, images, norm, attacks, highest=highest, progress=listener, **settings)
         if not team.first:
             return
-        found.save(folder)
         export_curve(found, folder)
     with printing_beside(page):
         written = curve_page(found, page or folder / "page.html")

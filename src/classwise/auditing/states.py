@@ -1,0 +1,66 @@
+"""The state of an unfinished search on disk: a table with a few facts, and the settings of the search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from classwise.errors import UserError
+from classwise.storage import read_json, replacing, verify, write_text
+
+SCHEMA_VERSION = 1
+_FACTS = b"classwise"
+
+
+def write(path: Path, frame: pd.DataFrame, facts: Mapping[str, Any]) -> None:
+    """Write a table and the facts beside it (as JSON has them), whole or not at all."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    about = json.dumps({"schema_version": SCHEMA_VERSION, **facts}).encode()
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _FACTS: about})
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+
+
+def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Read what `write` wrote.
+
+    Raises:
+        UserError: if the file is damaged, or a newer version wrote it.
+    """
+    verify(path, "remove it and resume, which repeats its part of the search")
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file, page_checksum_verification=True)
+        facts: dict[str, Any] = json.loads((table.schema.metadata or {})[_FACTS])
+        version = int(facts.pop("schema_version"))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged; remove it and resume, which repeats its part of the search") from error
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise")
+    return table.to_pandas(), facts
+
+
+def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a search, whole or not at all."""
+    about = {"schema_version": SCHEMA_VERSION, "settings": settings}
+    write_text(path, json.dumps(about, indent=2) + "\n", checksum=True)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read what `write_settings` wrote.
+
+    Raises:
+        UserError: if the file is damaged, or a newer version wrote it.
+    """
+    about = read_json(path, "search again in another folder", {"schema_version": int, "settings": dict})
+    version = about["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise")
+    found: dict[str, Any] = about["settings"]
+    return found

@@ -94,6 +94,13 @@ def test_a_curve_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["curve"].frame, ranks[0]["curve alone"].frame)
 
 
+def test_a_curve_that_two_began_one_can_finish(ranks: list[dict[str, Any]]) -> None:
+    said, files = ranks[1]["curve cut"]
+    assert said.startswith("PeerError: process 0 of 2 failed: KeyboardInterrupt")
+    assert "part-002-000-00000.parquet" in files
+    assert_same(ranks[0]["curve resumed"].frame, ranks[0]["curve alone"].frame)
+
+
 def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Path) -> None:
     (status, out, err), other = ranks[0]["cli"], ranks[1]["cli"]
     assert (status, other) == (0, (0, "", ""))

@@ -96,8 +96,14 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     found["stream"] = audit(net, Stream(list(zip(data.x, data.y, strict=True)), data.class_names), **SETTINGS)
     search: dict[str, Any] = {"highest": 0.1, "rounds": 4, "compute": EXACT, "batch": 32, "attacks": "pgd:steps=4"}
     found["curve"] = curve(net, data, "Linf", **search)
+    with contextlib.suppress(KeyboardInterrupt):
+        cut = said(lambda: curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
+        found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
+    dist.barrier()
     if rank == 0:
         found["curve alone"] = curve(net, data, "Linf", alone=True, **search)
+        resumed = curve(net, data, "Linf", alone=True, out=folder / "curve", resume=True, **search)
+        found["curve resumed"] = resumed
     began = time.monotonic()
     other = Failing(toys.patterns(3), 0.2).eval()
     other.left = 3 if rank == 1 else 1 << 30

@@ -224,7 +224,14 @@ def test_a_curve(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     assert f"curve: {tmp_path / 'c'}" in said.out
     names = {path.name for path in (tmp_path / "c").iterdir()}
     assert names >= {"radii.parquet", "curve.csv", "radii.csv", "curve.svg", "curve.png", "page.html"}
-    facts = json.loads(classwise(*words, "--json").out)
+    again = classwise(*words, "--threat=Linf:0.1")
+    assert again.status == 2
+    assert "holds this curve already; give another --out, or continue it with --resume" in again.err
+    loaded = classwise(*words, "--threat=Linf:0.1", "--resume")
+    assert (loaded.status, loaded.out) == (0, said.out)
+    other = classwise(*words, "--resume")
+    assert "holds a curve with other settings: threat was " in other.err
+    facts = json.loads(classwise(*words[:-1], f"--out={tmp_path / 'd'}", "--json").out)
     assert facts["highest"] == pytest.approx(0.2)
     assert facts["width"] == pytest.approx(0.05)
     assert facts["weakest"] == next(iter(facts["classes"]))

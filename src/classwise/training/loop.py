@@ -110,7 +110,8 @@ def train(
         checked_policy(on_nan)
         plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
         run = Run(Path(out))
-        check_folder(run, resume=resume)
+        if not run.path.is_dir():
+            check_folder(run, resume=resume)
         with owned(run.path) if team.first else nullcontext():
             return _train(plan, run, data, unlabelled, resume, device, listener, team, on_nan)
 

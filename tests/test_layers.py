@@ -35,6 +35,7 @@ FOUNDATION = {
     "environment",
     "errors",
     "interruption",
+    "limits",
     "ownership",
     "progress",
     "registry",

@@ -6,6 +6,20 @@ import difflib
 from collections.abc import Iterable
 
 
+LONGEST = 1000
+"""Letters of the longest message."""
+
+
+def one_line(message: str) -> str:
+    """The message on one line: control characters written as escapes, the middle of a very long one left out."""
+    line = " ".join(message.split())
+    if not line.isprintable():
+        line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST * 2 // 3]} ... {line[-LONGEST // 4 :]}"
+    return line
+
+
 class UserError(Exception):
     """A mistake in what the user gave: one line that names the value and the remedy.
 
@@ -13,7 +27,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class IncompleteError(UserError):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
+import inspect
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from classwise import limits
 from classwise.errors import UserError, unknown
 
 T = TypeVar("T")
@@ -21,6 +26,9 @@ def load_object(path: str, kind: str = "object") -> Any:
     """
     _calls_user_code = True  # the module's own statements
     module_name, _, attribute = path.partition(":")
+    names = [*module_name.split("."), attribute]
+    if len(path) > limits.NAME_LENGTH or not all(name.isidentifier() for name in names):
+        raise UserError(f"{kind} {path!r} is not of the form package.module:name")
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -48,9 +56,28 @@ class Registry(Mapping[str, str], Generic[T]):
     A path may be given wherever a name may, so a part of a user's own needs no registration.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, str],
+        base: str | None = None,
+        arguments: int = 0,
+        instances: tuple[str, ...] = (),
+    ) -> None:
+        """Make the table; the rest says what an object behind a user's own path may be.
+
+        Args:
+            kind: what the parts are called in errors.
+            entries: names to paths.
+            base: the path of the class that parts are subclasses of.
+            arguments: how many arguments a part that is a plain function takes; 0 where functions are no parts.
+            instances: the paths of classes whose objects are parts.
+        """
         self.kind = kind
         self._entries = dict(entries)
+        self._base = base
+        self._arguments = arguments
+        self._instances = instances
 
     def __getitem__(self, name: str) -> str:
         return self._entries[name]
@@ -65,15 +92,64 @@ class Registry(Mapping[str, str], Generic[T]):
         """Import the class (or the callable) of that name or path.
 
         Raises:
-            UserError: if the name is not known, with the nearest known one.
+            UserError: if the name is not known, with the nearest known one; or for a path of something that is no such
+                part, which is never called.
         """
         path = self._entries.get(name, name if ":" in name else None)
         if path is None:
             raise unknown(self.kind, name, self._entries)
         found: type[T] = load_object(path, self.kind)
+        if name not in self._entries:
+            self._check(path, found)
         return found
+
+    def _check(self, path: str, found: object) -> None:
+        """See by its type alone that an object of the user's own is a part of this kind."""
+        if self._base is None and not self._arguments:
+            return  # model builders: whatever can be called and gives a module
+        wanted = []
+        if self._base is not None:
+            if isinstance(found, type) and issubclass(found, load_object(self._base)) and not inspect.isabstract(found):
+                return
+            wanted.append(f"a subclass of {self._base.replace(':', '.')}")
+        if self._arguments:
+            if _takes(found, self._arguments) or isinstance(found, tuple(map(load_object, self._instances))):
+                return
+            if isinstance(found, type) and dataclasses.is_dataclass(found) and _takes(found.__call__, self._arguments + 1):
+                return
+            wanted.append(f"a Python function of {self._arguments} arguments")
+        raise UserError(f"{self.kind} {path!r} is {described(found)}; give {' or '.join(wanted)}")
 
     def name_of(self, cls: type) -> str:
         """The shortest name under which a recipe can ask for the class."""
         path = f"{cls.__module__}:{cls.__qualname__}"
         return next((name for name, known in self._entries.items() if known == path), path)
+
+
+def described(found: object) -> str:
+    """What an object is, in a few words: ``the class Popen``, ``a module``, ``a builtin_function_or_method``."""
+    if isinstance(found, type):
+        return f"the {'abstract ' if inspect.isabstract(found) else ''}class {found.__name__}"
+    return f"a {type(found).__name__}"
+
+
+def is_builtin(found: object) -> bool:
+    """Whether it is a function or method in C; parts and model builders of a user's own are Python code."""
+    kinds = (
+        types.BuiltinFunctionType,
+        types.MethodDescriptorType,
+        types.MethodWrapperType,
+        types.WrapperDescriptorType,
+        types.ClassMethodDescriptorType,
+    )
+    return isinstance(found, kinds)
+
+
+def _takes(function: object, count: int) -> bool:
+    """Whether it is a Python function of exactly so many positional arguments."""
+    if not isinstance(function, types.FunctionType | functools.partial):
+        return False
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+        return False
+    return sum(each.kind is not each.KEYWORD_ONLY for each in parameters) == count

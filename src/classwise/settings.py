@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Container, Mapping
-from fractions import Fraction
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import pydantic
 import pydantic.dataclasses
+import yaml
 
+from classwise import limits
 from classwise.errors import UserError, unknown
 from classwise.registry import Registry
 
@@ -25,14 +28,22 @@ def settings(cls: type[T]) -> type[T]:
     return decorated
 
 
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FRACTION = re.compile(r"([+-]?[0-9]{1,300})/([0-9]{1,300})")
+
+
 def number(value: object) -> object:
-    """Read ``"8/255"`` as the fraction that it is; leave everything else to pydantic."""
-    if isinstance(value, str):
-        try:
-            return float(Fraction(value.replace(" ", "")))
-        except (ValueError, ZeroDivisionError):
-            return value
-    return value
+    """Read ``"8/255"`` as the fraction that it is; leave everything else, and what is not finite, to pydantic."""
+    if not isinstance(value, str) or len(value) > limits.SPEC_LENGTH:
+        return value
+    text = value.replace(" ", "")
+    if _DECIMAL.fullmatch(text):
+        read = float(text)
+        return read if math.isfinite(read) else value
+    fraction = _FRACTION.fullmatch(text)
+    if fraction is None or int(fraction[2]) == 0:
+        return value
+    return int(fraction[1]) / int(fraction[2])
 
 
 Number = Annotated[float, pydantic.BeforeValidator(number)]
@@ -42,6 +53,7 @@ NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
 """A fraction of a whole, in [0, 1]."""
 Count = Annotated[int, pydantic.Field(ge=1)]
+Seed = Annotated[int, pydantic.Field(ge=0, le=limits.SEED)]
 ClassName = Annotated[str, pydantic.BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """A class by its name, or by its number, as text or not."""
 
@@ -79,8 +91,10 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
     ``transfer:attack=pgd,attack.steps=20`` gives ``{"attack": {"name": "pgd", "steps": "20"}}``.
 
     Raises:
-        UserError: if an option is not of the form ``key=value``.
+        UserError: if an option is not of the form ``key=value``, or the spec is too long or nests too deeply.
     """
+    if len(text) > limits.SPEC_LENGTH:
+        raise UserError(f"spec {text[:40]!r}... has {len(text)} letters; at most {limits.SPEC_LENGTH} are read")
     name, _, rest = text.partition(":")
     if rest and name not in known and "=" not in rest.partition(":")[0]:
         attribute, _, rest = rest.partition(":")
@@ -90,8 +104,87 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
         key, equals, value = item.partition("=")
         if not equals:
             raise UserError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
+        if key.count(".") > limits.SPEC_DEPTH:
+            raise UserError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} parts inside each other")
         options[key.strip()] = value.strip()
     return name.strip(), _nested(options)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML's null, booleans, numbers, text, lists and mappings; dates stay text, and every other tag is refused."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML keeps them in a class attribute
+        first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors = {  # noqa: RUF012
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map", "merge")
+    }
+
+
+def read_yaml(text: str, where: str) -> Any:
+    """Read one YAML value of plain data.
+
+    Args:
+        text: the YAML.
+        where: begins the line of an error.
+
+    Raises:
+        UserError: if it is not YAML, holds other tags or keys than plain ones, an integer beyond 64 bits, or more than
+            `limits.YAML_VALUES` values or `limits.YAML_DEPTH` levels, aliases counted as what they stand for.
+    """
+    try:
+        _check_expansion(text, where)
+        value = yaml.load(text, Loader=_PlainLoader)  # noqa: S506  # it is a SafeLoader
+    except yaml.YAMLError as error:
+        raise UserError(f"{where} is not YAML of plain data: {error}") from error
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:  # of a scalar with a tag it is not
+        raise UserError(f"{where}: a value is not what its tag says ({error})") from error
+    _check_plain(value, where)
+    return value
+
+
+def _check_expansion(text: str, where: str) -> None:
+    """Walk through the events, without building a value, and count what aliases stand for."""
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = []
+    total = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_):
+                raise UserError(f"{where}: the alias *{event.anchor} stands inside of what it stands for")
+            total += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            total += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, total))
+            total += 1
+            if len(open_) > limits.YAML_DEPTH:
+                raise UserError(f"{where} has more than {limits.YAML_DEPTH} collections inside each other")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_.pop()
+            if anchor is not None:
+                sizes[anchor] = total - before
+        if total > limits.YAML_VALUES:
+            raise UserError(f"{where} has more than {limits.YAML_VALUES} values, aliases counted as what they stand for")
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Refuse keys that are no names and integers that no setting can be."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str) and type(key) is not int:
+                raise UserError(f"{where}: the key {key!r} should be a name")
+            _check_plain(inner, where)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_plain(inner, where)
+    elif type(value) is int and abs(value) > limits.INTEGER:
+        raise UserError(f"{where}: an integer of {value.bit_length()} bits; integers have at most 64")
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:

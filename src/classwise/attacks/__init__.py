@@ -33,5 +33,6 @@ ATTACKS: Registry[Attack] = Registry(
         "tpgd": "classwise.attacks.ascent:TemperaturePGD",
         "transfer": "classwise.attacks.transfer:Transfer",
     },
+    base="classwise.attacks.base:Attack",
 )
 """Every attack by name; a recipe or the command line may also say ``package.module:Class``."""

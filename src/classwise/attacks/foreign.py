@@ -16,7 +16,7 @@ from classwise.attacks.base import Attack, Case, State
 from classwise.compute import Forward
 from classwise.errors import UserError
 from classwise.models.base import bare
-from classwise.registry import load_object
+from classwise.registry import is_builtin, load_object
 from classwise.settings import Count, settings
 
 
@@ -57,7 +57,7 @@ class Foreign(Attack):
             raise UserError("foreign takes attack= or build=, not both")
         for name in ("attack", "build"):
             value = _loaded(getattr(self, name))
-            if value is not None and not callable(value):
+            if value is not None and (not callable(value) or is_builtin(value)):
                 raise UserError(f"foreign: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
 
     def check(self) -> None:

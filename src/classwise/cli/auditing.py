@@ -417,11 +417,13 @@ def _network(
     """The model; the path itself where it says everything, so that the audit knows the run behind it."""
     if weights is None and width is None and not options and not any(normalisation.values()) and Path(model).exists():
         return model
-    import yaml
-
     from classwise.models import load_model
+    from classwise.settings import read_yaml
 
-    chosen = {key: yaml.safe_load(value) for key, value in pairs(options, "--model-set").items()}
+    chosen = {key: read_yaml(value, f"--model-set {key}={value}") for key, value in pairs(options, "--model-set").items()}
+    for key in chosen:
+        if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "container"):
+            raise UserError(f"--model-set {key}: not an option of a model; see --weights, --width, --mean and their like")
     return load_model(model, weights, data=images, device=device, width=width, **normalisation, **chosen)
 
 

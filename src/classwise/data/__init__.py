@@ -48,6 +48,7 @@ DATA: Registry[DataSet] = Registry(
         "tiny-imagenet": "classwise.data.sets.imagenet:TinyImageNet",
         "imagenet": "classwise.data.sets.imagenet:ImageNet",
     },
+    base="classwise.data.sets.base:DataSet",
 )
 """The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
 
@@ -65,6 +66,7 @@ FORMATS: Registry[Format] = Registry(
         "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
         "folder": "classwise.data.formats.folder:Folder",
     },
+    base="classwise.data.formats.base:Format",
 )
 """The file formats, in the order in which a path is tried on them."""
 
@@ -76,6 +78,7 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
         "crop-flip": "classwise.data.augment:CropFlip",
         "idbh-weak": "classwise.data.idbh:IDBHWeak",
     },
+    base="classwise.data.augment:Augmentation",
 )
 """What a training set-up may do to its images."""
 
@@ -102,6 +105,7 @@ CORRUPTIONS: Registry[Corruption] = Registry(
         "speckle_noise": "classwise.data.corruptions:SpeckleNoise",
         "zoom_blur": "classwise.data.corruptions:ZoomBlur",
     },
+    base="classwise.data.corruptions:Corruption",
 )
 """Common corruptions, by the names of CIFAR-10-C's files."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from classwise import limits
 from classwise.errors import UserError
 
 Rows = Tensor | slice
@@ -89,6 +90,7 @@ class Images:
         """
         x = as_pixels(as_tensor(x, name), name)
         y = as_labels(as_tensor(y, name), len(x), name).to(x.device)
+        limits.check_classes(len(class_names) if class_names else int(y.max()) + 1, len(x), name)
         names = tuple(class_names) if class_names else tuple(str(number) for number in range(int(y.max()) + 1))
         check_labels(y, names, name)
         number = torch.arange(len(x)) if index is None else as_labels(as_tensor(index, name), len(x), f"{name} index")
@@ -104,6 +106,7 @@ class Images:
             )
         for key, column in (columns or {}).items():
             ids = as_labels(as_tensor(column.ids, name), len(x), f"{name}, column {key!r}")
+            limits.check_classes(len(column.names), len(x), f"{name}, column {key!r}")
             check_labels(ids, column.names, f"{name}, column {key!r}")
         values = (x, y, names, name, split, parents, parent_names, number.to(x.device), dict(columns or {}))
         self._fill(dict(zip((field.name for field in dataclasses.fields(self)), values, strict=True)))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
+from classwise import limits
 from classwise.errors import UserError, unknown
 from classwise.models import MODELS
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.heads import CosineHead
 from classwise.models.logits import LogitsModel
 from classwise.models.normalise import Normalized
+from classwise.registry import described, is_builtin
 
 
 def build(
@@ -31,8 +35,10 @@ def build(
     A number of classes or channels that is None is left to the callable.
     """
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
-        if count is not None and count < 1:
-            raise UserError(f"model {name!r}: {what} = {count} should be 1 or more")
+        if count is not None and (type(count) is not int or count < 1):
+            raise UserError(f"model {name!r}: {what} = {count!r} should be a whole number of at least 1")
+    if type(width) not in (int, float) or not 0 < width < math.inf:
+        raise UserError(f"model {name!r}: width = {width!r} should be a positive factor, such as 0.25")
     if (mean is None) != (std is None):
         raise UserError(f"model {name!r}: mean and std go together; give both or neither")
     shape = {"num_classes": num_classes, "in_channels": in_channels, "width": width}
@@ -62,6 +68,8 @@ def _called(name: str, shape: Mapping[str, Any], options: Mapping[str, Any]) -> 
     """The callable's module; a user's own need not know of width and the like, but it must know every option."""
     _calls_user_code = True
     make: Callable[..., object] = MODELS.load(name)
+    if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
+        raise UserError(f"model {name!r} is {described(make)}; give a torch.nn.Module class or a Python function")
     signature = inspect.signature(make)
     known = signature.parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
@@ -75,7 +83,33 @@ def _called(name: str, shape: Mapping[str, Any], options: Mapping[str, Any]) -> 
         signature.bind(**shape, **options)
     except TypeError as error:
         raise UserError(f"model {name!r} cannot be built: {error}; give it as an option") from error
+    if name in MODELS:
+        _check_size(name, make, shape, options)
     model = make(**shape, **options)
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name!r} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _check_size(name: str, make: Callable[..., object], shape: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """See before any memory is taken that the options of a network of the zoo are such, and that its weights fit.
+
+    Raises:
+        UserError: for an option of another type or beyond `limits.MODEL_DEPTH`, or weights larger than the memory.
+    """
+    for key, value in options.items():
+        default = inspect.signature(make).parameters[key].default
+        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+            raise UserError(f"model {name!r}: {key} = {value!r} should be of type {type(default).__name__}")
+        if isinstance(value, int | float) and not abs(value) <= limits.MODEL_DEPTH:
+            raise UserError(f"model {name!r}: {key} = {value} is beyond {limits.MODEL_DEPTH}, the largest that is built")
+    if not options and shape.get("width", 1.0) <= 1 and max(shape.get("num_classes", 1), shape.get("in_channels", 1)) <= 1000:
+        return
+    try:
+        with torch.device("meta"):
+            network = make(**shape, **options)
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch: sizes whose product is no 64-bit number
+        raise UserError(f"model {name!r} cannot be built with {dict(shape)}: its weights are too large") from error
+    if isinstance(network, nn.Module):
+        size = sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+        limits.check_size(size, f"model {name!r} with {dict(shape) | dict(options)}")

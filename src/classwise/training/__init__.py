@@ -28,6 +28,7 @@ OBJECTIVES: Registry[Objective] = Registry(
         "csr": "classwise.training.objectives.csr:ConfusionWeighted",
         "bat": "classwise.training.objectives.balanced:Balanced",
     },
+    base="classwise.training.objectives.base:Objective",
 )
 CRITERIA: Registry[Criterion] = Registry(
     "criterion",
@@ -37,6 +38,7 @@ CRITERIA: Registry[Criterion] = Registry(
         "focal": "classwise.training.criteria:Focal",
         "label-smoothing": "classwise.training.criteria:LabelSmoothing",
     },
+    base="classwise.training.criteria:Criterion",
 )
 SCHEDULES: Registry[ClassSchedule] = Registry(
     "schedule",
@@ -60,6 +62,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "lis": "classwise.training.schedules.temperature:LIS",
         "cmp": "classwise.training.schedules.temperature:CMP",
     },
+    base="classwise.training.schedules.base:ClassSchedule",
 )
 AVERAGERS: Registry[Averager] = Registry(
     "averaging",
@@ -71,6 +74,7 @@ AVERAGERS: Registry[Averager] = Registry(
         "fawa-chart": "classwise.training.averaging:ChartFAWA",
         "fawa-iut": "classwise.training.averaging:IUTFAWA",
     },
+    base="classwise.training.averaging:Averager",
 )
 OPTIMISERS: Registry[Optimiser] = Registry(
     "optimizer",
@@ -78,6 +82,7 @@ OPTIMISERS: Registry[Optimiser] = Registry(
         "sgd": "classwise.training.optimisers:SGD",
         "adam": "classwise.training.optimisers:Adam",
     },
+    base="classwise.training.optimisers:Optimiser",
 )
 RATES: Registry[Rate] = Registry(
     "rate",
@@ -89,6 +94,7 @@ RATES: Registry[Rate] = Registry(
         "cyclic": "classwise.training.rates:Cyclic",
         "three-stage": "classwise.training.rates:Linear",
     },
+    base="classwise.training.rates:Rate",
 )
 UPDATES: Registry[Update] = Registry(
     "update",
@@ -96,6 +102,7 @@ UPDATES: Registry[Update] = Registry(
         "plain": "classwise.training.updates:Plain",
         "awp": "classwise.training.updates:AWP",
     },
+    base="classwise.training.updates:Update",
 )
 REDUCTIONS: Registry[object] = Registry(
     "reduction",
@@ -106,6 +113,7 @@ REDUCTIONS: Registry[object] = Registry(
         "codat": "classwise.training.codat:Codat",
         "logit-similarity": "classwise.training.similarity:LogitSimilarity",
     },
+    arguments=3,
 )
 SELECTIONS: Registry[object] = Registry(
     "selection",
@@ -117,4 +125,6 @@ SELECTIONS: Registry[object] = Registry(
         "within-error": "classwise.training.selection:within_error",
         "three-quarters": "classwise.training.selection:three_quarters",
     },
+    arguments=2,
+    instances=("classwise.training.selection:WithinError", "classwise.training.selection:AtShare"),
 )

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 
+from classwise import limits
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.compute import Compute
@@ -23,8 +24,7 @@ from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.errors import UserError, unknown
 from classwise.models import MODELS
-from classwise.registry import Registry, load_object
-from classwise.settings import Count, Number, Share, build, describe, make, parse_spec, settings
+from classwise.settings import Count, Number, Seed, Share, build, describe, make, parse_spec, read_yaml, settings
 from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
@@ -69,7 +69,7 @@ class UnlabelledSettings:
     split: str = "train"
     share: Annotated[Number, Field(gt=0, lt=1)] = 0.5
     subset: Count | None = None
-    subset_seed: int = 0
+    subset_seed: Seed = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     def of(self, batch_size: int) -> int:
@@ -95,7 +95,7 @@ class DataSettings:
     name: str = "digits"
     root: str | None = None
     subset: Count | None = None
-    subset_seed: int = 0
+    subset_seed: Seed = 0
     validation: Share = 0.02
     augment: Part = "none"
     unlabelled: UnlabelledSettings | None = None
@@ -175,7 +175,7 @@ class Recipe:
     validation_attack: Part = "pgd:steps=10,step_size=0.25eps"
     epochs: Count = 200
     batch_size: Count = 128
-    seed: int = 0
+    seed: Seed = 0
     compute: Compute = Compute()
 
     def parts(self) -> Parts:
@@ -230,7 +230,7 @@ class Recipe:
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
             averaging=averaging,
-            selection=_function(SELECTIONS, self.selection),
+            selection=SELECTIONS.load(self.selection),
             validation_attack=validation_attack,
             augment=make(AUGMENTATIONS, self.data.augment),
         )
@@ -354,27 +354,26 @@ def _build(values: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def _read_yaml(source: str) -> dict[str, Any]:
+def _read_yaml(source: str, depth: int = 0) -> dict[str, Any]:
     """A recipe's values from its name or its file; ``extends: NAME`` takes another recipe as the base."""
+    if depth > limits.EXTENDS:
+        raise UserError(f"recipe {source!r}: more than {limits.EXTENDS} recipes extend each other, perhaps in a circle")
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise UserError(f"there is no recipe file {source!r}")
-        text = path.read_text(encoding="utf-8")
+        text = _read_file(path)
     elif source in recipe_names():
         text = (resources.files("classwise") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
     else:
         raise unknown("recipe", source, recipe_names())
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"recipe {source!r} is not YAML: {error}") from error
+    values = read_yaml(text, f"recipe {source!r}")
     if not isinstance(values, dict):
         raise UserError(f"recipe {source!r} should be a mapping of fields to values")
     base = values.pop("extends", None)
     if base is None:
         return values
-    merged = _read_yaml(str(base))
+    if not isinstance(base, str):
+        raise UserError(f"recipe {source!r}: extends = {base!r} should be the name of a recipe or of its file")
+    merged = _read_yaml(base, depth + 1)
     for key, value in values.items():
         inherited = merged.get(key)
         plain = isinstance(value, dict) and isinstance(inherited, dict) and key in ("data", "model", "compute")
@@ -382,13 +381,31 @@ def _read_yaml(source: str) -> dict[str, Any]:
     return merged
 
 
+def _read_file(path: Path) -> str:
+    """The text of a recipe file of at most `limits.RECIPE_BYTES`."""
+    try:
+        if not path.is_file():
+            raise UserError(f"there is no recipe file {str(path)!r}")
+        with path.open("rb") as file:
+            content = file.read(limits.RECIPE_BYTES + 1)
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
+        raise UserError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
+    if len(content) > limits.RECIPE_BYTES:
+        raise UserError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"recipe {str(path)!r} is not UTF-8 text (byte {error.start})") from error
+
+
 def _change(values: dict[str, Any], path: str, value: Any) -> None:
     """Set a dotted field of a recipe's plain values."""
+    if path.count(".") > limits.SPEC_DEPTH:
+        raise UserError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} fields inside each other")
     if isinstance(value, str):
-        try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"--set {path}={value}: not a YAML value") from error
+        if len(value) > limits.RECIPE_BYTES:
+            raise UserError(f"--set {path}: the value has {len(value)} letters; at most {limits.RECIPE_BYTES} are read")
+        value = read_yaml(value, f"--set {path}={value}")
     defaults = {item.name: item.default for item in dataclasses.fields(Recipe)}
     head, *rest = path.split(".")
     if head not in defaults:
@@ -415,7 +432,7 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
     if isinstance(node, Mapping):
         return {**node, key: _put(node.get(key), rest, value, path)}
     if isinstance(node, Sequence):
-        if not key.isdigit() or int(key) >= len(node):
+        if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) >= len(node):
             raise UserError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
         items = list(node)
         items[int(key)] = _put(items[int(key)], rest, value, path)
@@ -438,6 +455,3 @@ def _reduction(part: Part) -> Any:
         raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
     return found
 
-
-def _function(registry: Registry[Any], name: str) -> Any:
-    return registry.load(name) if ":" not in name else load_object(name, registry.kind)

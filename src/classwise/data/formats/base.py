@@ -6,7 +6,11 @@ import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+import numpy as np
+
+from classwise import limits
 from classwise.data.images import Images
+from classwise.errors import UserError
 
 _SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "valid": "valid", "validation": "valid"}
 
@@ -34,9 +38,54 @@ def split_of_file(path: Path) -> str:
 
 
 def begins_with(path: Path, magic: bytes) -> bool:
-    """Whether the path is a file with these first bytes."""
+    """Whether the path is a regular file with these first bytes."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(len(magic)) == magic
     except OSError:
         return False
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file beside data, such as a list of class names.
+
+    Raises:
+        UserError: if it is larger than `limits.TEXT_BYTES`, or not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(limits.TEXT_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > limits.TEXT_BYTES:
+        raise UserError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB; it should be a short list")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The bytes of a file that fits into memory.
+
+    Raises:
+        UserError: if it does not, is no regular file, or cannot be read.
+    """
+    try:
+        check_regular(path)
+        limits.check_size(path.stat().st_size, str(path))
+        return np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def check_regular(path: Path) -> None:
+    """Refuse devices, pipes and folders, whose bytes may never end; a missing file is left to who opens it.
+
+    Raises:
+        UserError: if there is something else than a regular file.
+    """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is no regular file")

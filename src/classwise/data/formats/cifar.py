@@ -10,7 +10,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise import limits
+from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Column, Images
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -28,12 +29,30 @@ def _array_of_buffer(values: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]
     return np.frombuffer(values, dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
+def _empty_array(kind: object, shape: tuple[int, ...], typecode: bytes) -> np.ndarray[Any, Any]:
+    """Stands for numpy's ``_reconstruct``; the values and the true shape follow. It allocates nothing."""
+    if kind is not _NDARRAY or shape != (0,):
+        raise pickle.UnpicklingError("an array should begin empty")
+    del typecode
+    return np.empty(0, np.int8)
+
+
+def _number_type(code: str | bytes, *more: object) -> np.dtype[Any]:
+    """A dtype of whole numbers or floats."""
+    del more
+    found = np.dtype(code.decode("ascii") if isinstance(code, bytes) else code)
+    if found.kind not in "biuf":
+        raise pickle.UnpicklingError(f"arrays of type {found} are not allowed")
+    return found
+
+
+_NDARRAY = object()
+"""Stands for the class ``numpy.ndarray``, which only `_empty_array` gets."""
 _ALLOWED: Mapping[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _number_type,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
     ("numpy.core.numeric", "_frombuffer"): _array_of_buffer,
     ("numpy._core.numeric", "_frombuffer"): _array_of_buffer,
     ("_codecs", "encode"): _bytes_of_text,
@@ -62,6 +81,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
         UserError: naming the file, if it is missing, truncated, no dictionary, or wants to run code.
     """
     try:
+        check_regular(path)
+        limits.check_size(path.stat().st_size, str(path))
         with path.open("rb") as file:
             content = _DataOnly(file, path).load()
     except OSError as error:
@@ -74,7 +95,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} should hold a dictionary, not {type(content).__name__}")
-    return {_text(key): value for key, value in content.items()}
+    return {_text(key): value for key, value in content.items() if isinstance(key, bytes | str)}
 
 
 def _text(value: Any) -> str:
@@ -108,6 +129,7 @@ class Cifar(Format):
         columns: dict[str, Column] = {}
         if fine and all("coarse_labels" in batch for batch in batches):
             coarse = np.concatenate([batch["coarse_labels"] for batch in batches])
+            limits.check_classes(int(coarse.max(initial=0)) + 1, len(coarse), str(folder))
             known = _names(folder, "coarse_label_names") or tuple(
                 str(number) for number in range(int(coarse.max()) + 1)
             )
@@ -142,10 +164,12 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     batch: dict[str, np.ndarray[Any, Any]] = {"data": data}
     for key in ("labels", "fine_labels", "coarse_labels"):
         if key in content:
-            try:
-                batch[key] = np.asarray(content[key], np.int64)
-            except (ValueError, TypeError, OverflowError) as error:
-                raise UserError(f"{path}: {key!r} should be a list of whole numbers") from error
+            labels = content[key]
+            if isinstance(labels, np.ndarray):
+                labels = labels.tolist() if labels.ndim == 1 and len(labels) == len(data) else [None]
+            if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 2**62 for label in labels):
+                raise UserError(f"{path}: {key!r} should be a list of whole numbers")
+            batch[key] = np.asarray(labels, np.int64)
             if batch[key].shape != (len(data),):
                 raise UserError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
     if "labels" not in batch and "fine_labels" not in batch:
@@ -157,6 +181,6 @@ def _names(folder: Path, key: str) -> tuple[str, ...] | None:
     for name in ("batches.meta", "meta"):
         if (folder / name).is_file():
             found = read_pickle(folder / name).get(key)
-            if isinstance(found, list):
+            if isinstance(found, list) and all(isinstance(value, bytes | str) for value in found):
                 return tuple(_text(value) for value in found)
     return None

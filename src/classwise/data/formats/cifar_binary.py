@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classwise.data.formats.base import Format, split_of_file
+from classwise.data.formats.base import Format, read_bytes, read_text, split_of_file
 from classwise.data.images import Column, Images
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -76,15 +76,12 @@ def _label_bytes(file: Path) -> int:
 
 def _records(file: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     """(N, label bytes + 3072)."""
-    try:
-        count = _label_bytes(file)
-        values = np.fromfile(file, np.uint8)
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    values = read_bytes(file)
+    count = _label_bytes(file)
     if not count:
         raise UserError(f"{file} has {values.size} bytes, no whole records of CIFAR-10 or CIFAR-100; get it again")
     return values.reshape(-1, count + _PIXELS)
 
 
 def _names(file: Path) -> tuple[str, ...] | None:
-    return tuple(file.read_text().split()) if file.is_file() else None
+    return tuple(read_text(file).split()) if file.is_file() else None

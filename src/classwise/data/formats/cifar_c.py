@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from classwise.data.formats.base import Format
+from classwise import limits
+from classwise.data.formats.base import Format, check_regular
 from classwise.data.images import Column, Images
 from classwise.data.layout import channels_first
 from classwise.errors import UserError, unknown
@@ -61,8 +62,13 @@ class CifarC(Format):
         if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % SEVERITIES:
             raise UserError(f"{file} should be a uint8 array (5 N, H, W, channels); it is {x.dtype} {x.shape}")
         count = len(x) // SEVERITIES
-        if len(y) not in (count, len(x)):
-            raise UserError(f"{file.parent / _LABELS} has {len(y)} labels for {len(x)} images of {file.name}")
+        if y.ndim == 0 or len(y) not in (count, len(x)):
+            raise UserError(f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}")
+        if y.ndim != 1 or y.dtype.kind not in "iu":
+            raise UserError(f"{file.parent / _LABELS} should hold whole numbers (N,); it is {y.dtype} {y.shape}")
+        limits.check_classes(int(y.max(initial=0)) + 1, len(x), str(file.parent / _LABELS))
+        kept = count if self.severity is not None else len(x)
+        limits.check_size(kept * int(np.prod(x.shape[1:])), str(file))
         y = np.tile(y, SEVERITIES) if len(y) == count else y
         names = [str(number) for number in range(int(y.max()) + 1)]
         rows = slice(None) if self.severity is None else slice(count * (self.severity - 1), count * self.severity)
@@ -85,7 +91,8 @@ def corruptions(folder: Path) -> list[str]:
 
 def _array(file: Path) -> np.ndarray[Any, Any]:
     try:
+        check_regular(file)
         found: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, MemoryError) as error:
         raise UserError(f"{file} is not a whole .npy file of plain numbers: {error}") from error
     return found

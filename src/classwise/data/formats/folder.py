@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from classwise import limits
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Images
@@ -32,7 +35,13 @@ class Folder(Format):
 
     def accepts(self, path: Path) -> bool:
         """A folder with a picture somewhere in a subfolder."""
-        return path.is_dir() and any(pictures(folder) for folder in subfolders(path))
+        if not path.is_dir():
+            return False
+        search = Search()
+        try:
+            return any(next(search.pictures(folder), None) is not None for folder in subfolders(path))
+        except UserError:  # too many other files before the first picture
+            return False
 
     def read(self, path: Path, split: str) -> Images:
         """Decode every picture. Without a subfolder of the split, the whole folder is read whatever the split.
@@ -42,9 +51,11 @@ class Folder(Format):
         """
         folder = _folder_of_split(path, split)
         classes = subfolders(folder)
-        files = [pictures(one)[: self.per_class] for one in classes]
-        for one, found in zip(classes, files, strict=True):
-            if not found:
+        limits.check_classes(len(classes), 0, str(folder))
+        files, search = [], Search()
+        for one in classes:
+            files.append(sorted(search.pictures(one))[: self.per_class])
+            if not files[-1]:
                 raise UserError(f"{one} holds no picture; remove this class or fill it")
         x = stack((str(file), decode(file, str(file), self.size, self.resize)) for found in files for file in found)
         y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(found) for found in files]))
@@ -67,10 +78,44 @@ def subfolders(path: Path) -> list[Path]:
     return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
 
 
+class Search:
+    """A search for pictures that gives up where there is too much else."""
+
+    def __init__(self) -> None:
+        self._others = 0
+
+    def pictures(self, folder: Path) -> Iterator[Path]:
+        """Every picture below the folder, by suffix, in no order; links to folders are not followed.
+
+        Raises:
+            UserError: after `limits.FOLDER_ENTRIES` other files and folders in all folders that were searched.
+        """
+        waiting = [os.fspath(folder)]
+        while waiting:
+            try:
+                entries = os.scandir(waiting.pop())
+            except OSError:  # one that may not be read, or is gone, has no pictures
+                continue
+            with entries:
+                for entry in entries:
+                    name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES and entry.is_file():
+                        yield Path(entry.path)
+                        continue
+                    self._others += 1
+                    if self._others > limits.FOLDER_ENTRIES:
+                        raise UserError(
+                            f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are no pictures; "
+                            "give the folder of the images alone"
+                        )
+
+
 def pictures(folder: Path) -> list[Path]:
-    """Every picture below the folder, by suffix, in the order of the names."""
-    return sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+    """Every picture below the folder, by suffix, in the order of the names.
+
+    Raises:
+        UserError: as `Search.pictures` does.
+    """
+    return sorted(Search().pictures(folder))

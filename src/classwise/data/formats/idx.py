@@ -7,12 +7,13 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise import limits
+from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -32,27 +33,45 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
         UserError: naming the file, if it is missing, truncated, or of another type.
     """
     try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with _opened(path) as file:
+            shape = _shape(file, path)
+            wanted = math.prod(shape)
+            stored = path.stat().st_size
+            zipped = isinstance(file, gzip.GzipFile)
+            if zipped:
+                limits.check_size(wanted, str(path), stored)
+            content = file.read(wanted if zipped else min(wanted, stored))
+            more = len(file.read(1 << 20)) if len(content) == wanted else 0
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is truncated or corrupt: {error}; get the file again") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) < 4 or content[:2] != b"\0\0":
+    if len(content) != wanted or more:
+        fault = "too long" if more else "truncated"
+        raise UserError(f"{path} is {fault}: {len(content) + more} values where {shape} need {wanted}; get the file again")
+    return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The file, decompressed as it is read."""
+    check_regular(path)
+    return gzip.open(path) if begins_with(path, b"\x1f\x8b") else path.open("rb")
+
+
+def _shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
+    """The dimensions in the header."""
+    head = file.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0":
         raise UserError(f"{path} is not an idx file: it should begin with two zero bytes")
-    kind, rank = content[2], content[3]
+    kind, rank = head[2], head[3]
     if kind != _UINT8:
         raise UserError(f"{path}: idx type 0x{kind:02x} is not read, only unsigned bytes (0x08)")
-    start = 4 + 4 * rank
-    if len(content) < start:
+    if rank > 3:
+        raise UserError(f"{path}: {rank} dimensions; images have 3 and labels 1")
+    sides = file.read(4 * rank)
+    if len(sides) < 4 * rank:
         raise UserError(f"{path} is truncated in its header; get the file again")
-    shape = struct.unpack(f">{rank}I", content[4:start])
-    found, wanted = len(content) - start, math.prod(shape)
-    if found != wanted:
-        fault = "truncated" if found < wanted else "too long"
-        raise UserError(f"{path} is {fault}: {found} values where {shape} need {wanted}; get the file again")
-    return np.frombuffer(bytearray(content), np.uint8, offset=start).reshape(shape)
+    return struct.unpack(f">{rank}I", sides)
 
 
 def find_pair(folder: Path, split: str) -> tuple[Path, Path] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
+from classwise import limits
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.images import Images
 from classwise.errors import UserError
@@ -45,9 +48,13 @@ class Mat(Format):
             raise UserError(f"{file}: 'X' should be a uint8 array of shape (H, W, channels, N)")
         if y is None or y.size != x.shape[3] or y.dtype.kind not in "iuf":
             raise UserError(f"{file}: 'y' should hold {x.shape[3]} labels, one per image")
+        if not (np.isfinite(y).all() and (np.abs(y) < 2**31).all() and (y == np.round(y)).all()):
+            raise UserError(f"{file}: 'y' should hold whole numbers")
         labels = y.ravel().astype(np.int64)
         labels[labels == 10] = 0
-        names = [str(number) for number in range(max(9, int(labels.max(initial=0))) + 1)]
+        classes = max(9, int(labels.max(initial=0))) + 1
+        limits.check_classes(classes, len(labels), str(file))
+        names = [str(number) for number in range(classes)]
         pixels = torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1)))
         return Images(pixels, labels, names, name=path.stem, split=split if path.is_dir() else split_of_file(file))
 
@@ -58,9 +65,62 @@ def _arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
     try:
         with file.open("rb") as source:
+            _check_headers(source, file)
+            source.seek(0)
             content = loadmat(source, variable_names=["X", "y"])  # type: ignore[arg-type]  # it reads open files
+    except UserError:
+        raise
     except NotImplementedError as error:
         raise UserError(f"{file} is a MATLAB 7.3 file; save it with -v7, or get the official one") from error
     except Exception as error:  # scipy's reader has no error of its own: a cut file fails in many ways
         raise UserError(f"{file} is truncated or no MATLAB file ({type(error).__name__}); get it again") from error
     return {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
+
+
+_COMPRESSED, _MATRIX = 15, 14
+_HEAD = 4096
+"""Bytes in which an array's type, shape and name lie, and the length of its values."""
+
+
+def _check_headers(source: IO[bytes], file: Path) -> None:
+    """See, before scipy allocates anything, that every array of a file of version 5 is of numbers and fits the memory.
+
+    The file is a sequence of elements, each with its type and length in 8 bytes; a compressed one holds one element.
+    """
+    head = source.read(128)
+    if head[124:128] not in (b"\0\1IM", b"\1\0MI", b"\0\2IM", b"\2\0MI"):
+        raise UserError(f"{file} is no MATLAB file of version 5; get SVHN's own file, or save with -v7")
+    order = "<" if head[126:] == b"IM" else ">"
+    if head[124:126] in (b"\0\2", b"\2\0"):
+        raise NotImplementedError
+    size = file.stat().st_size
+    while len(tag := source.read(8)) == 8:
+        kind, length = struct.unpack(f"{order}II", tag)
+        start = source.tell()
+        if length > size - start:
+            raise UserError(f"{file} is truncated: an array of {length} bytes begins {size - start} before its end")
+        content = source.read(min(length, _HEAD))
+        if kind == _COMPRESSED:
+            content = zlib.decompressobj().decompress(content, _HEAD)
+            kind = struct.unpack_from(f"{order}I", content)[0]
+            content = content[8:]
+        if kind == _MATRIX:
+            limits.check_size(_array_bytes(content, order, file), str(file), length)
+        source.seek(start + length)
+
+
+def _array_bytes(content: bytes, order: str, file: Path) -> int:
+    """The bytes of an array's values, from the beginning of its element: flags, shape, name, values."""
+    flags = struct.unpack_from(f"{order}I", content, 8)[0]
+    if flags & 0xFF not in (4, *range(6, 16)) or flags & 0x800:  # char and numeric; bit 11: complex
+        raise UserError(f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only")
+    at = 16
+    lengths = []
+    for _ in range(3):  # shape, name, values: each with its own tag, short ones within it
+        word, length = struct.unpack_from(f"{order}II", content, at)
+        if word >> 16:
+            length, at = word >> 16, at + 8
+        else:
+            at += 8 + length + -length % 8
+        lengths.append(length)
+    return lengths[2]

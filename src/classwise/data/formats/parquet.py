@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise import limits
+from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Column, Images
 from classwise.errors import UserError
@@ -22,6 +24,8 @@ from classwise.settings import Count, settings
 
 _LABELS = ("label", "fine_label", "labels")
 _COARSE = "coarse_label"
+_ROWS = 16
+"""Rows whose encoded pictures are in memory at once."""
 
 
 @settings
@@ -55,23 +59,23 @@ class Parquet(Format):
                 or a missing column.
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
-        tables = [_read_table(file) for file in files]
-        features = _features(tables[0].schema)
-        for file, table in zip(files, tables, strict=True):
-            if not table.schema.equals(tables[0].schema) or _features(table.schema) != features:
+        schemas = [_schema(file) for file in files]
+        schema = schemas[0]
+        features = _features(schema)
+        for file, other in zip(files, schemas, strict=True):
+            if not other.equals(schema) or _features(other) != features:
                 raise UserError(f"{file} has other columns or class names than {files[0].name}")
-        pictures = _picture_column(tables[0].schema, features, files[0])
-        label = _label_column(tables[0].schema, features, self.label, files[0])
+        pictures = _picture_column(schema, features, files[0])
+        label = _label_column(schema, features, self.label, files[0])
+        whole = [name for name in schema.names if name != pictures and pa.types.is_integer(schema.field(name).type)]
+        tables = [_read_table(file, whole) for file in files]
+        # Labels before pictures: they are found wrong in a moment.
+        columns = {name: _column(tables, name, features, files[0]) for name in whole}
         x = stack(
             (where, decode(content, where, self.size, self.resize))
-            for file, table in zip(files, tables, strict=True)
-            for where, content in _contents(table.column(pictures), file)
+            for file in files
+            for where, content in _contents(file, pictures)
         )
-        columns = {
-            name: _column(tables, name, features, files[0])
-            for name in tables[0].schema.names
-            if name != pictures and pa.types.is_integer(tables[0].schema.field(name).type)
-        }
         y = columns.pop(label)
         coarse = columns.get(_COARSE) if label != _COARSE else None
         parents = None if coarse is None else _parents(y, coarse)
@@ -103,25 +107,50 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     return list(prefixes)
 
 
-def _read_table(file: Path) -> pa.Table:
+@contextmanager
+def _opened(file: Path) -> Iterator[pq.ParquetFile]:
+    """The file, its footer read, and pyarrow's errors in one line."""
     try:
+        check_regular(file)
+        limits.check_size(file.stat().st_size, str(file))
         # Opened here: given a path, pyarrow would read partition columns out of the names of the folders.
-        with file.open("rb") as source:
-            table = pq.read_table(source)
+        with file.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as opened:
+            yield opened
     except OSError as error:  # pyarrow's own errors of input and output are OSError too
         raise UserError(f"{file} cannot be read as Parquet: {error}") from error
-    except pa.ArrowException as error:
+    except (pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not a whole Parquet file: {error}") from error
-    if table.num_rows == 0:
-        raise UserError(f"{file} has no rows")
-    return table
+
+
+def _schema(file: Path) -> pa.Schema:
+    """The columns of a file that has rows, after its footer has shown that they fit into memory."""
+    with _opened(file) as opened:
+        about = opened.metadata
+        if about.num_rows == 0:
+            raise UserError(f"{file} has no rows")
+        schema = opened.schema_arrow
+        if len(set(schema.names)) < len(schema.names):
+            raise UserError(f"{file} has two columns of one name")
+        for group in range(about.num_row_groups):
+            for number in range(about.num_columns):
+                chunk = about.row_group(group).column(number)
+                size = max(chunk.total_uncompressed_size, 0)
+                limits.check_size(size, f"{file}, column {chunk.path_in_schema!r}", max(chunk.total_compressed_size, 1))
+        return schema
+
+
+def _read_table(file: Path, columns: Sequence[str]) -> pa.Table:
+    """The columns of whole numbers."""
+    with _opened(file) as opened:
+        limits.check_size(opened.metadata.num_rows * 16 * len(columns), f"{file}, {opened.metadata.num_rows} rows")
+        return opened.read(columns=list(columns))
 
 
 def _features(schema: pa.Schema) -> Mapping[str, Mapping[str, Any]]:
     """The features that the `datasets` library wrote into the metadata; empty where it did not."""
     try:
         found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):  # of nothing, or of another layout
         return {}
     return (
         {str(key): value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
@@ -152,25 +181,37 @@ def _label_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], 
     )
 
 
-def _contents(column: pa.ChunkedArray, file: Path) -> Sequence[tuple[str, bytes]]:
-    contents: list[tuple[str, bytes]] = []
-    for row, cell in enumerate(column.to_pylist()):
-        content = cell.get("bytes") if isinstance(cell, dict) else cell
-        if not content:
-            raise UserError(
-                f"{file}, row {row}: the picture is not in the file (a link to another file is not followed)"
-            )
-        contents.append((f"{file}, row {row}", content))
-    return contents
+def _contents(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
+    """The encoded pictures, a few rows at a time: one page of a file can stand for any number of equal rows."""
+    row = 0
+    with _opened(file) as opened:
+        for batch in opened.iter_batches(batch_size=_ROWS, columns=[column]):
+            for cell in batch.column(0).to_pylist():
+                content = cell.get("bytes") if isinstance(cell, dict) else cell
+                if not content:
+                    raise UserError(
+                        f"{file}, row {row}: the picture is not in the file (a link to another file is not followed)"
+                    )
+                if len(content) > limits.FREE_BYTES:
+                    raise UserError(f"{file}, row {row}: a picture of {len(content):,} bytes is not read")
+                yield f"{file}, row {row}", content
+                row += 1
 
 
 def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mapping[str, Any]], file: Path) -> Column:
     if any(table.column(name).null_count for table in tables):
         raise UserError(f"{file}: column {name!r} has empty cells")
     values = np.concatenate([table.column(name).to_numpy() for table in tables]).astype(np.int64)
+    where = f"{file}, column {name!r}"
+    if int(values.min()) < 0:
+        raise UserError(f"{where}: {int(values.min())} in row {int(values.argmin())}: labels and groups count from 0")
     names = features.get(name, {}).get("names")
     if names:
-        return Column(torch.from_numpy(values), tuple(str(text) for text in names))
+        if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
+            raise UserError(f"{where}: the names in the metadata should be a list of text")
+        limits.check_classes(len(names), len(values), where)
+        return Column(torch.from_numpy(values), tuple(names))
+    limits.check_classes(int(values.max()) + 1, len(values), where)
     return Column(torch.from_numpy(values), tuple(str(number) for number in range(int(values.max()) + 1)))
 
 

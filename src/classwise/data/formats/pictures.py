@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,32 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from classwise import limits
 from classwise.errors import UserError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _GREY = ("1", "L", "LA", "La")
-_BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    OverflowError,
+    TypeError,
+    IndexError,
+    KeyError,
+    MemoryError,
+    RuntimeError,
+    NotImplementedError,
+    AttributeError,
+    zlib.error,
+    struct.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow's readers raise for damaged pictures; each has its own."""
+KINDS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+"""The kinds of pictures that are read; Pillow knows more, some of which start programs."""
 
 
 def decode(content: bytes | Path, where: str, size: int | None = None, resize: int | None = None) -> Pixels:
@@ -39,13 +62,29 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
     if resize is not None and not (size and size <= resize):
         raise UserError(f"resize = {resize} needs a size of at most that, such as size = {resize}; it is {size}")
     try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as picture:
+        with _opened(content) as picture:
+            _check_pixels(*picture.size, where)
             picture.load()
             plain = _plain(picture, where)
             return np.asarray(plain if size is None else _square(plain, size, resize or size))
     except _BROKEN as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise UserError(f"{where} cannot be decoded: {reason}") from error
+
+
+@contextmanager
+def _opened(content: bytes | Path) -> Iterator[Image.Image]:
+    """The picture, its header read and no more; a size that Pillow warns of is for `_check_pixels`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        picture = Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=KINDS)
+    with picture:
+        yield picture
+
+
+def _check_pixels(width: int, height: int, where: str) -> None:
+    if width * height > limits.PICTURE_PIXELS:
+        raise UserError(f"{where}: {width} x {height} pixels; at most {limits.PICTURE_PIXELS:,} are decoded")
 
 
 def pixels_of(picture: Image.Image, where: str) -> Pixels:
@@ -71,6 +110,7 @@ def _square(picture: Image.Image, size: int, shorter: int) -> Image.Image:
     width, height = picture.size
     scale = shorter / min(width, height)
     new = (max(shorter, round(width * scale)), max(shorter, round(height * scale)))
+    _check_pixels(*new, f"scaled to size = {size}")
     left, top = (new[0] - size) // 2, (new[1] - size) // 2
     return picture.resize(new, Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
 
@@ -88,7 +128,13 @@ def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
         UserError: if two pictures differ in size.
     """
     arrays: list[Pixels] = []
+    held, checked = 0, 0
     for where, pixels in pictures:
+        held += pixels.nbytes
+        if held - checked > limits.FREE_BYTES:
+            # What is held already is not free any more; the tensor will take as much again.
+            limits.check_size(held, f"the pictures up to {where}")
+            checked = held
         if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
             here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
             raise UserError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classwise.data.formats.base import Format
+from classwise.data.formats.base import Format, read_bytes, read_text
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -39,10 +39,10 @@ class Stl10Binary(Format):
         images = folder / f"{part}_X.bin"
         if not images.is_file():
             raise UserError(f"{folder} has no split {part!r}: there is no {images.name}")
-        pixels = _bytes(images)
+        pixels = read_bytes(images)
         if pixels.size == 0 or pixels.size % _BYTES:
             raise UserError(f"{images} has {pixels.size} bytes, no multiple of {_BYTES}: it is truncated; get it again")
-        labels = _bytes(folder / f"{part}_y.bin").astype(np.int64) - 1
+        labels = read_bytes(folder / f"{part}_y.bin").astype(np.int64) - 1
         count = pixels.size // _BYTES
         if labels.size != count:
             raise UserError(f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; get both again")
@@ -50,13 +50,6 @@ class Stl10Binary(Format):
         return Images(x, labels, _names(folder), name=path.stem, split=part)
 
 
-def _bytes(file: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    try:
-        return np.fromfile(file, np.uint8)
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
-
-
 def _names(folder: Path) -> list[str] | None:
     file = folder / "class_names.txt"
-    return file.read_text().split() if file.is_file() else None
+    return read_text(file).split() if file.is_file() else None

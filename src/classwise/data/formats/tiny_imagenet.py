@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from classwise.data.formats.base import Format
+from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import pictures, subfolders
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Images
@@ -64,19 +64,21 @@ def coloured(x: Tensor) -> Tensor:
 
 def _annotated(folder: Path) -> list[tuple[Path, str]]:
     """Every picture that the table names, with its class, in the table's order."""
-    rows = [line.split("\t") for line in (folder / _ANNOTATIONS).read_text().splitlines() if line.strip()]
+    rows = [line.split("\t") for line in read_text(folder / _ANNOTATIONS).splitlines() if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) < 2:
             raise UserError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
+        if not row[0].isprintable() or Path(row[0]).name != row[0]:
+            raise UserError(f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} should be the name of a file in images")
     return [(folder / "images" / row[0], row[1]) for row in rows]
 
 
 def _listed(file: Path) -> list[str]:
-    return file.read_text().split() if file.is_file() else []
+    return read_text(file).split() if file.is_file() else []
 
 
 def _words(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
-    rows = (line.split("\t", 1) for line in file.read_text().splitlines())
+    rows = (line.split("\t", 1) for line in read_text(file).splitlines())
     return {row[0]: row[1].split(",")[0].strip() for row in rows if len(row) == 2}

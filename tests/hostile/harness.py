@@ -1,0 +1,250 @@
+"""The harness: one case in a process of its own, or in this one, and everything that must hold afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import stat
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from classwise.cli import main
+from tests.hostile import callables, checkpoints, files, options, recipes, specs
+from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
+
+CATEGORIES = {
+    "recipes": recipes,
+    "specs": specs,
+    "options": options,
+    "files": files,
+    "checkpoints": checkpoints,
+    "callables": callables,
+}
+SEED = 20
+SECONDS = 20.0
+"""Processor time that a case may take."""
+PATIENCE = 60.0
+"""Seconds after which a case counts as hanging, whatever it computes."""
+MEBIBYTES = 1024
+"""Memory that a case may need beside the imported libraries."""
+LINES = 3
+"""Lines on stderr that a refusal may have."""
+OUTPUTS = ("out", "runs", "audits")
+"""Names in the working folder under which a command may write."""
+ESCAPED, EXITED = 250, 251
+"""Statuses of a child whose command raised, or raised SystemExit."""
+
+
+def generate(seed: int = SEED) -> dict[str, list[Case]]:
+    """All cases by category; the same ones for the same seed."""
+    found: dict[str, list[Case]] = {}
+    for category, module in CATEGORIES.items():
+        found[category] = list(module.cases(Random(f"{seed}-{category}")))
+    return found
+
+
+def prepare(folder: Path) -> Shared:
+    """Train, audit and save what the cases share."""
+    import numpy as np
+    import torch
+
+    from classwise.data import load_data
+
+    shared = Shared(folder / "run", folder / "audit", folder / "lenet.pt", folder / "images.npz")
+    assert main(["train", "at-short", "--data=digits", f"--out={shared.run}", *QUICK]) == 0
+    audited = [filled(word, shared) for word in AUDIT if word != "--json"]
+    assert main([*audited, "--attack=fgsm", f"--out={shared.audit}"]) == 0
+    torch.save(checkpoints.lenet(), shared.weights)
+    images = load_data("digits", split="test", subset=40)
+    np.savez(shared.data, x=images.x.numpy(), y=images.y.numpy())
+    return shared
+
+
+@dataclass
+class Result:
+    """What a case did.
+
+    Attributes:
+        status: the exit status; `ESCAPED` for an exception, negative for a signal.
+        out: standard output.
+        err: standard error.
+        seconds: processor time.
+        mebibytes: memory beside the imported libraries.
+        problems: what must not be, in words.
+    """
+
+    status: int
+    out: str
+    err: str
+    seconds: float = 0.0
+    mebibytes: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+def write_files(case: Case, folder: Path) -> None:
+    """Write the files of a case."""
+    for name, content in case.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content(path)
+
+
+def snapshot(folder: Path, skip: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
+    """Kind, size and time of everything in a folder; links are not followed."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    for place, folders, names in os.walk(folder):
+        if place == str(folder):
+            folders[:] = [name for name in folders if name not in skip]
+        for name in (*folders, *names):
+            about = os.lstat(os.path.join(place, name))
+            size = () if stat.S_ISDIR(about.st_mode) else (about.st_size, about.st_mtime_ns)
+            seen[os.path.relpath(os.path.join(place, name), folder)] = (about.st_mode, *size)
+    return seen
+
+
+def in_a_child(words: Sequence[str], folder: Path, streams: Path) -> Result:
+    """Run the command in a forked process with limits on time and memory."""
+    streams.mkdir(parents=True, exist_ok=True)
+    base = _resident()
+    pid = os.fork()
+    if pid == 0:
+        status = ESCAPED
+        try:
+            status = _child(words, folder, streams)
+        finally:
+            os._exit(status)
+    start, done = time.monotonic(), 0
+    while not done:
+        done, waited, usage = os.wait4(pid, os.WNOHANG)
+        if not done:
+            if time.monotonic() - start > PATIENCE:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+    out, err = ((streams / name).read_text("utf-8", "backslashreplace") for name in ("out", "err"))
+    seconds = usage.ru_utime + usage.ru_stime
+    return Result(os.waitstatus_to_exitcode(waited), out, err, seconds, usage.ru_maxrss / 1024 - base)
+
+
+def _resident() -> float:
+    """The resident memory of this process in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def _child(words: Sequence[str], folder: Path, streams: Path) -> int:
+    os.chdir(folder)
+    new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    for number, name, flags in ((0, "/dev/null", os.O_RDONLY), (1, "out", new), (2, "err", new)):
+        os.dup2(os.open(streams / name, flags, 0o600), number)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = mapped + 3 * MEBIBYTES * 2**20  # address space: so that a fault cannot take the machine's memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(4 * SECONDS), int(4 * SECONDS)))
+    try:
+        status = main(list(words))
+    except SystemExit:
+        traceback.print_exc()
+        status = EXITED
+    except BaseException:
+        traceback.print_exc()
+        status = ESCAPED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+def judge(case: Case, result: Result, touched: Sequence[str], reference: Result | None = None) -> list[str]:
+    """Everything that is wrong with how a case ended."""
+    problems = []
+    lines = [line for line in result.err.splitlines() if line.strip() and not _is_progress(line)]
+    user = 4 in case.statuses
+    if "Traceback (most recent call last)" in result.err and not (user and result.status in (ESCAPED, EXITED)):
+        problems.append(f"a traceback: {lines[-1][:200]}")
+    elif result.status not in case.statuses and not (user and result.status in (ESCAPED, EXITED)):
+        problems.append(f"status {result.status}, not in {sorted(case.statuses)}: {' | '.join(lines)[:300]}")
+    elif result.status != 0 and result.status != ESCAPED and len(lines) > LINES and not user:
+        problems.append(f"{len(lines)} lines on stderr")
+    if result.status in (1, 2, 3) and not lines:
+        problems.append("nothing is said")
+    if any(len(line) > 2000 for line in lines) and result.status != ESCAPED:
+        problems.append(f"a line of {max(map(len, lines))} letters")
+    if any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for line in result.err.split("\n") for letter in line if letter != "\t"):
+        problems.append("control characters on stderr")
+    if result.seconds > SECONDS:
+        problems.append(f"{result.seconds:.1f} s of processor time")
+    if result.mebibytes > MEBIBYTES:
+        problems.append(f"{result.mebibytes:.0f} MiB")
+    if touched:
+        problems.append(f"touched {', '.join(touched[:4])}")
+    if result.status in (0, 1) and "--json" in case.words:
+        try:
+            json.loads(result.out, parse_constant=_refuse)
+        except ValueError as error:
+            problems.append(f"no JSON on stdout: {error}")
+    if case.reference is not None and reference is not None and not problems:
+        if numbers(result.out) != numbers(reference.out):
+            problems.append("other numbers than the clean command")
+    return problems
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _is_progress(line: str) -> bool:
+    return len(line) > 8 and line[2] == ":" and line[5] == ":" and line[:2].isdigit()
+
+
+def numbers(text: str) -> Any:
+    """The JSON of an audit without what names places."""
+    found = json.loads(text)
+    return {key: value for key, value in found.items() if key not in ("folder", "page", "model", "seconds")}
+
+
+@contextlib.contextmanager
+def folder_for(case: Case, place: Path) -> Iterator[Path]:
+    """The case's folder with its files, removed afterwards."""
+    folder = place / "case"
+    folder.mkdir(parents=True)
+    try:
+        write_files(case, folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def differences(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, ...]]) -> list[str]:
+    """The names that are new, gone or changed."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def run_forked(case: Case, shared: Shared, place: Path) -> Result:
+    """Run and judge a case in a process of its own; and its reference, if it has one."""
+    reference = None
+    if case.reference is not None:
+        clean = Case("reference", (*case.reference, "--out=out"))
+        with folder_for(clean, place) as folder:
+            reference = in_a_child(clean.command(shared), folder, place / "streams-reference")
+            assert reference.status == 0, reference
+    common = shared.run.parent
+    with folder_for(case, place) as folder:
+        before = snapshot(folder, OUTPUTS) | snapshot(common)
+        shutil.rmtree(place / "streams", ignore_errors=True)
+        result = in_a_child(case.command(shared), folder, place / "streams")
+        touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
+    result.problems = judge(case, result, touched, reference)
+    return result

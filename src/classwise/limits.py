@@ -42,8 +42,10 @@ FREE_BYTES = 64 << 20
 """Size up to which nothing is asked about expansion or memory."""
 MODEL_DEPTH = 1000
 """Layers of a network of the zoo."""
-STEPS = 1_000_000
-"""Steps, restarts, targets, samples or queries of an attack, each."""
+COUNT = 10_000_000
+"""Epochs, images of a batch or a subset, steps of an attack and other counts in settings, each."""
+RADIUS = 1_000_000
+"""Radius of a threat; images in [0, 1] are nearer to each other in every norm."""
 SEED = 2**63 - 1
 """The largest seed; the least is 0."""
 

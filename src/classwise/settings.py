@@ -52,7 +52,7 @@ Positive = Annotated[Number, pydantic.Field(gt=0)]
 NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
 """A fraction of a whole, in [0, 1]."""
-Count = Annotated[int, pydantic.Field(ge=1)]
+Count = Annotated[int, pydantic.Field(ge=1, le=limits.COUNT)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=limits.SEED)]
 ClassName = Annotated[str, pydantic.BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 """A class by its name, or by its number, as text or not."""

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from classwise import limits
 from classwise.draws import Draws
 from classwise.errors import UserError, unknown
 from classwise.settings import number
@@ -49,10 +50,10 @@ class Threat:
         if self.norm not in get_args(Norm):
             raise unknown("norm", str(self.norm), get_args(Norm))
         given: object = self.epsilon
-        known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) < math.inf)
+        known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) <= limits.RADIUS)
         if not known:
             text = f"; text is for Threat.parse('{self.norm}:{given}')" if isinstance(given, str) else ""
-            raise UserError(f"epsilon = {given!r}: a radius is a number of at least 0, such as 8/255{text}")
+            raise UserError(f"epsilon = {given!r}: a radius is a number from 0 to {limits.RADIUS:,}, such as 8/255{text}")
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:

@@ -129,6 +129,7 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
         UserError: naming the first key that does not fit, with both shapes and the remedy, or that is not finite.
     """
     own = network.state_dict()
+    _check_kinds(fitted, source)
     for key, tensor in own.items():
         found = fitted.tensors.get(key)
         if found is None and key.endswith("num_batches_tracked"):
@@ -142,12 +143,29 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
                 f"{source}: {key} is {tuple(found.shape)} in the file and {tuple(tensor.shape)} in the model; "
                 f"{_remedy(fitted.tensors, network, width)}"
             )
-        if found.is_floating_point() and not bool(torch.isfinite(found).all()):
+        if found.is_floating_point() != tensor.is_floating_point():
+            raise UserError(f"{source}: {key} is of type {found.dtype} in the file and {tensor.dtype} in the model")
+        if found.is_floating_point() and not bool(torch.isfinite(found.to(tensor.dtype)).all()):
             raise UserError(f"{source}: {key} holds NaN or infinity; training diverged, take an earlier checkpoint")
     for key, tensor in fitted.tensors.items():
         if key not in own:
             raise UserError(f"{source} holds {key} {tuple(tensor.shape)}, which the model does not; {_other(network)}")
     network.load_state_dict({**own, **fitted.tensors})
+
+
+def _check_kinds(fitted: Fit, source: str) -> None:
+    """Refuse tensors whose numbers a network cannot take as they are: copying would fail, or change them."""
+    for key, tensor in fitted.tensors.items():
+        kinds = {
+            "sparse": tensor.layout is not torch.strided,
+            "quantised": tensor.is_quantized,
+            "on the meta device, without values": tensor.is_meta,
+            "complex": tensor.is_complex(),
+            "nested": tensor.is_nested,
+        }
+        kind = next((name for name, has in kinds.items() if has), None)
+        if kind is not None:
+            raise UserError(f"{source}: {key} is {kind}; save plain tensors of floating-point numbers")
 
 
 def shape_shown(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> dict[str, Any]:

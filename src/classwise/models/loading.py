@@ -196,7 +196,10 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
 
 def _score(file: Path) -> float:
     """What a run noted of these weights on its validation split; the least where it noted nothing."""
-    return float(read_state(file).metadata.get("score", "-inf"))
+    try:
+        return float(read_state(file).metadata.get("score", "-inf"))
+    except ValueError as error:
+        raise UserError(f"{file}: its score is no number; it is damaged, name another file") from error
 
 
 def _weights_file(path: str | os.PathLike[str]) -> Path:
@@ -213,13 +216,13 @@ def _weights_file(path: str | os.PathLike[str]) -> Path:
 
 def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
     """The spec that a file of ours carries, or nothing."""
-    version = checkpoint.metadata.get("schema_version", "0")
+    version = checkpoint.metadata.get("schema_version", "0")[:20]
     if version.isdecimal() and int(version) > SCHEMA_VERSION:
         known = f"newer than the {SCHEMA_VERSION} that is known here"
         raise UserError(f"{checkpoint.path} has schema_version {version}, {known}; update classwise")
     try:
         spec = json.loads(checkpoint.metadata.get("model", "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return spec if isinstance(spec, dict) and isinstance(spec.get("name"), str) else {}
 

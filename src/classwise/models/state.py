@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from classwise import limits
 from classwise.errors import UserError
 from classwise.models.weights import METADATA_KEY
 from classwise.storage import verify
@@ -23,6 +25,9 @@ from classwise.storage import verify
 AVERAGED = ("state_dict_ema", "model_ema", "ema")
 CONTAINERS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
 """Where public code keeps the weights, the preferred place first: averaged weights were made to be used."""
+
+_DEEPEST = 8
+"""Containers inside each other in a checkpoint; public ones have two."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,13 @@ def read_state(path: str | os.PathLike[str], *, container: str | None = None) ->
     """
     file = Path(path)
     try:
+        if file.exists() and not file.is_file():
+            raise UserError(f"cannot read the weights {file}: it is no regular file")
         with file.open("rb") as stream:
             head = stream.read(9)
-    except OSError as error:
-        raise UserError(f"cannot read the weights {file}: {error.strerror}") from error
+        limits.check_size(file.stat().st_size, str(file))
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
+        raise UserError(f"cannot read the weights {file}: {getattr(error, 'strerror', None) or error}") from error
     verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
@@ -83,7 +91,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(opened.metadata() or {})
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118  # it is no mapping
             return tensors, {**metadata, **_own_metadata(metadata)}
-    except SafetensorError as error:
+    except (SafetensorError, OSError, MemoryError, RuntimeError, TypeError, KeyError) as error:
         raise UserError(f"{file} is damaged or cut short ({error}); fetch or copy it again") from error
 
 
@@ -91,12 +99,13 @@ def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """What `save_weights` wrote; nothing in a stranger's file, whatever it holds."""
     try:
         found = json.loads(metadata.get(METADATA_KEY, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _read_pickle(file: Path) -> object:
+    _check_archive(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old pickle protocols: they are read or refused like the rest
@@ -106,6 +115,16 @@ def _read_pickle(file: Path) -> object:
     except Exception as error:  # damaged bytes can break the reader anywhere
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(f"{file} is damaged or no file of weights ({reason}); fetch or copy it again") from error
+
+
+def _check_archive(file: Path) -> None:
+    """See that the members of a file of ``torch.save`` do not expand beyond the memory; other files have none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return  # of before torch 1.6, or damaged: torch.load says which
+    limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)
 
 
 def _refusal(file: Path, reason: str) -> str:
@@ -127,6 +146,8 @@ def _find(
     others: tuple[str, ...] = (),
 ) -> Checkpoint:
     """Go down the containers until a mapping of names to tensors is reached."""
+    if len(path) > _DEEPEST:
+        raise UserError(f"{file} has more than {_DEEPEST} containers inside each other; save model.state_dict() alone")
     if container is None and _is_state(value):
         assert isinstance(value, Mapping)
         return Checkpoint(file, dict(value), path, others)

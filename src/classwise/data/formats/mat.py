@@ -86,10 +86,15 @@ def _check_headers(source: IO[bytes], file: Path) -> None:
     """See, before scipy allocates anything, that every array of a file of version 5 is of numbers and fits the memory.
 
     The file is a sequence of elements, each with its type and length in 8 bytes; a compressed one holds one element.
+
+    Raises:
+        UserError: if an array is not, or does not.
+        NotImplementedError: for version 7.3.
+        ValueError: if it is truncated, or of no version.
     """
     head = source.read(128)
     if head[124:128] not in (b"\0\1IM", b"\1\0MI", b"\0\2IM", b"\2\0MI"):
-        raise UserError(f"{file} is no MATLAB file of version 5; get SVHN's own file, or save with -v7")
+        raise ValueError
     order = "<" if head[126:] == b"IM" else ">"
     if head[124:126] in (b"\0\2", b"\2\0"):
         raise NotImplementedError
@@ -98,7 +103,7 @@ def _check_headers(source: IO[bytes], file: Path) -> None:
         kind, length = struct.unpack(f"{order}II", tag)
         start = source.tell()
         if length > size - start:
-            raise UserError(f"{file} is truncated: an array of {length} bytes begins {size - start} before its end")
+            raise ValueError
         content = source.read(min(length, _HEAD))
         if kind == _COMPRESSED:
             content = zlib.decompressobj().decompress(content, _HEAD)

@@ -98,7 +98,7 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
         shape, _, dtype = read(member)
         start = member.tell()
     if dtype.hasobject:
-        raise UserError(f"{where} holds pickled objects, which could run code; save plain numbers")
+        raise ValueError(f"array {key!r} holds pickled objects, which could run code")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != info.file_size - start:
         raise UserError(f"{where}: the header says {shape} of {dtype} and the archive holds {info.file_size - start} bytes")

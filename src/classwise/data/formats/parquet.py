@@ -18,7 +18,7 @@ from torch import Tensor
 from classwise import limits
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.formats.pictures import decode, stack
-from classwise.data.images import Column, Images
+from classwise.data.images import Column, Images, check_labels
 from classwise.errors import UserError
 from classwise.settings import Count, settings
 
@@ -71,6 +71,7 @@ class Parquet(Format):
         tables = [_read_table(file, whole) for file in files]
         # Labels before pictures: they are found wrong in a moment.
         columns = {name: _column(tables, name, features, files[0]) for name in whole}
+        check_labels(columns[label].ids, columns[label].names, path.stem)
         x = stack(
             (where, decode(content, where, self.size, self.resize))
             for file in files
@@ -203,8 +204,6 @@ def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mappin
         raise UserError(f"{file}: column {name!r} has empty cells")
     values = np.concatenate([table.column(name).to_numpy() for table in tables]).astype(np.int64)
     where = f"{file}, column {name!r}"
-    if int(values.min()) < 0:
-        raise UserError(f"{where}: {int(values.min())} in row {int(values.argmin())}: labels and groups count from 0")
     names = features.get(name, {}).get("names")
     if names:
         if not isinstance(names, list) or not all(isinstance(text, str) for text in names):

@@ -40,7 +40,7 @@ _BROKEN = (
     Image.DecompressionBombError,
 )
 """What Pillow's readers raise for damaged pictures; each has its own."""
-KINDS = ("BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+KINDS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The kinds of pictures that are read; Pillow knows more, some of which start programs."""
 
 

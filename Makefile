@@ -26,8 +26,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-# Every kill, disk error and flipped bit: some ten minutes.
+# Some two thousand hostile inputs, then every kill, disk error and flipped bit: an hour on two cores.
 test-hostile: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
 
 test-cluster: $(INSTALLED)

@@ -78,7 +78,8 @@ def check_device(device: str | torch.device) -> None:
         UserError: if it has not.
     """
     try:
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).is_meta:
+            raise ValueError("tensors without values")
     except Exception as error:  # torch raises many kinds for a device that is not there
         raise UserError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
 

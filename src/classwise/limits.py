@@ -20,6 +20,8 @@ YAML_DEPTH = 32
 """Collections inside each other in a YAML text."""
 EXTENDS = 16
 """Recipes that extend each other."""
+TENSORS = 20_000
+"""Tensors of a checkpoint."""
 INTEGER = 2**63 - 1
 """Magnitude of an integer in settings."""
 SPEC_LENGTH = 4096
@@ -30,6 +32,8 @@ NAME_LENGTH = 255
 """Letters of a dotted name of a Python object."""
 CLASSES = 1 << 15
 """Classes, and groups of another column; more where there are as many images."""
+GROUPINGS = 64
+"""Columns of whole numbers in a Parquet file."""
 PICTURE_PIXELS = 64 << 20
 """Pixels of one encoded or scaled picture."""
 TEXT_BYTES = 16 << 20
@@ -42,6 +46,8 @@ FREE_BYTES = 64 << 20
 """Size up to which nothing is asked about expansion or memory."""
 MODEL_DEPTH = 1000
 """Layers of a network of the zoo."""
+NUMBER = 1e30
+"""Magnitude of a number in settings; float32 ends at 3.4e38."""
 COUNT = 10_000_000
 """Epochs, images of a batch or a subset, steps of an attack and other counts in settings, each."""
 RADIUS = 1_000_000

@@ -46,8 +46,8 @@ def number(value: object) -> object:
     return int(fraction[1]) / int(fraction[2])
 
 
-Number = Annotated[float, pydantic.BeforeValidator(number)]
-"""A float; in text also a fraction, such as ``8/255``."""
+Number = Annotated[float, pydantic.Field(ge=-limits.NUMBER, le=limits.NUMBER), pydantic.BeforeValidator(number)]
+"""A float that float32 can hold; in text also a fraction, such as ``8/255``."""
 Positive = Annotated[Number, pydantic.Field(gt=0)]
 NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]

@@ -44,6 +44,7 @@ class Case:
         files: written into the case's own folder, which is the working folder, before the command runs.
         statuses: the exit statuses that are right.
         reference: the words of a clean command that must print the same JSON if this one succeeds; None for no such.
+        heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
     files: Mapping[str, Content] = field(default_factory=dict)
     statuses: frozenset[int] = REFUSED
     reference: tuple[str, ...] | None = None
+    heavy: bool = False
 
     def command(self, shared: Shared) -> list[str]:
         """The words with the shared paths in them."""

@@ -12,8 +12,9 @@ import stat
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +34,8 @@ CATEGORIES = {
 SEED = 20
 SECONDS = 20.0
 """Processor time that a case may take."""
+HEAVY = ("bomb", "million", "100,000", "20 MB", "GiB", "expands", "10^7", "10^6", "30,000 files", "many fields", "WebP of", "members")
+"""Words in the names of cases whose files or work take seconds."""
 PATIENCE = 60.0
 """Seconds after which a case counts as hanging, whatever it computes."""
 MEBIBYTES = 1024
@@ -48,8 +51,13 @@ ESCAPED, EXITED = 250, 251
 def generate(seed: int = SEED) -> dict[str, list[Case]]:
     """All cases by category; the same ones for the same seed."""
     found: dict[str, list[Case]] = {}
+    seen: Counter[str] = Counter()
     for category, module in CATEGORIES.items():
-        found[category] = list(module.cases(Random(f"{seed}-{category}")))
+        found[category] = []
+        for case in module.cases(Random(f"{seed}-{category}")):
+            seen[case.name] += 1
+            named = case if seen[case.name] == 1 else replace(case, name=f"{case.name} ({seen[case.name]})")
+            found[category].append(replace(named, heavy=any(word in case.name for word in HEAVY)))
     return found
 
 

@@ -81,7 +81,7 @@ PLAIN: tuple[tuple[str, ...], ...] = (
     ("interpolate", "@run", "--start", "@run", "--which", "../../x", "--out=out/o.st"),
     ("interpolate", "@run", "--start", "@run", "--shares", "0.5", "--attack", "os:system", "--out=out/o.st"),
     ("offset", "@audit"), ("offset", "/dev/zero"), ("offset", "\0"), ("offset", "@run", "--which", "/etc/passwd"),
-    ("offset", "@run", "--which", ""), ("offset", "@run", "--out", "."), ("offset", "@run", "--out", "/dev/null/x"),
+    ("offset", "@run", "--which", "", "--out=out/o.st"), ("offset", "@run", "--out", "."), ("offset", "@run", "--out", "/dev/null/x"),
     ("offset", "@run", "--attack", "", "--out=out/o.st"), ("offset", "@run", "--device", "cuda:-1", "--out=out/o.st"),
     ("offset", "@run", "--device", "meta", "--out=out/o.st"), ("offset", "@run", "--device", "os:system", "--out=out/o.st"),
     ("papers", "list", "x"), ("papers", "show"), ("papers", "show", "os:system"), ("papers", "show", "kdd21/T99"),
@@ -128,9 +128,9 @@ def cases(random: Random) -> Iterator[Case]:
     for option in TEXT_OPTIONS:
         for value in random.sample(TEXTS, 5):
             words = ("audit", "@run", "--subset=40", *(() if option == "--attack" else (ATTACK,)), f"{option}={value}")
-            words = words if option in ("--out", "--data", "--html") else (*words, "--out=out")
-            if option in ("--out", "--html") and value in (" ", "💥", "a=b=c", "%s%n", "{0}", "-", "--", "=", "a=", "=b"):
-                continue  # harmless names of folders
+            if option in ("--out", "--html") and "/" not in value and value.strip(". \0"):
+                words = (*words[:-1], f"{option}=out/{value}")  # perhaps a harmless name
+            words = words if option == "--out" else (*words, "--out=out")
             yield Case(f"audit {option}={small(value)}", words, {}, EITHER)
     for condition in CONDITIONS:
         yield Case(f"--fail-if {small(condition)}", audit(ATTACK, f"--fail-if={condition}"), {}, EITHER)

@@ -25,7 +25,7 @@ from classwise.cli import (
     training,
 )
 from classwise.cli.exit_status import ExitStatus
-from classwise.errors import UserError
+from classwise.errors import UserError, one_line
 
 
 def _statuses() -> str:
@@ -119,7 +119,7 @@ def run(words: Sequence[str]) -> int:
         if debug:
             console.print_error("".join(traceback.format_exception(error)).rstrip())
         if line and _speaks(error):
-            console.print_error(f"classwise: {line}")
+            console.print_error(f"classwise: {one_line(line)}")
     console.flush_or_discard(sys.stderr)
     return int(status)
 

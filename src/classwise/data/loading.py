@@ -60,6 +60,9 @@ def load_data(
         UserError: if the name, path, split, format or option is not known, or a file is not as it should be.
     """
     text = os.fspath(source)
+    for what, given in (("data", text), ("root", "" if root is None else os.fspath(root))):
+        if "\0" in given:
+            raise UserError(f"{what} {given!r}: a path has no NUL character")
     path = Path(text).expanduser()
     if text in DATA or (":" in text and not path.exists()):
         if data_format is not None or options:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise import limits
 from classwise.errors import UserError
 from classwise.models.base import Classifier
 from classwise.models.state import Checkpoint
@@ -26,6 +27,9 @@ COUNTERS = ("n_averaged", "n_classes")
 """Numbers that wrappers keep beside the weights."""
 SHAPE = ("num_classes", "in_channels", "width")
 """What every model of the zoo is told."""
+
+_COMPARED = 1000
+"""Keys that a missing one is compared with for an error."""
 
 CONSTANTS = {place + name for place in NORMALISERS for pair in PAIRS for name in pair}
 
@@ -61,6 +65,8 @@ def fit(checkpoint: Checkpoint, network: nn.Module) -> Fit:
     A prefix goes only if every key carries it, extras aside (the constants of a normalising layer, counters, an
     attacker's second copy of the network); a key that merely contains it is left alone.
     """
+    if len(checkpoint.tensors) > limits.TENSORS:
+        raise UserError(f"{checkpoint.path} holds {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are read")
     wanted = set(network.state_dict())
     levels = list(_levels(checkpoint.tensors, network, wanted))
     scores = [len(wanted & level.tensors.keys()) for level in levels]
@@ -135,7 +141,7 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
         if found is None and key.endswith("num_batches_tracked"):
             continue
         if found is None:
-            near = difflib.get_close_matches(key, sorted(fitted.tensors.keys() - own.keys()), n=1)
+            near = difflib.get_close_matches(key, sorted(fitted.tensors.keys() - own.keys())[:_COMPARED], n=1)
             instead = f" but has {near[0]} {tuple(fitted.tensors[near[0]].shape)}" if near else ""
             raise UserError(f"{source} has no {key} {tuple(tensor.shape)}{instead}; {_other(network)}")
         if found.shape != tensor.shape:
@@ -143,7 +149,7 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
                 f"{source}: {key} is {tuple(found.shape)} in the file and {tuple(tensor.shape)} in the model; "
                 f"{_remedy(fitted.tensors, network, width)}"
             )
-        if found.is_floating_point() != tensor.is_floating_point():
+        if tensor.is_floating_point() and not found.is_floating_point():
             raise UserError(f"{source}: {key} is of type {found.dtype} in the file and {tensor.dtype} in the model")
         if found.is_floating_point() and not bool(torch.isfinite(found.to(tensor.dtype)).all()):
             raise UserError(f"{source}: {key} holds NaN or infinity; training diverged, take an earlier checkpoint")

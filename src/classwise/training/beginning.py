@@ -110,6 +110,9 @@ def check_same(run: Run, plan: Recipe, images: Images, team: Team) -> None:
 def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
     """What `build_model` needs: the recipe's model, sized for the data, with the data's normalisation inside."""
     mean, std = _normalisation(images)
+    for key in recipe.model.options:
+        if key in ("name", "num_classes", "in_channels", "width", "mean", "std"):
+            raise UserError(f"model.options holds {key!r}, which the data or model.{key} decide; leave it out")
     return {
         "name": recipe.model.name,
         "num_classes": images.num_classes,

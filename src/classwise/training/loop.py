@@ -326,6 +326,12 @@ class Trainer:
     def _check(self) -> None:
         for name in self.reads - MEASURED:
             raise unknown("signal", name, MEASURED)
+        normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
+        if normalised and self.recipe.batch_size == self.team.size:
+            raise UserError(
+                f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one image; "
+                "give at least 2"
+            )
 
     def _begin(self) -> None:
         """A new folder: the recipe, the environment, the split."""

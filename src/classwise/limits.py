@@ -20,6 +20,8 @@ YAML_DEPTH = 32
 """Collections inside each other in a YAML text."""
 EXTENDS = 16
 """Recipes that extend each other."""
+ATTACKS = 100
+"""Attacks of an audit."""
 TENSORS = 20_000
 """Tensors of a checkpoint."""
 INTEGER = 2**63 - 1

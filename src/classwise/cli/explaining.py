@@ -6,6 +6,8 @@ import inspect
 import re
 from typing import Any, Literal, get_args, get_origin
 
+from classwise import limits
+
 _SECTION = re.compile(r"^(?:Args|Attributes|Raises|Returns):$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.*)$")
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -50,6 +52,9 @@ def _allowed(annotation: Any, metadata: list[Any]) -> str:
     if annotation is bool:
         return "true, false"
     bounds = [
-        f"{sign} {getattr(each, key)}" for each in metadata for key, sign in _BOUNDS.items() if hasattr(each, key)
+        f"{sign} {getattr(each, key)}"
+        for each in metadata
+        for key, sign in _BOUNDS.items()
+        if hasattr(each, key) and abs(getattr(each, key)) not in (limits.COUNT, limits.NUMBER, limits.SEED)
     ]
     return ", ".join(bounds)

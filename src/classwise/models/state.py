@@ -124,6 +124,8 @@ def _check_archive(file: Path) -> None:
             members = archive.infolist()
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return  # of before torch 1.6, or damaged: torch.load says which
+    if len(members) > 2 * limits.TENSORS:
+        raise UserError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are read")
     limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)
 
 

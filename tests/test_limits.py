@@ -43,7 +43,9 @@ def test_classes_are_bounded_by_the_images() -> None:
 
 
 @pytest.mark.parametrize("registry", [ATTACKS, DATA, OBJECTIVES, SCHEDULES, AVERAGERS, REDUCTIONS, SELECTIONS])
-@pytest.mark.parametrize("path", ["os:system", "builtins:eval", "subprocess:run", "subprocess:Popen", "os:sep", "builtins:dict"])
+@pytest.mark.parametrize(
+    "path", ["os:system", "builtins:eval", "subprocess:run", "subprocess:Popen", "os:sep", "builtins:dict"]
+)
 def test_what_is_no_part_is_refused_and_not_called(
     registry: Registry[object], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +59,7 @@ def test_what_is_no_part_is_refused_and_not_called(
 
 @pytest.mark.parametrize("path", [":", "os:", ":x", "..a:b", "a b:c", "os:a.b", "\0:x", "x" * 300 + ":y"])
 def test_names_that_are_none(path: str) -> None:
-    with pytest.raises(UserError, match="is not of the form package.module:name"):
+    with pytest.raises(UserError, match="is not of the form package"):
         ATTACKS.load(path)
 
 
@@ -74,7 +76,9 @@ def test_numbers(text: str, value: float) -> None:
     assert number(text) == value
 
 
-@pytest.mark.parametrize("text", ["1e400", "nan", "inf", "8/0", "1e999999999", "9" * 5000, "1_0", "٣", "0x1", "", "1/2/3"])
+@pytest.mark.parametrize(
+    "text", ["1e400", "nan", "inf", "8/0", "1e999999999", "9" * 5000, "1_0", "٣", "0x1", "", "1/2/3"]
+)
 def test_no_numbers(text: str) -> None:
     assert number(text) == text
     with pytest.raises(UserError, match="is not a number"):

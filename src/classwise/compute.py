@@ -78,10 +78,11 @@ def check_device(device: str | torch.device) -> None:
         UserError: if it has not.
     """
     try:
-        if torch.empty(0, device=device).is_meta:
-            raise ValueError("tensors without values")
+        usable = not torch.empty(0, device=device).is_meta
     except Exception as error:  # torch raises many kinds for a device that is not there
         raise UserError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
+    if not usable:
+        raise UserError(f"device {str(device)!r} computes no values; cpu always works")
 
 
 def _channels_last(x: Tensor) -> Tensor:

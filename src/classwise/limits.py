@@ -1,7 +1,7 @@
 """Limits on input: what a file or an option may make the program allocate, checked before anything is allocated.
 
-Sizes that a file declares are compared with the file's own size and with the memory that is free. `SECURITY.md` lists the
-limits; each is far above what recipes, data sets and checkpoints of the field need.
+Sizes that a file declares are compared with the file's own size and with the memory that is free. `SECURITY.md` lists
+the limits; each is far above what recipes, data sets and checkpoints of the field need.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ def check_size(needed: int, what: str, stored: int | None = None) -> None:
         return
     if stored is not None and needed > EXPANSION * max(stored, 1):
         raise UserError(
-            f"{what} expands to {_shown(needed)} from {_shown(stored)}, more than {EXPANSION} times: it is refused as a "
-            "decompression bomb; store it uncompressed"
+            f"{what} expands to {_shown(needed)} from {_shown(stored)}, more than {EXPANSION} times: "
+            "it is refused as a decompression bomb; store it uncompressed"
         )
     free = free_bytes()
     if needed > free:
-        raise UserError(f"{what} needs {_shown(needed)} of memory and {_shown(free)} are free; use a smaller part of it")
+        raise UserError(
+            f"{what} needs {_shown(needed)} of memory and {_shown(free)} are free; use a smaller part of it"
+        )
 
 
 def free_bytes() -> int:

@@ -115,7 +115,11 @@ class Registry(Mapping[str, str], Generic[T]):
         if self._arguments:
             if _takes(found, self._arguments) or isinstance(found, tuple(map(load_object, self._instances))):
                 return
-            if isinstance(found, type) and dataclasses.is_dataclass(found) and _takes(found.__call__, self._arguments + 1):
+            if (
+                isinstance(found, type)
+                and dataclasses.is_dataclass(found)
+                and _takes(found.__call__, self._arguments + 1)
+            ):
                 return
             wanted.append(f"a Python function of {self._arguments} arguments")
         raise UserError(f"{self.kind} {path!r} is {described(found)}; give {' or '.join(wanted)}")

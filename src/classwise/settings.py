@@ -170,7 +170,9 @@ def _check_expansion(text: str, where: str) -> None:
             if anchor is not None:
                 sizes[anchor] = total - before
         if total > limits.YAML_VALUES:
-            raise UserError(f"{where} has more than {limits.YAML_VALUES} values, aliases counted as what they stand for")
+            raise UserError(
+                f"{where} has more than {limits.YAML_VALUES} values, aliases counted as what they stand for"
+            )
 
 
 def _check_plain(value: Any, where: str) -> None:

@@ -53,7 +53,9 @@ class Threat:
         known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) <= limits.RADIUS)
         if not known:
             text = f"; text is for Threat.parse('{self.norm}:{given}')" if isinstance(given, str) else ""
-            raise UserError(f"epsilon = {given!r}: a radius is a number from 0 to {limits.RADIUS:,}, such as 8/255{text}")
+            raise UserError(
+                f"epsilon = {given!r}: a radius is a number from 0 to {limits.RADIUS:,}, such as 8/255{text}"
+            )
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:

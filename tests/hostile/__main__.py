@@ -82,7 +82,10 @@ def work(cases: list[tuple[str, Case]], shared: Shared, place: Path, verbose: bo
             result = run_forked(case, shared, place)
             if verbose:
                 last = result.err.strip().splitlines()[-1:] or [""]
-                print(f"{time.monotonic() - begun:6.2f} s {result.mebibytes:5.0f} MiB {result.status} {case.name}: {last[0][:200]}", flush=True)
+                print(
+                    f"{time.monotonic() - begun:6.2f} s {result.mebibytes:5.0f} MiB {result.status} {case.name}: {last[0][:200]}",
+                    flush=True,
+                )
             if result.problems:
                 words = [word if len(word) < 200 else f"{word[:100]}...({len(word)})" for word in case.words]
                 about = {"category": category, "case": case.name, "problems": result.problems, "words": words}

@@ -166,7 +166,17 @@ def cases(random: Random) -> Iterator[Case]:
     for name, body in list(ATTACK_CODE.items())[:4]:
         code = f"import torch\ndef build(model):\n    {body.replace('x', '1')}\n".encode()
         yield Case(f"foreign build {name}", audit("--attack=foreign:build=mine:build"), {"mine.py": code}, user)
-    for kind in ("objective", "reduction", "update", "optimizer", "rate", "averaging", "selection", "attack", "data.augment"):
+    for kind in (
+        "objective",
+        "reduction",
+        "update",
+        "optimizer",
+        "rate",
+        "averaging",
+        "selection",
+        "attack",
+        "data.augment",
+    ):
         for what, code in {
             "a class of nothing": b"class Mine:\n    pass\n",
             "a function": b"def Mine(*a, **k):\n    open('evil', 'w')\n",

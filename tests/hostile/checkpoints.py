@@ -130,6 +130,13 @@ def recursive() -> Tensors:
     return value
 
 
+def itself() -> Tensors:
+    """A checkpoint that holds nothing but itself."""
+    value: Tensors = {}
+    value["state_dict"] = value
+    return value
+
+
 def nested(depth: int) -> Tensors:
     """A state dict inside so many containers."""
     value: Tensors = lenet()
@@ -157,7 +164,7 @@ VALUES: dict[str, Callable[[], object]] = {
     "empty state": lambda: {"state_dict": {}},
     "a state of text": lambda: {"state_dict": {"w": "x"}},
     "itself": recursive,
-    "itself, nothing else": lambda: (lambda value: value.update(state_dict=value) or value)({}),
+    "itself, nothing else": itself,
     "nested 5 deep": lambda: nested(5),
     "nested 900 deep": lambda: nested(900),
     "sparse weights": lambda: changed(lambda w: w.to_sparse()),
@@ -264,7 +271,9 @@ def cases(random: Random) -> Iterator[Case]:
         words = ("audit", "w.safetensors", "--data=digits", "--subset=40", "--out=out", ATTACK)
         yield Case(f"safetensors alone: {name}", words, {"w.safetensors": SAFETENSORS[name]}, EITHER)
     for name, make in VALUES.items():
-        yield Case(f"pt: {name}", on("lenet", "w.pt"), {"w.pt": lambda path, make=make: torch.save(make(), path)}, EITHER)
+        yield Case(
+            f"pt: {name}", on("lenet", "w.pt"), {"w.pt": lambda path, make=make: torch.save(make(), path)}, EITHER
+        )
     for name in ("code", "itself", "sparse weights", "meta weights", "weights of 4 TB", "a whole module", "text"):
         make = VALUES[name]
         files = {"w.pt": lambda path, make=make: torch.save(make(), path, _use_new_zipfile_serialization=False)}

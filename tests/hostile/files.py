@@ -183,7 +183,9 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(width: int, height: int, data: bytes | None = None, extra: bytes = b"", depth: int = 8, colour: int = 0) -> bytes:
+def png(
+    width: int, height: int, data: bytes | None = None, extra: bytes = b"", depth: int = 8, colour: int = 0
+) -> bytes:
     """A PNG with this header."""
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     body = zlib.compress(data if data is not None else b"\0" * 100)
@@ -385,7 +387,9 @@ def compressed_mat(gigabytes: float) -> bytes:
     """A MATLAB file whose array expands to so much."""
     side = int(gigabytes * 2**30) // (32 * 32 * 3)
     size = side * 32 * 32 * 3
-    head = struct.pack("<IIIIIIiiiiIII", 6, 8, 9, 0, 5, 16, 32, 32, 3, side, 1 | (1 << 16), ord("X"), 2) + struct.pack("<I", size)
+    head = struct.pack("<IIIIIIiiiiIII", 6, 8, 9, 0, 5, 16, 32, 32, 3, side, 1 | (1 << 16), ord("X"), 2) + struct.pack(
+        "<I", size
+    )
     packer = zlib.compressobj(1)
     body = packer.compress(struct.pack("<II", 14, len(head) + size) + head)
     for _ in range(int(gigabytes * 1024)):
@@ -533,11 +537,21 @@ def cases(random: Random) -> Iterator[Case]:
     yield Case("idx: labels are a bomb", on("m"),
                {"m/t10k-images-idx3-ubyte": idx((3, 8, 8), bytes(192)), "m/t10k-labels-idx1-ubyte": made(lambda: gzip_of(1.5))}, EITHER)  # fmt: skip
     for name, picture in PICTURES.items():
-        suffix = "." + (name.split()[1].lower() if name.startswith(("a JPEG", "a GIF", "a BMP", "a PPM", "a WebP")) else "png")
+        suffix = "." + (
+            name.split()[1].lower() if name.startswith(("a JPEG", "a GIF", "a BMP", "a PPM", "a WebP")) else "png"
+        )
         yield Case(f"picture: {name}", on("pics"), folder_of(picture, suffix), EITHER)
         if name.startswith(("a true", "a JPEG", "of", "with", "one")):
-            yield Case(f"picture cut to a square: {name}", on("pics", "--data-set=size=8"), folder_of(picture, suffix), EITHER)
-    for setting in ("size=100000", "size=10000000", "size=8,resize=4", "per_class=1000000", "size=99999999999999999999"):
+            yield Case(
+                f"picture cut to a square: {name}", on("pics", "--data-set=size=8"), folder_of(picture, suffix), EITHER
+            )
+    for setting in (
+        "size=100000",
+        "size=10000000",
+        "size=8,resize=4",
+        "per_class=1000000",
+        "size=99999999999999999999",
+    ):
         parts = [f"--data-set={each}" for each in setting.split(",")]
         yield Case(f"pictures: {setting}", on("pics", *parts), folder_of(lambda: encoded("PNG")), EITHER)
     yield Case("picture: one pixel high, cut", on("pics", "--data-set=size=4096"),
@@ -577,7 +591,9 @@ def cases(random: Random) -> Iterator[Case]:
         "text": {"out/outcomes/part-00000.parquet": b"hello"},
         "a Parquet file of others": {"out/outcomes/part-00000.parquet": table},
         "an empty folder": {"out/outcomes/x": b""},
-        "a part that is a link to zeros": {"out/outcomes/part-00000.parquet": lambda path: path.symlink_to("/dev/zero")},
+        "a part that is a link to zeros": {
+            "out/outcomes/part-00000.parquet": lambda path: path.symlink_to("/dev/zero")
+        },
     }
     for name, files in report_cases.items():
         yield Case(f"report: {name}", ("report", "out"), files, EITHER)

@@ -34,7 +34,20 @@ CATEGORIES = {
 SEED = 20
 SECONDS = 20.0
 """Processor time that a case may take."""
-HEAVY = ("bomb", "million", "100,000", "20 MB", "GiB", "expands", "10^7", "10^6", "30,000 files", "many fields", "WebP of", "members")
+HEAVY = (
+    "bomb",
+    "million",
+    "100,000",
+    "20 MB",
+    "GiB",
+    "expands",
+    "10^7",
+    "10^6",
+    "30,000 files",
+    "many fields",
+    "WebP of",
+    "members",
+)
 """Words in the names of cases whose files or work take seconds."""
 PATIENCE = 60.0
 """Seconds after which a case counts as hanging, whatever it computes."""
@@ -190,7 +203,12 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
         problems.append("nothing is said")
     if any(len(line) > 2000 for line in lines) and result.status != ESCAPED:
         problems.append(f"a line of {max(map(len, lines))} letters")
-    if any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 for line in result.err.split("\n") for letter in line if letter != "\t"):
+    if any(
+        ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0
+        for line in result.err.split("\n")
+        for letter in line
+        if letter != "\t"
+    ):
         problems.append("control characters on stderr")
     if result.seconds > SECONDS:
         problems.append(f"{result.seconds:.1f} s of processor time")
@@ -203,9 +221,8 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
             json.loads(result.out, parse_constant=_refuse)
         except ValueError as error:
             problems.append(f"no JSON on stdout: {error}")
-    if case.reference is not None and reference is not None and not problems:
-        if numbers(result.out) != numbers(reference.out):
-            problems.append("other numbers than the clean command")
+    if reference is not None and not problems and numbers(result.out) != numbers(reference.out):
+        problems.append("other numbers than the clean command")
     return problems
 
 

@@ -159,12 +159,28 @@ def cases(random: Random) -> Iterator[Case]:
     yield Case("ten thousand attacks", audit(*[ATTACK] * 3000, "--estimate"), {}, EITHER)
     yield Case("ten thousand conditions", audit(ATTACK, *["--fail-if=worst(all) < 0"] * 3000), {}, EITHER)
     yield Case("ten thousand changes", train(*["--set=seed=1"] * 5000, "--estimate"), {}, EITHER)
-    yield Case("out is a FIFO", audit(ATTACK)[:4] + ("--out=pipe", ATTACK), {"pipe": os.mkfifo})
-    yield Case("out is a file", audit(ATTACK)[:4] + ("--out=file", ATTACK), {"file": b"x"})
-    yield Case("out is a link to a file", audit(ATTACK)[:4] + ("--out=link", ATTACK), {"link": lambda p: p.symlink_to("/dev/null")})
+    yield Case("out is a FIFO", (*audit(ATTACK)[:4], "--out=pipe", ATTACK), {"pipe": os.mkfifo})
+    yield Case("out is a file", (*audit(ATTACK)[:4], "--out=file", ATTACK), {"file": b"x"})
+    yield Case(
+        "out is a link to a file",
+        (*audit(ATTACK)[:4], "--out=link", ATTACK),
+        {"link": lambda p: p.symlink_to("/dev/null")},
+    )
     for number, batch in enumerate(("32", "33", "64", "200")):
         yield Case(f"control: batch {number}", audit(ATTACK, f"--batch={batch}"), {}, frozenset({0}), CLEAN_AUDIT)
 
 
-HARMLESS = ("compare", "report", "data", "recipes", "cite", "papers", "attacks", "models", "interpolate", "offset", "--")
+HARMLESS = (
+    "compare",
+    "report",
+    "data",
+    "recipes",
+    "cite",
+    "papers",
+    "attacks",
+    "models",
+    "interpolate",
+    "offset",
+    "--",
+)
 """Commands whose hostile words may be harmless."""

@@ -63,7 +63,9 @@ def cases(random: Random) -> Iterator[Case]:
     for spec in random.sample(ATTACKS, 40):
         yield Case(f"train attack={small(spec)}", train("--set", f"attack={spec}", "--estimate"), {}, statuses(spec))
     for spec in random.sample(ATTACKS, 12):
-        yield Case(f"offset --attack {small(spec)}", ("offset", "@run", "--attack", spec, "--out=out/o.pt"), {}, statuses(spec))
+        yield Case(
+            f"offset --attack {small(spec)}", ("offset", "@run", "--attack", spec, "--out=out/o.pt"), {}, statuses(spec)
+        )
     for spec in random.sample(ATTACKS, 12):
         yield Case(f"attacks {small(spec)}", ("attacks", spec), {}, EITHER)
     for spec in random.sample(ATTACKS, 12):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from classwise import limits
 from classwise.attacks import ATTACKS
 from classwise.attacks.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.base import Attack
@@ -68,6 +69,8 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
             a meaning of its own.
     """
     given_choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
+    if len(given_choices) > limits.ATTACKS:
+        raise UserError(f"{len(given_choices)} attacks are chosen; an audit runs at most {limits.ATTACKS}")
     chosen = [pair for choice in given_choices for pair in _expanded(choice, norm)]
     found: dict[str, Attack] = {}
     families: dict[str, tuple[str, ...]] = {}

@@ -420,10 +420,14 @@ def _network(
     from classwise.models import load_model
     from classwise.settings import read_yaml
 
-    chosen = {key: read_yaml(value, f"--model-set {key}={value}") for key, value in pairs(options, "--model-set").items()}
+    chosen = {
+        key: read_yaml(value, f"--model-set {key}={value}") for key, value in pairs(options, "--model-set").items()
+    }
     for key in chosen:
         if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "container"):
-            raise UserError(f"--model-set {key}: not an option of a model; see --weights, --width, --mean and their like")
+            raise UserError(
+                f"--model-set {key}: not an option of a model; see --weights, --width, --mean and their like"
+            )
     return load_model(model, weights, data=images, device=device, width=width, **normalisation, **chosen)
 
 

@@ -102,8 +102,14 @@ def _check_size(name: str, make: Callable[..., object], shape: Mapping[str, Any]
         if type(value) is not type(default) and not (type(default) is float and type(value) is int):
             raise UserError(f"model {name!r}: {key} = {value!r} should be of type {type(default).__name__}")
         if isinstance(value, int | float) and not abs(value) <= limits.MODEL_DEPTH:
-            raise UserError(f"model {name!r}: {key} = {value} is beyond {limits.MODEL_DEPTH}, the largest that is built")
-    if not options and shape.get("width", 1.0) <= 1 and max(shape.get("num_classes", 1), shape.get("in_channels", 1)) <= 1000:
+            raise UserError(
+                f"model {name!r}: {key} = {value} is beyond {limits.MODEL_DEPTH}, the largest that is built"
+            )
+    if (
+        not options
+        and shape.get("width", 1.0) <= 1
+        and max(shape.get("num_classes", 1), shape.get("in_channels", 1)) <= 1000
+    ):
         return
     try:
         with torch.device("meta"):

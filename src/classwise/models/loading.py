@@ -152,7 +152,9 @@ def _normalised(model: nn.Module, fitted: Fit) -> tuple[nn.Module, str]:
         return model, "no normalisation" if isinstance(bare(model), Classifier) else ""
     mean, std = found
     if not mean.numel() or mean.shape != std.shape:
-        raise UserError(f"the file's normalisation has {mean.numel()} means and {std.numel()} deviations; give mean= and std=")
+        raise UserError(
+            f"the file's normalisation has {mean.numel()} means and {std.numel()} deviations; give mean= and std="
+        )
     if float(mean.max()) > 1:
         raise UserError(
             f"the file's normalisation ({_constants(mean, std)}) is for pixels up to 255; "

@@ -36,7 +36,9 @@ class Normalized(Wrapper):
                 f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one of each a channel"
             )
         if not self.mean.numel() or not bool((self.std > 0).all() and torch.isfinite(self.mean + self.std).all()):
-            raise UserError(f"std = {self.std.flatten().tolist()} should be positive, mean and std finite, one a channel")
+            raise UserError(
+                f"std = {self.std.flatten().tolist()} should be positive, mean and std finite, one a channel"
+            )
 
     def normalize(self, x: Tensor) -> Tensor:
         """(N, C, H, W) in [0, 1] to what the inner model reads."""

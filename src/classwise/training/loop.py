@@ -329,8 +329,8 @@ class Trainer:
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
         if normalised and self.recipe.batch_size == self.team.size:
             raise UserError(
-                f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one image; "
-                "give at least 2"
+                f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one "
+                "image; give at least 2"
             )
 
     def _begin(self) -> None:

@@ -454,4 +454,3 @@ def _reduction(part: Part) -> Any:
     if part != name and part != {"name": name}:
         raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
     return found
-

@@ -48,7 +48,9 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     if len(content) != wanted or more:
         fault = "too long" if more else "truncated"
-        raise UserError(f"{path} is {fault}: {len(content) + more} values where {shape} need {wanted}; get the file again")
+        raise UserError(
+            f"{path} is {fault}: {len(content) + more} values where {shape} need {wanted}; get the file again"
+        )
     return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
 
 

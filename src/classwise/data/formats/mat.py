@@ -118,7 +118,9 @@ def _array_bytes(content: bytes, order: str, file: Path) -> int:
     """The bytes of an array's values, from the beginning of its element: flags, shape, name, values."""
     flags = struct.unpack_from(f"{order}I", content, 8)[0]
     if flags & 0xFF not in (4, *range(6, 16)) or flags & 0x800:  # char and numeric; bit 11: complex
-        raise UserError(f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only")
+        raise UserError(
+            f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only"
+        )
     at = 16
     lengths = []
     for _ in range(3):  # shape, name, values: each with its own tag, short ones within it

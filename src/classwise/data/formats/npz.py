@@ -101,7 +101,9 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
         raise ValueError(f"array {key!r} holds pickled objects, which could run code")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != info.file_size - start:
-        raise UserError(f"{where}: the header says {shape} of {dtype} and the archive holds {info.file_size - start} bytes")
+        raise UserError(
+            f"{where}: the header says {shape} of {dtype} and the archive holds {info.file_size - start} bytes"
+        )
     limits.check_size(size, where, info.compress_size)
     found: np.ndarray[Any, Any] = archive[key]
     return found
@@ -111,5 +113,7 @@ def _class_names(archive: Any, path: Path) -> list[str]:
     """The names of the classes, which are text (N,)."""
     names = _array(archive, "class_names", path)
     if names.ndim != 1 or names.dtype.kind not in "US" or names.dtype.itemsize > 4 * _NAME:
-        raise UserError(f"{path}: 'class_names' should be text (N,) of at most {_NAME} letters; it is {names.dtype} {names.shape}")
+        raise UserError(
+            f"{path}: 'class_names' should be text (N,) of at most {_NAME} letters; it is {names.dtype} {names.shape}"
+        )
     return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()]

@@ -69,7 +69,9 @@ class Parquet(Format):
         label = _label_column(schema, features, self.label, files[0])
         whole = [name for name in schema.names if name != pictures and pa.types.is_integer(schema.field(name).type)]
         if len(whole) > limits.GROUPINGS:
-            raise UserError(f"{files[0]} has {len(whole)} columns of whole numbers; at most {limits.GROUPINGS} are read")
+            raise UserError(
+                f"{files[0]} has {len(whole)} columns of whole numbers; at most {limits.GROUPINGS} are read"
+            )
         tables = [_read_table(file, whole) for file in files]
         # Labels before pictures: they are found wrong in a moment.
         columns = {name: _column(tables, name, features, files[0]) for name in whole}

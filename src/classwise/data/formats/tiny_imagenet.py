@@ -69,7 +69,9 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
         if len(row) < 2:
             raise UserError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
         if not row[0].isprintable() or Path(row[0]).name != row[0]:
-            raise UserError(f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} should be the name of a file in images")
+            raise UserError(
+                f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} should be the name of a file in images"
+            )
     return [(folder / "images" / row[0], row[1]) for row in rows]
 
 

@@ -155,7 +155,7 @@ def _check_expansion(text: str, where: str) -> None:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_):
                 raise UserError(f"{where}: the alias *{event.anchor} stands inside of what it stands for")
-            total += sizes.get(event.anchor, 1)
+            total += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             total += 1
             if event.anchor is not None:

@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.hostile.case import CLEAN_AUDIT, Case
-from tests.hostile.harness import SEED, Shared, generate, numbers, prepare, run_forked
+from tests.hostile.case import CLEAN_AUDIT, Case, Shared
+from tests.hostile.harness import SEED, generate, numbers, prepare, run_forked
 
 
 def main() -> int:

@@ -161,11 +161,11 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"module: {name}", (*words, ATTACK), {"mine.py": content}, user)
         yield Case(f"module of an attack: {name}", audit("--attack=mine:build"), {"mine.py": content}, user)
     for name, body in ATTACK_CODE.items():
-        code = f"import torch\ndef attack(x, y):\n    {body}\n".encode()
-        yield Case(f"foreign {name}", audit("--attack=foreign:attack=mine:attack"), {"mine.py": code}, user)
+        source = f"import torch\ndef attack(x, y):\n    {body}\n".encode()
+        yield Case(f"foreign {name}", audit("--attack=foreign:attack=mine:attack"), {"mine.py": source}, user)
     for name, body in list(ATTACK_CODE.items())[:4]:
-        code = f"import torch\ndef build(model):\n    {body.replace('x', '1')}\n".encode()
-        yield Case(f"foreign build {name}", audit("--attack=foreign:build=mine:build"), {"mine.py": code}, user)
+        source = f"import torch\ndef build(model):\n    {body.replace('x', '1')}\n".encode()
+        yield Case(f"foreign build {name}", audit("--attack=foreign:build=mine:build"), {"mine.py": source}, user)
     for kind in (
         "objective",
         "reduction",
@@ -177,12 +177,12 @@ def cases(random: Random) -> Iterator[Case]:
         "attack",
         "data.augment",
     ):
-        for what, code in {
+        for what, content in {
             "a class of nothing": b"class Mine:\n    pass\n",
             "a function": b"def Mine(*a, **k):\n    open('evil', 'w')\n",
             "a callable class": b"class Mine:\n    def __init__(self, *a, **k): open('evil', 'w')\n    def __call__(self, *a): pass\n",
         }.items():
-            yield Case(f"{kind} is {what}", train(f"--set={kind}=mine:Mine"), {"mine.py": code}, user)
+            yield Case(f"{kind} is {what}", train(f"--set={kind}=mine:Mine"), {"mine.py": content}, user)
     yield Case("shadowed module", ("audit", "lenet", "--data=digits", "--out=out", "--subset=40", ATTACK),
                {"torch.py": b"open('evil', 'w')\n", "json.py": b"open('evil', 'w')\n"}, EITHER)  # fmt: skip
     yield Case("a data set of one's own that raises", audit(ATTACK, "--data=mine:Mine"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -119,7 +119,7 @@ TEXTS: dict[str, bytes] = {
     "many fields": b"".join(b"f%d: 1\n" % n for n in range(50_000)),
 }  # fmt: skip
 
-DEEP = {
+DEEP: dict[str, Callable[[int], bytes]] = {
     "flow lists": lambda depth: b"schedules: " + b"[" * depth + b"]" * depth,
     "flow mappings": lambda depth: b"model: {options: " + b"{a: " * depth + b"1" + b"}" * depth + b"}",
     "open lists": lambda depth: b"[" * depth,
@@ -187,11 +187,11 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"field: {field}={short!a}", train(f"--set={field}={value}"), {}, EITHER)
     for field, value in random.sample(grid, 60):
         *within, last = field.split(".")
-        text = BASE + "".join(f"{'  ' * depth}{key}:\n" for depth, key in enumerate(within))
-        text += f"{'  ' * len(within)}{last}: {value}\n"
+        lines = BASE + "".join(f"{'  ' * depth}{key}:\n" for depth, key in enumerate(within))
+        lines += f"{'  ' * len(within)}{last}: {value}\n"
         short = value if len(value) < 40 else f"{value[:20]}..."
         words = ("recipes", "show", "mine.yaml")
-        yield Case(f"show: {field}={short!a}", words, {"mine.yaml": text.encode("utf-8", "surrogatepass")}, EITHER)
+        yield Case(f"show: {field}={short!a}", words, {"mine.yaml": lines.encode("utf-8", "surrogatepass")}, EITHER)
     for number in range(30):
         mutated = bytearray(BASE.encode())
         for _ in range(random.randrange(1, 12)):

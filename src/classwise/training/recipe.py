@@ -230,7 +230,7 @@ class Recipe:
             optimizer=make(OPTIMISERS, self.optimizer),
             rate=make(RATES, self.rate),
             averaging=averaging,
-            selection=SELECTIONS.load(self.selection),
+            selection=_selection(self.selection),
             validation_attack=validation_attack,
             augment=make(AUGMENTATIONS, self.data.augment),
         )
@@ -454,3 +454,9 @@ def _reduction(part: Part) -> Any:
     if part != name and part != {"name": name}:
         raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
     return found
+
+
+def _selection(name: str) -> Selection:
+    found: Any = SELECTIONS.load(name)
+    chosen: Selection = found
+    return chosen

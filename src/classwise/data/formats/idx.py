@@ -6,8 +6,9 @@ import gzip
 import math
 import struct
 import zlib
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,13 +55,13 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
     """The file, decompressed as it is read."""
     check_regular(path)
     return gzip.open(path) if begins_with(path, b"\x1f\x8b") else path.open("rb")
 
 
-def _shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
+def _shape(file: gzip.GzipFile | BufferedReader, path: Path) -> tuple[int, ...]:
     """The dimensions in the header."""
     head = file.read(4)
     if len(head) < 4 or head[:2] != b"\0\0":

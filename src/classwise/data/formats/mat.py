@@ -122,7 +122,7 @@ def _array_bytes(content: bytes, order: str, file: Path) -> int:
             f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only"
         )
     at = 16
-    lengths = []
+    lengths: list[int] = []
     for _ in range(3):  # shape, name, values: each with its own tag, short ones within it
         word, length = struct.unpack_from(f"{order}II", content, at)
         if word >> 16:

@@ -128,7 +128,7 @@ def cases(random: Random) -> Iterator[Case]:
     for option in TEXT_OPTIONS:
         for value in random.sample(TEXTS, 5):
             words = ("audit", "@run", "--subset=40", *(() if option == "--attack" else (ATTACK,)), f"{option}={value}")
-            if option in ("--out", "--html") and "/" not in value and value.strip(". \0"):
+            if option in ("--out", "--html") and "/" not in value and value.strip(".\0"):
                 words = (*words[:-1], f"{option}=out/{value}")  # perhaps a harmless name
             words = words if option == "--out" else (*words, "--out=out")
             yield Case(f"audit {option}={small(value)}", words, {}, EITHER)

@@ -45,4 +45,8 @@ class LogitsModel(Wrapper):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W)."""
         _calls_user_code = True
-        return pick_logits(self.model(x))
+        logits = pick_logits(self.model(x))
+        if len(logits) != len(x) or logits.is_meta:
+            shape = f"{'meta tensor' if logits.is_meta else 'tensor'} of shape {tuple(logits.shape)}"
+            raise UserError(f"the model returns a {shape} for {len(x)} images; logits are (N, C), one row an image")
+        return logits

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 LONGEST = 1000
 """Letters of the longest message."""
 
 
+def printable(text: str) -> str:
+    """The text with control characters and invisible marks as escapes, so that a terminal only displays it."""
+    if text.isprintable():
+        return text
+    shown = (letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in text)
+    return "".join(letter if plain else ascii(letter)[1:-1] for letter, plain in zip(text, shown, strict=True))
+
+
 def one_line(message: str) -> str:
     """The message on one line: control characters written as escapes, the middle of a very long one left out."""
-    line = " ".join(message.split())
-    if not line.isprintable():
-        line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    line = printable(" ".join(message.split()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST * 2 // 3]} ... {line[-LONGEST // 4 :]}"
     return line

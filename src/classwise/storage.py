@@ -116,7 +116,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             check_stream(target)
             return
     with _explained(target):
-        folder = next(folder for folder in target.absolute().parents if folder.exists())
+        folder = next((folder for folder in target.absolute().parents if folder.exists()), target)
         Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder)).rmdir()
         for stale in folder.glob(f".{target.name}.*.tmp"):
             _remove_if_abandoned(stale)

@@ -261,8 +261,9 @@ class Counting:
 def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
     whole, out = search(), tmp_path / "curve"
     for limit in (70, 130):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stop:
             search(out=out, resume=True, progress=Counting(limit))
+        assert stop.value.__notes__ == [f"the finished rounds are saved in {out}"]
     assert not (out / "radii.parquet").exists()
     rest = Counting()
     resumed = search(out=out, resume=True, progress=rest)

@@ -221,14 +221,16 @@ def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: 
         return cw.race(model(4), data, EPSILON, attacks, **QUICK, **more)
 
     whole, out = search(), tmp_path / "search"
-    stops = 0
+    stops, notes = 0, set[str]()
     for limit in (100, 490, 30, 30):  # in the first pass, which has 480 images, and in rounds
         rest = Counting(limit)
         try:
             search(out=out, resume=True, progress=rest)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             stops += 1
+            notes |= {*getattr(stop, "__notes__", ())}
     assert stops >= (1 if len(attacks) == 1 else 2)
+    assert notes == (set() if len(attacks) == 1 else {f"the finished rounds are saved in {out}"})
     rest = Counting()
     assert same(search(out=out, resume=True, progress=rest), whole)
     assert rest.totals["clean, fgsm"] == 0

@@ -90,6 +90,14 @@ def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_names_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "cat\x1b[31m\r\u202edog\u00a0house"
+    console.show(["class"], [[name]], title=name)
+    console.echo(f"worst class: {name}")
+    shown = r"cat\x1b[31m\r\u202edog" + "\u00a0house"
+    assert capsys.readouterr().out.splitlines() == [shown, "class", shown, f"worst class: {shown}"]
+
+
 def test_a_table_on_a_terminal_is_drawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     console.show(["class"], [("[bold]cat",)])

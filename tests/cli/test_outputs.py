@@ -49,6 +49,7 @@ def test_every_command_refuses_before_the_work(
         [*audit, f"--out={REFUSING}"],
         [*audit, f"--html={REFUSING}/page.html"],
         [*audit, "--curve", f"--out={REFUSING}"],
+        [*audit, "--worst", f"--out={REFUSING}"],
         ["compare", audited, audited, f"--out={REFUSING}/page.html"],
         ["report", audited, f"--out={REFUSING}/page.html"],
         ["report", audited, "--export=csv", f"--files={REFUSING}"],

@@ -30,6 +30,7 @@ STOPS = [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
 def _handlers() -> Iterator[None]:
     """The handlers as they were: a program that was stopped leaves the system's."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -176,6 +177,7 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, status:
         "from classwise.cli import main\n"
         "sys.exit(main(['--version']))\n"
     )
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + code
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", f"classwise: stopped by {cause}\n")
 

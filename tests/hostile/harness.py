@@ -192,16 +192,15 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
     """Everything that is wrong with how a case ended."""
     problems = []
     lines = [line for line in result.err.splitlines() if line.strip() and not _is_progress(line)]
-    user = 4 in case.statuses
-    if "Traceback (most recent call last)" in result.err and not (user and result.status in (ESCAPED, EXITED)):
+    if "Traceback (most recent call last)" in result.err:
         problems.append(f"a traceback: {lines[-1][:200]}")
-    elif result.status not in case.statuses and not (user and result.status in (ESCAPED, EXITED)):
+    elif result.status not in case.statuses:
         problems.append(f"status {result.status}, not in {sorted(case.statuses)}: {' | '.join(lines)[:300]}")
-    elif result.status != 0 and result.status != ESCAPED and len(lines) > LINES and not user:
+    elif result.status != 0 and len(lines) > LINES:
         problems.append(f"{len(lines)} lines on stderr")
     if result.status in (1, 2, 3) and not lines:
         problems.append("nothing is said")
-    if any(len(line) > 2000 for line in lines) and result.status != ESCAPED:
+    if any(len(line) > 2000 for line in lines):
         problems.append(f"a line of {max(map(len, lines))} letters")
     if any(
         ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0

@@ -11,6 +11,7 @@ import torch
 
 from classwise.errors import UserError
 from classwise.models import load_model
+from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.interpolate import interpolate
 from classwise.training.loop import train
@@ -85,5 +86,5 @@ def test_what_cannot_be_done_is_one_line(first: Run, tuned: Run, tmp_path: Path)
     assert "holds no weights 'offset'" in refused(first, which="offset", start=tuned.path)
     assert "nowhere" in refused(tuned, start=tmp_path / "nowhere")
     shutil.copytree(tuned.path, tmp_path / "bare")
-    (tmp_path / "bare" / "validation.json").write_text('{"index": []}')
+    write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "held no images out" in refused(tmp_path / "bare")

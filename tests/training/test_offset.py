@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.models.normalise import Normalized
+from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.loop import train
 from classwise.training.offset import _bias, offset
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
     assert "no device 'gpu7'" in refused(run, device="gpu7")
     assert "holds no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")
-    (tmp_path / "bare" / "validation.json").write_text(json.dumps({"index": []}))
+    write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "held no images out" in refused(tmp_path / "bare")
     with pytest.raises(UserError, match="Flatten has no last linear layer"):
         _bias(Normalized(nn.Flatten(), [0.5], [0.5]))

@@ -18,7 +18,7 @@ from classwise import interruption
 from classwise.attacks.engine import Stop
 from classwise.attacks.queue import SMALLEST_BATCH
 from classwise.auditing import parts
-from classwise.auditing.claims import claim, settings_of
+from classwise.auditing.claims import check_place, claim, settings_of
 from classwise.auditing.estimating import estimate
 from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
 from classwise.auditing.keeping import checked_kinds
@@ -38,7 +38,6 @@ from classwise.errors import UserError
 from classwise.models.loading import is_stored
 from classwise.ownership import owned
 from classwise.progress import Progress, Silent
-from classwise.storage import check_writable
 from classwise.team import Team, joined
 from classwise.threat import Threat
 from classwise.training.folder import runs_in
@@ -124,7 +123,7 @@ def audit(
         settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
         folder = None if out is None else folder_for(Path(out), name)
         if folder is not None:
-            _check_writable(folder)
+            check_place(folder, "audit", ABOUT, f"outcomes/{parts.name(0)}")
         if batch is None and resume and folder is not None:
             settings["batch"] = _recorded_batch(folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
@@ -204,18 +203,6 @@ def audit(
             write_about(folder, result, settings=decided)
         team.spread(result)
         return result
-
-
-def _check_writable(folder: Path) -> None:
-    """Check, before data are read, that an audit can be written into a folder.
-
-    Raises:
-        UserError: if it is a file, or cannot be written.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the audit")
-    for file in (folder / ABOUT, folder / "outcomes" / parts.name(0)):
-        check_writable(file)
 
 
 def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Plan
 from classwise.errors import UserError
-from classwise.storage import is_unused, remove_stale_temporaries
+from classwise.storage import check_writable, is_unused, remove_stale_temporaries
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
@@ -25,6 +25,18 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     for volatile in ("images", "sizes", "notes", "model"):
         del about[volatile]
     return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
+
+
+def check_place(folder: Path, kind: str, *files: str) -> None:
+    """Check, before data are read, that files of an evaluation can be written into a folder.
+
+    Raises:
+        UserError: if the folder is a file, or they cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the {kind}")
+    for file in files:
+        check_writable(folder / file)
 
 
 def claim(
@@ -55,8 +67,6 @@ def claim(
         UserError: if it holds something else, an evaluation with other settings (the line names the field that
             differs), or this one while ``resume`` is false.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the {kind}")
     remove_stale_temporaries(folder)
     if not (folder / marker).is_file():
         if not is_unused(folder):

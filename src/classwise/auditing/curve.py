@@ -21,12 +21,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from classwise import interruption
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.attacks.queue import Finished, Job
 from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
-from classwise.auditing.claims import claim, settings_of
+from classwise.auditing.claims import check_place, claim, settings_of
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, prepare, usual_radius
 from classwise.auditing.radii import RADII, Curve
@@ -63,7 +64,7 @@ def curve(
     highest: float | None = None,
     rounds: int = ROUNDS,
     compute: Compute = FAST,
-    batch: int = 128,
+    batch: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
@@ -84,7 +85,7 @@ def curve(
         highest: the largest radius of the search; None: twice the data's usual one.
         rounds: how often the range is halved: an image's bracket ends at most ``highest / 2**rounds`` wide.
         compute: how gradients are computed; success is decided in float32.
-        batch: images on the device at once, at least 32.
+        batch: as `audit` takes it.
         seed: of the attacks' draws.
         device: where to run; None: where the model is.
         progress: who is told how it goes.
@@ -104,6 +105,8 @@ def curve(
         raise UserError(f"rounds = {rounds}: between 1 and 30 halvings")
     if highest is not None and not (highest > 0 and math.isfinite(highest)):
         raise UserError(f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255")
+    if out is not None:
+        check_place(Path(out), "curve", SEARCH)
     with joined(alone=alone) as team, contextlib.ExitStack() as stack:
         listener = progress if progress is not None and team.first else Silent()
         source = as_data(data)
@@ -115,6 +118,8 @@ def curve(
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
             listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
+        if ready.note:
+            listener.say(ready.note)
         folder = None if out is None else Path(out)
         before: Curve | None = None
         if folder is not None and team.first:
@@ -128,7 +133,11 @@ def curve(
         try:
             frames = [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
         except torch.OutOfMemoryError as error:
-            raise UserError(f"the device has no memory for {batch} images; use a smaller batch") from error
+            raise UserError(f"the device has no memory for {ready.plan.batch} images; use a smaller batch") from error
+        except interruption.STOPS as stop:
+            if folder is not None:
+                stop.add_note(f"the finished rounds are saved in {folder}")
+            raise
         found = team.gather((frames, ready.source.fingerprint()))
         if not team.first:
             result: Curve = team.spread(None)
@@ -157,8 +166,6 @@ def _claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSt
     Raises:
         UserError: if the folder holds something else, or is in use.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the curve")
     stack.enter_context(owned(folder))
     about = folder / SEARCH
     if (folder / RADII).is_file() and not about.is_file():

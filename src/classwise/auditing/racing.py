@@ -14,10 +14,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from classwise import interruption
 from classwise.attacks.queue import Finished, Job
 from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
-from classwise.auditing.claims import claim, settings_of
+from classwise.auditing.claims import check_place, claim, settings_of
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Model, Plan, Prepared, prepare
@@ -115,7 +116,7 @@ def race(
     draw: int | None = None,
     together: int | None = None,
     compute: Compute = FAST,
-    batch: int = 128,
+    batch: int | None = None,
     seed: int = 0,
     max_time: float | None = None,
     device: str | torch.device | None = None,
@@ -141,7 +142,7 @@ def race(
         draw: how many survivors of a class to draw at once. None: see `usual_draw`.
         together: how many classes to draw from at once. None: as many as fill a batch; 1 takes the fewest passes.
         compute: how gradients are computed; success is decided in float32.
-        batch: images on the device at once, at least 32.
+        batch: as `audit` takes it.
         seed: of the attacks' draws and of the order in which survivors are drawn.
         max_time: seconds after which no further round is begun; then the classes that may be the worst are more.
         device: where to run; None: where the model is.
@@ -161,10 +162,14 @@ def race(
         raise UserError(f"max_time = {max_time}: give the seconds that the race may take, above 0")
     # Whatever is out of range is refused before the first pass.
     Rules(alpha=alpha, tol=tol or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
+    if out is not None:
+        check_place(Path(out), "worst-class search", SEARCH)
     suite = parse_attacks(RACING_SUITE if attacks is None else attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
+    if ready.note and progress is not None:
+        progress.say(ready.note)
 
     with contextlib.ExitStack() as stack:
         saved = _Saved(None)
@@ -177,11 +182,16 @@ def race(
             alpha=alpha,
             tol=usual_tolerance(int((counts.images > 0).sum())) if tol is None else tol,
             draw=draw or usual_draw(counts.images),
-            together=together or max(1, batch // (draw or usual_draw(counts.images))),
+            together=together or max(1, ready.plan.batch // (draw or usual_draw(counts.images))),
         )
         contest = Race(counts.images, counts.survivors, rules)
         deadline = float("inf") if max_time is None else started + max_time
-        rounds = track.run(contest, deadline)
+        try:
+            rounds = track.run(contest, deadline)
+        except interruption.STOPS as stop:
+            if out is not None:
+                stop.add_note(f"the finished rounds are saved in {out}")
+            raise
     return RaceResult(
         verdict=contest.verdict(),
         table=_table(ready.meta, contest, counts),
@@ -199,8 +209,6 @@ def _claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSt
     Raises:
         UserError: if the folder holds something else, or is in use.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the worst-class search")
     stack.enter_context(owned(folder))
     about = folder / SEARCH
     claim(

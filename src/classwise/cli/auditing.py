@@ -224,14 +224,14 @@ def audit(
         seconds = None if max_time is None else 60 * max_time
         if certainty is not None:
             if team.first:
-                chosen: dict[str, Any] = {"batch": batch or 128, "seed": seed, "device": device, "max_time": seconds}
+                chosen: dict[str, Any] = {"batch": batch, "seed": seed, "device": device, "max_time": seconds}
                 chosen |= {"out": out, "resume": resume}
                 find_worst(network, images, ball, attack or None, certainty, chosen, json=json)
             return
         if curve:
             name = f"curve-{images.name}-{images.split}"
             folder = out or (run.path / "curves" / name if run else Path("audits") / f"{Path(model).stem}-{name}")
-            settings = {"rounds": rounds, "batch": batch or 128, "seed": seed, "device": device, "name": name}
+            settings = {"rounds": rounds, "batch": batch, "seed": seed, "device": device, "name": name}
             settings |= {"out": folder, "resume": resume}
             _curve(network, images, ball, attack or None, settings, folder, page, json)
             return
@@ -274,8 +274,8 @@ def audit(
             console.show_json(facts | {"fail_if": held})
         else:
             show_audit(result)
-            typer.echo(f"audit: {folder}")
-            typer.echo(f"page: {page}")
+            console.echo(f"audit: {folder}")
+            console.echo(f"page: {page}")
     for text in failed:
         console.print_error(f"failed: {text}")
     if failed:
@@ -318,7 +318,7 @@ def _curve(
     norm: Norm = "Linf" if ball is None else ball.norm
     highest = None if ball is None else float(ball.epsilon)
     with joined() as team:
-        with console.progress() as listener:
+        with console.resumable("continue with --resume"), console.progress() as listener:
             found = find_curve(network, images, norm, attacks, highest=highest, progress=listener, **settings)
         if not team.first:
             return
@@ -335,8 +335,8 @@ def _print_curve(found: Curve, folder: Path, page: Path, json: bool) -> None:
         console.show_json(facts | {"weakest": found.weakest, "classes": classes})
         return
     show_curve(found)
-    typer.echo(f"curve: {folder}")
-    typer.echo(f"page: {page}")
+    console.echo(f"curve: {folder}")
+    console.echo(f"page: {page}")
 
 
 def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
@@ -447,6 +447,6 @@ def _estimate(
         return
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
     time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
-    typer.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
+    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
     if cost.note:
-        typer.echo(f"warning: {cost.note}", err=True)
+        console.echo(f"warning: {cost.note}", err=True)

@@ -83,7 +83,7 @@ def compare(
         allow_incomplete=allow_incomplete,
     )
     for gap in getattr(comparison, "gaps", ()):
-        typer.echo(f"warning: {gap}", err=True)
+        console.echo(f"warning: {gap}", err=True)
     with printing_beside(page):
         if page is not None:
             from classwise.report import compare_page
@@ -94,7 +94,7 @@ def compare(
             return
         show_comparison(comparison)
         if page is not None:
-            typer.echo(f"page: {page}")
+            console.echo(f"page: {page}")
 
 
 def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:
@@ -124,14 +124,14 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
         return
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
     console.show(COLUMNS, rows, f"accuracy in percent under {comparison.attack}")
-    typer.echo(_about(comparison))
-    typer.echo(population(comparison.seeds))
+    console.echo(_about(comparison))
+    console.echo(population(comparison.seeds))
     for note in comparison.notes:
-        typer.echo(f"note: {note}")
+        console.echo(f"note: {note}")
     for pair in comparison.pairs:
-        typer.echo("")
+        console.echo("")
         for line in _pair_lines(pair, comparison.alpha):
-            typer.echo(line)
+            console.echo(line)
 
 
 def _about(comparison: Comparison) -> str:
@@ -152,11 +152,11 @@ def _show_untested(comparison: Comparison | Crossing) -> None:
         for row in table.rows
     ]
     console.show(table.heads, cells, f"{table.caption}, under {comparison.attack}")
-    typer.echo("")
-    typer.echo(table.note)
-    typer.echo(crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison))
+    console.echo("")
+    console.echo(table.note)
+    console.echo(crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison))
     for note in comparison.notes:
-        typer.echo(f"note: {note}")
+        console.echo(f"note: {note}")
 
 
 def method_row(name: object, row: Any) -> tuple[object, ...]:

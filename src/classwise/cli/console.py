@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from classwise import interruption
+from classwise.errors import printable
 from classwise.progress import Progress
 
 if TYPE_CHECKING:
@@ -167,9 +168,15 @@ def duration(seconds: float) -> str:
     return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"
 
 
+def echo(line: str, *, err: bool = False) -> None:
+    """Print a line, which may hold names that are not ours, on stdout or stderr."""
+    typer.echo(printable(line), err=err)
+
+
 def show(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
     """Print a table: drawn on a terminal, in aligned columns elsewhere. Numbers are set to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    columns, title = [printable(column) for column in columns], printable(title)
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     right = [bool(cells) and all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
     if sys.stdout.isatty():
         from rich.console import Console

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
-
 from classwise.cli import console
 from classwise.errors import UserError
 
@@ -79,7 +77,7 @@ def find_worst(
     """Run the race and print its answer."""
     from classwise.auditing.racing import race
 
-    with console.progress() as listener:
+    with console.resumable("continue with --resume"), console.progress() as listener:
         result = race(network, images, threat, attacks, **certainty._asdict(), **settings, progress=listener)
     if json:
         console.show_json(race_facts(result))
@@ -107,16 +105,16 @@ def show_race(result: RaceResult) -> None:
     console.show(columns, rows, title)
     verdict = result.verdict
     at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
-    typer.echo("")
+    console.echo("")
     what = "worst class" if verdict.settled else "lowest estimate so far"
-    typer.echo(f"{what}: {result.worst}, {at}")
-    typer.echo(f"guarantee: {result.sentence}")
+    console.echo(f"{what}: {result.worst}, {at}")
+    console.echo(f"guarantee: {result.sentence}")
     if verdict.unsettled:
         images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
-        typer.echo(f"unsettled: {images} that only a full audit would attack to the end")
+        console.echo(f"unsettled: {images} that only a full audit would attack to the end")
     share = result.passes / result.full
     part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
-    typer.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
+    console.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
 
 
 def race_facts(result: RaceResult) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from classwise.cli import console
 from classwise.cli.options import new_file, new_folder, pairs, printing_beside
 from classwise.errors import IncompleteError, UserError
 
@@ -101,13 +102,13 @@ def report(
         forms = [form.strip() for form in export.split(",")]
         written += export_files(audit, place, forms, raw_csv=raw_csv)
     with printing_beside(page, target):
-        typer.echo(f"page: {audit.html(page)}")
+        console.echo(f"page: {audit.html(page)}")
         for path in written:
-            typer.echo(f"file: {path}")
+            console.echo(f"file: {path}")
         if not audit.complete:
-            typer.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
+            console.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
         for note in left:
-            typer.echo(f"{target}: {note}")
+            console.echo(f"{target}: {note}")
 
 
 def _check(folder: Path) -> None:
@@ -124,4 +125,4 @@ def _check(folder: Path) -> None:
         more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
         files = f"{len(damaged)} of {len(valid) + len(damaged)} files with a checksum"
         raise UserError(f"{folder}: {files} are damaged: {names}{more}")
-    typer.echo(f"{len(valid)} files match their checksums, {len(unverified)} have no checksum")
+    console.echo(f"{len(valid)} files match their checksums, {len(unverified)} have no checksum")

@@ -75,7 +75,7 @@ def audit_all_seeds(
         _show(folder, whole, len(runs))
     for text, seeds in held.items():
         if seeds:
-            typer.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
+            console.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     known = audits if conditions else whole
@@ -101,16 +101,16 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
     columns = ("seed", *COLUMNS[2:])
     console.show(columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all")
-    typer.echo("intervals of a seed: new images, this training")
+    console.echo("intervals of a seed: new images, this training")
     if len(audits) > 1:
-        typer.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
+        console.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
     for seed, audit in audits.items():
         for warning in audit.warnings:
-            typer.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
+            console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
     for audit in audits.values():
-        typer.echo(f"audit: {audit.path}")
+        console.echo(f"audit: {audit.path}")
     if len(audits) == total > 1:
-        typer.echo(f"next: classwise compare {folder} OTHER")
+        console.echo(f"next: classwise compare {folder} OTHER")
 
 
 def _facts(folder: Path, audits: Mapping[int, Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:

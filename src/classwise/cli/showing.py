@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from classwise.cli import console
 from classwise.report import wording
 
@@ -43,13 +41,13 @@ def show_audit(result: Audit) -> None:
     threat = meta.threat
     title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
     console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title)
-    typer.echo("")
+    console.echo("")
     summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.summary.iterrows()]
     console.show([head.format(level=level) for head in SUMMARY], summary)
     if meta.cascade:
-        typer.echo(CUMULATIVE_NOTE)
-    typer.echo("")
-    typer.echo(worst_line(result))
+        console.echo(CUMULATIVE_NOTE)
+    console.echo("")
+    console.echo(worst_line(result))
     _show_warnings(result)
 
 
@@ -64,14 +62,14 @@ def _show_bounds(result: Audit) -> None:
             for row in table.rows
         ]
         console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
-        typer.echo("")
-    typer.echo(f"{MEANING} No class is named as the worst before every image is judged.")
+        console.echo("")
+    console.echo(f"{MEANING} No class is named as the worst before every image is judged.")
     _show_warnings(result)
 
 
 def _show_warnings(result: Audit) -> None:
     for warning in result.warnings:
-        typer.echo(f"warning ({warning.name}): {warning.sentence}")
+        console.echo(f"warning ({warning.name}): {warning.sentence}")
 
 
 def _summary_row(name: object, row: Any) -> tuple[object, ...]:
@@ -148,5 +146,5 @@ def show_curve(found: Curve) -> None:
         for row in table.rows
     ]
     console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
-    typer.echo("")
-    typer.echo(table.note)
+    console.echo("")
+    console.echo(table.note)

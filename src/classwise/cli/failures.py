@@ -77,15 +77,16 @@ def user_code(error: BaseException) -> tuple[FrameType, int] | None:
     """The frame and line of the user's code that an error came through, the innermost; None if there is none.
 
     User code is every file outside of classwise, the standard library and installed packages, and whatever a function
-    with the mark `USER_CODE_CALL` called.
+    with the mark `USER_CODE_CALL` called. A TypeError of such a function itself is a call that the object refuses.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     found = [place for place in frames if _belongs_to_user(place[0].f_code.co_filename)]
     if found:
         return found[-1]
     ours = [number for number, (frame, _) in enumerate(frames) if _is_ours(frame.f_code.co_filename)]
-    if ours and ours[-1] < len(frames) - 1 and USER_CODE_CALL in frames[ours[-1]][0].f_locals:
-        return frames[-1]
+    if ours and USER_CODE_CALL in frames[ours[-1]][0].f_locals:
+        called = ours[-1] < len(frames) - 1
+        return frames[-1] if called or isinstance(error, TypeError) else None
     return None
 
 

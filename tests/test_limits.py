@@ -100,7 +100,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ("text", "says"),
     [
         (BOMB, "more than 10000 values, aliases counted"),
-        ("&a [*a]", "stands inside of what it stands for"),
+        ("&a [*a]", "refers to a value that contains it"),
         ("[" * 100_000, "more than 32 collections inside each other"),
         ("!!python/object/apply:os.system ['false']", "not YAML of plain data"),
         ("!!binary aGVsbG8=", "not YAML of plain data"),

@@ -45,7 +45,7 @@ def destination(path: str | os.PathLike[str]) -> Path | int:
 
 
 def is_stream(place: Path | int) -> bool:
-    """Whether a destination is written to as it is: a character device, a FIFO or an open descriptor."""
+    """Whether a destination is written to directly: a character device, a FIFO or an open descriptor."""
     return isinstance(place, int) or (place.exists() and not place.is_file())
 
 

@@ -154,7 +154,7 @@ def _check_expansion(text: str, where: str) -> None:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_):
-                raise UserError(f"{where}: the alias *{event.anchor} stands inside of what it stands for")
+                raise UserError(f"{where}: the alias *{event.anchor} refers to a value that contains it")
             total += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             total += 1

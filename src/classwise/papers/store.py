@@ -241,7 +241,7 @@ class Store:
         Args:
             key: of a training, an audit, or other work whose result the store keeps.
             folder: of the result; what it holds while nothing is recorded took a time that is not known.
-            progress: who is told if another process is at it.
+            progress: receives a line while another process holds it.
         """
         began = time.monotonic()
         try:

@@ -90,3 +90,11 @@ def test_a_model_of_two_outputs_becomes_one_of_logits() -> None:
     x = torch.rand(4, 3, 2, 2)
     logits: Tensor = LogitsModel(own)(x)
     assert torch.equal(logits, own(x)[0])
+
+
+@pytest.mark.parametrize("channels", [2, 10_000])
+def test_a_normalisation_of_other_channels_is_refused_before_it_is_broadcast(channels: int) -> None:
+    model = Normalized(nn.Flatten(), torch.zeros(channels), torch.ones(channels))
+    with pytest.raises(UserError, match=f"the normalisation has {channels} channels and the images have 1"):
+        model(torch.rand(2, 1, 8, 8))
+    assert Normalized(nn.Flatten(), [0.0], [1.0])(torch.rand(2, 3, 8, 8)).shape == (2, 192)

@@ -41,7 +41,14 @@ class Normalized(Wrapper):
             )
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) in [0, 1] to what the inner model reads."""
+        """(N, C, H, W) in [0, 1] to what the inner model reads.
+
+        Raises:
+            UserError: if the images have another number of channels; a single mean is for all channels.
+        """
+        channels = self.mean.shape[1]
+        if channels not in (1, x.shape[1]):  # they would be broadcast to as many channels
+            raise UserError(f"the normalisation has {channels} channels and the images have {x.shape[1]}")
         return (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:

@@ -27,6 +27,12 @@ from tests.data import writers
 from tests.hostile.case import ATTACK, EITHER, Case, Content, audit
 
 
+def sparse(path: Path, size: int) -> None:
+    """Create a file that claims a size and takes no disk."""
+    path.touch()
+    os.truncate(path, size)
+
+
 def npy(shape: object, descr: str = "|u1", data: bytes = b"", order: bool = False) -> bytes:
     """A .npy file with this header."""
     text = f"{{'descr': {descr!r}, 'fortran_order': {order}, 'shape': {shape}, }}"
@@ -461,12 +467,12 @@ TEXT_FILES: dict[str, dict[str, Content]] = {
     "10^6 names": {"bin/test_batch.bin": bytes(3073 * 3), "bin/batches.meta.txt": b"a\n" * 10**6},
     "no records": {"bin/test_batch.bin": bytes(3072)},
     "two sets": {"bin/test_batch.bin": bytes(3074 * 3), "bin/test.bin": bytes(3073)},
-    "a sparse file of 1 TB": {"bin/test_batch.bin": lambda path: os.truncate(path.open("wb").fileno(), 3073 * 3 * 10**8)},
+    "a sparse file of 1 TB": {"bin/test_batch.bin": lambda path: sparse(path, 3073 * 3 * 10**8)},
     "stl without labels": {"bin/test_X.bin": bytes(27648 * 2)},
     "stl with label 0": {"bin/test_X.bin": bytes(27648 * 2), "bin/test_y.bin": b"\0\1"},
     "stl with names that are not UTF-8": {"bin/test_X.bin": bytes(27648 * 2), "bin/test_y.bin": b"\1\2", "bin/class_names.txt": b"\xff"},
     "stl of 1 TB": {
-        "bin/test_X.bin": lambda path: os.truncate(path.open("wb").fileno(), 27648 * 4 * 10**7),
+        "bin/test_X.bin": lambda path: sparse(path, 27648 * 4 * 10**7),
         "bin/test_y.bin": b"\1",
     },
     "tiny with bytes": {"bin/val/val_annotations.txt": b"\xff\xfe\tx\n", "bin/val/images/a.png": encoded("PNG")},

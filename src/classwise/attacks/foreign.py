@@ -117,8 +117,9 @@ class Foreign(Attack):
             else:
                 _compare_radius(attack, case.threat.epsilon)
                 made = attack(x.clone(), y.clone())
-        if not isinstance(made, Tensor) or made.shape != x.shape:
-            what = f"shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        if not isinstance(made, Tensor) or made.shape != x.shape or made.is_meta:
+            meta = "a meta tensor of " if isinstance(made, Tensor) and made.is_meta else ""
+            what = f"{meta}shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
             raise UserError(f"{_name(attack)} returns {what}; it should return images of shape {tuple(x.shape)}")
         made = made.detach().to(x.device)
         return made.to(x.dtype) if made.is_floating_point() else made.to(x.dtype) / 255

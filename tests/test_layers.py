@@ -43,6 +43,7 @@ FOUNDATION = {
     "storage",
     "team",
     "threat",
+    "user_code",
 }
 """The modules that lie in the package's own folder and that every layer may use."""
 

@@ -105,14 +105,14 @@ from torch import nn
 
 
 class Net(nn.Module):
-    def __init__(self, mode="right"):
+    def __init__(self, mode="right", passes=2):
         super().__init__()
         self.last = nn.Linear(64, 10)
-        self.mode = mode
+        self.mode, self.passes = mode, passes
 
     def forward(self, x):
         calls.append(1)
-        if len(calls) > 2:
+        if len(calls) > self.passes:
             self.fail()
         return self.last(x.flatten(1))
 
@@ -127,6 +127,8 @@ class Net(nn.Module):
             raise KeyboardInterrupt
         if self.mode == "value":
             raise ValueError("a line\\nand another")
+        if self.mode != "right":
+            raise {"runtime": RuntimeError, "index": IndexError, "type": TypeError}[self.mode]("wrong")
 
 
 calls = []
@@ -163,10 +165,10 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["mynets:Net", "--model-set=mode=typer"], "mynets.Net.fail (mynets.py:23) raised Exit: 0"),
         (["mynets:Net", "--model-set=mode=abort"], "mynets.Net.fail (mynets.py:25) raised KeyboardInterrupt"),
         (["mynets:Net", "--model-set=mode=value"], "mynets.Net.fail (mynets.py:27) raised ValueError: a line and an"),
-        (["mynets:build_exit"], "mynets.build_exit (mynets.py:34) exited with SystemExit(0)"),
+        (["mynets:build_exit"], "mynets.build_exit (mynets.py:36) exited with SystemExit(0)"),
         (["exits:build"], "exits (exits.py:3) exited with SystemExit(0)"),
         (["wrong:build"], "SyntaxError"),
-        (["mynets:Net", "--attack=foreign:attack=mynets:attack"], "mynets.attack (mynets.py:38) raised OSError"),
+        (["mynets:Net", "--attack=foreign:attack=mynets:attack"], "mynets.attack (mynets.py:40) raised OSError"),
         (["mynets:Net", "--attack=foreign:attack=builtins:exit"], "raised TypeError: Quitter.__call__() takes from"),
     ],
 )
@@ -178,6 +180,36 @@ def test_code_of_the_user_never_decides_the_status(
     assert said.status == 4
     assert line in said.err.splitlines()[-1]
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("passes", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [
+        ("runtime", "raised RuntimeError: wrong"),
+        ("index", "raised IndexError: wrong"),
+        ("type", "raised TypeError: wrong"),
+        ("value", "raised ValueError: a line and another"),
+        ("typer", "raised Exit: 0"),
+    ],
+)
+def test_an_error_of_a_model_names_it_in_whichever_pass(
+    classwise: Classwise, nets: Path, mode: str, error: str, passes: int
+) -> None:
+    """The first passes see whether model and images fit, whether there is a gradient, and what memory they take."""
+    words = ["mynets:Net", f"--model-set=mode={mode}", f"--model-set=passes={passes}"]
+    said = classwise("audit", *words, *AUDIT, f"--out={nets / 'audit'}", "--fail-if=worst(all) < 0")
+    shape = "; the model was given images of shape (1, 8, 8) (channels, height, width)"
+    named = rf"classwise: mynets\.Net\.fail \(mynets\.py:\d+\) {re.escape(error)}"
+    assert said.status == 4
+    assert re.fullmatch(named + re.escape(shape) * (passes == 0), said.err.splitlines()[-1])
+
+
+def test_images_that_a_layer_of_torch_refuses_are_bad_input(classwise: Classwise, nets: Path) -> None:
+    words = ["torch.nn:Conv2d", *(f"--model-set={each}" for each in ("out_channels=10", "kernel_size=3"))]
+    said = classwise("audit", *words, "--model-set=in_channels=3", *AUDIT, f"--out={nets / 'audit'}")
+    assert said.status == 2
+    assert "the model cannot read images of shape (1, 8, 8) (channels, height, width): Given groups=1" in said.err
 
 
 def test_in_python_an_error_of_the_user_is_raised_as_it_is(nets: Path) -> None:
@@ -192,9 +224,9 @@ def test_an_installed_package_that_is_called_is_user_code(
     classwise: Classwise, nets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known by who called it, as its files lie beside those of torch."""
-    monkeypatch.setattr("classwise.cli.failures._installed", lambda: [str(nets), *sys.path[1:]])
+    monkeypatch.setattr("classwise.user_code._installed", lambda: [str(nets), *sys.path[1:]])
     said = classwise("audit", "mynets:build_exit", *AUDIT, f"--out={nets / 'audit'}")
-    assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:34) exited with SystemExit(0)\n")
+    assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:36) exited with SystemExit(0)\n")
 
 
 @pytest.mark.parametrize(("limit", "status"), [("0", 0), ("100%", 1), (None, 141)])

@@ -16,6 +16,9 @@ from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.threat import Threat
 
+AUTOGRAD_WORDS = ("grad", "differentiated")
+"""Words of the errors of autograd, which an external attack or a model meets where no gradient is."""
+
 
 def split_suite(suite: Suite, engine: Engine, batch: Batch, threat: Threat) -> tuple[Suite, str]:
     """The attacks that can be applied to the engine's model, and why it has no gradient.
@@ -65,8 +68,10 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
     try:
         with engine.borrowed(attack) as model:
             attack.step(model, case, attack.start(model, case))
-    except torch.OutOfMemoryError:
-        raise
-    except (NoGradientError, RuntimeError):  # an external attack asks autograd itself, which raises RuntimeError
+    except NoGradientError:
+        return False
+    except RuntimeError as error:
+        if not any(word in str(error) for word in AUTOGRAD_WORDS):
+            raise
         return False
     return True

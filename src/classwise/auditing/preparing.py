@@ -32,6 +32,7 @@ from classwise.models.loading import load_model
 from classwise.models.logits import LogitsModel
 from classwise.models.weights import fingerprint
 from classwise.threat import Threat
+from classwise.user_code import raised_within
 
 Model = nn.Module | str | Path
 Group = str | Column | Sequence[Any] | Tensor
@@ -304,15 +305,20 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     """How many logits the model returns, tried on a batch.
 
     Raises:
-        UserError: if it cannot read the images.
+        UserError: if a layer of torch or of the zoo refuses the images. An error of other code, such as the forward
+            function of a model of the user, is raised unchanged, with the shape of the images as a note.
     """
     try:
         (logits,) = engine.predict([batch.x])
     except torch.OutOfMemoryError as error:
         raise UserError(f"the device has no memory for {engine.batch} images; use a smaller batch") from error
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        shape, reason = tuple(batch.x.shape[1:]), str(error).strip().partition("\n")[0]
-        raise UserError(f"the model cannot read images of shape {shape} (channels, height, width): {reason}") from error
+        images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
+        if not raised_within(error, torch):
+            error.add_note(f"the model was given {images}")
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"the model cannot read {images}: {reason}") from error
     return int(logits.shape[1])
 
 

@@ -26,6 +26,7 @@ from classwise.cli import (
 )
 from classwise.cli.exit_status import ExitStatus
 from classwise.errors import UserError, one_line
+from classwise.user_code import user_code
 
 
 def _statuses() -> str:
@@ -109,7 +110,7 @@ def run(words: Sequence[str]) -> int:
                 command.invoke(context)
             status: int = ExitStatus.SUCCESS
         except typer.Exit as ended:
-            if failures.user_code(ended) is not None:
+            if user_code(ended) is not None:
                 raise
             status = ended.exit_code if words else ExitStatus.BAD_INPUT
         sys.stdout.flush()

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
-import site
-import sysconfig
 import textwrap
-import traceback
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
 import typer
 
-import classwise
 from classwise import interruption
 from classwise.cli.exit_status import ExitStatus
 from classwise.errors import IncompleteError, UserError
-
-USER_CODE_CALL = "_calls_user_code"
-"""A local variable of this name marks a function that calls an object of the user: a model, an attack, a module.
-
-It matters where such an object is installed as a package: files outside of all packages are recognised by their path.
-"""
+from classwise.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
@@ -73,49 +61,6 @@ def failure(error: BaseException) -> Failure:
     return Failure(ExitStatus.INTERNAL_ERROR, line)
 
 
-def user_code(error: BaseException) -> tuple[FrameType, int] | None:
-    """The frame and line of the user's code that an error came through, the innermost; None if there is none.
-
-    User code is every file outside of classwise, the standard library and installed packages, and whatever a function
-    with the mark `USER_CODE_CALL` called. A TypeError of such a function itself is a call that the object refuses.
-    """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    found = [place for place in frames if _belongs_to_user(place[0].f_code.co_filename)]
-    if found:
-        return found[-1]
-    ours = [number for number, (frame, _) in enumerate(frames) if _is_ours(frame.f_code.co_filename)]
-    if ours and USER_CODE_CALL in frames[ours[-1]][0].f_locals:
-        called = ours[-1] < len(frames) - 1
-        return frames[-1] if called or isinstance(error, TypeError) else None
-    return None
-
-
-def _is_ours(file: str) -> bool:
-    return _within(file, [str(Path(classwise.__file__).parent)])
-
-
-def _belongs_to_user(file: str) -> bool:
-    return not file.startswith("<") and not _is_ours(file) and not _within(file, _installed())
-
-
-def _within(file: str, folders: list[str]) -> bool:
-    places = {file, os.path.realpath(file)}
-    return any(place.startswith(folder + os.sep) for place in places for folder in folders)
-
-
-@cache
-def _installed() -> list[str]:
-    """The folders of the standard library and of installed packages, with links and without."""
-
-    def folders() -> Iterator[str]:
-        for name in ("stdlib", "platstdlib", "purelib", "platlib"):
-            yield sysconfig.get_path(name)
-        yield from site.getsitepackages()
-        yield site.getusersitepackages()
-
-    return sorted({place for folder in folders() for place in (folder, os.path.realpath(folder))})
-
-
 def _named(frame: FrameType, line: int) -> str:
     code = frame.f_code
     if code.co_filename.startswith("<frozen importlib"):
@@ -128,7 +73,7 @@ def _named(frame: FrameType, line: int) -> str:
 def _raised(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exited with SystemExit({error.code!r})"
-    return f"raised {_type_and_message(error)}"
+    return "; ".join([f"raised {_type_and_message(error)}", *getattr(error, "__notes__", [])])
 
 
 def _type_and_message(error: BaseException) -> str:

@@ -17,8 +17,10 @@ from classwise.attacks.ascent import PGD, Ascent
 from classwise.attacks.base import Case
 from classwise.auditing import running
 from classwise.auditing.audit import audit, estimate
+from classwise.auditing.guards.evidence import Evidence
+from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit
+from classwise.auditing.result import Audit, Caution
 from classwise.compute import EXACT
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
@@ -477,7 +479,13 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
     ("more", "message"),
     [
         ({"model": toys.model(classes=4)}, "the model has 4 classes and toy 3"),
-        ({"data": Images(torch.rand(4, 3, 6, 6), torch.tensor([0, 1, 2, 0]))}, "cannot read images of shape .3, 6, 6"),
+        (
+            {
+                "model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)),
+                "data": Images(torch.rand(4, 3, 6, 6), torch.tensor([0, 1, 2, 0])),
+            },
+            "cannot read images of shape .3, 6, 6",
+        ),
         ({"threat": None}, "no radius is usual for 'toy'"),
         ({"threat": "Linf:-1"}, "epsilon = -1.0"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
@@ -530,3 +538,42 @@ def test_estimates_count_the_passes() -> None:
     assert cost.backwards == 90 * 11
     assert cost.forwards == 90 * (11 + 1 + 2 + 1)
     assert 0 < cost.minutes < 1
+    assert 0 < cost.guard_minutes < 1
+
+
+class Counting(nn.Module):
+    """Counts the rows of its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = toys.model()
+        self.forwards = self.backwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += len(x)
+        logits: Tensor = self.inner(x)
+        if logits.requires_grad:
+            logits.register_hook(self.count)
+        return logits
+
+    def count(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+@pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:proposals=30"]])
+def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model that the suite cannot break, so that every guard goes to its end; and not many times too many."""
+    model = Counting()
+    spent: list[tuple[int, int]] = []
+
+    def counted(evidence: Evidence) -> tuple[Caution, ...]:
+        before = model.forwards, model.backwards
+        found = run_guards(evidence)
+        spent.append((model.forwards - before[0], model.backwards - before[1]))
+        return found
+
+    monkeypatch.setattr("classwise.auditing.audit.run_guards", counted)
+    run(model=model, data=toys.images(strength=0.2, noise=0.0), threat="Linf:1e-4", attacks=attacks)
+    rows = 96  # 90 images in batches of 32
+    for used, most, each in zip(spent[0], PASSES, PASSES_OF_EACH, strict=True):
+        assert rows * (most + each * len(attacks)) / 2 < used <= rows * (most + each * len(attacks))

@@ -175,6 +175,9 @@ def audit(
             outcomes = Outcomes(outcomes.frame, meta)
         for label, count in outcomes.missing.items():
             listener.say(f"{label}: {count} images are not judged, the time limit was reached")
+        probe = _probe(runner, ready.source, gradients=not ready.no_gradient)
+        if probe is not None:
+            listener.say(f"guards: a sample of {len(probe.batch.x)} images")
         evidence = Evidence(
             outcomes,
             ready.plan.suite.attacks,
@@ -183,7 +186,7 @@ def audit(
             no_gradient=ready.no_gradient,
             overwrites=runner.engine.overwrites,
             training_attack=training_attack_of(model),
-            probe=_probe(runner, ready.source, gradients=not ready.no_gradient),
+            probe=probe,
         )
         facts = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
         if team.size > 1:

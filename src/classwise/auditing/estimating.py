@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from torch import Tensor
 from classwise.attacks.base import Attack, Case, value_and_gradient
 from classwise.attacks.engine import Counted, Engine, Stop
 from classwise.attacks.queue import SMALLEST_BATCH
+from classwise.auditing.guards.evidence import SAMPLE
+from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
 from classwise.auditing.preparing import Model, prepare
-from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.suite import Attacks, Suite, norm_of, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.images import Batch, Images
 from classwise.draws import Draws
@@ -31,6 +33,7 @@ class Estimate:
         forwards: forward passes of single images.
         backwards: backward passes of single images.
         minutes: at the measured speed.
+        guard_minutes: about what the guards take after the attacks, on at most 128 images.
         batch: images on the device at once.
         note: why that is not the usual batch, or that it may not fit; else empty.
     """
@@ -39,6 +42,7 @@ class Estimate:
     forwards: int
     backwards: int
     minutes: float
+    guard_minutes: float = 0.0
     batch: int = 0
     note: str = ""
 
@@ -100,7 +104,16 @@ def estimate(
         seconds += (more - back) * forward_seconds + back * both_seconds
     images = ready.meta.images or 0
     minutes = -(-images // batch) * seconds / 60
-    return Estimate(images, images * forwards, images * backwards, minutes, batch, ready.note)
+    guards = _guard_seconds(suite, judge_seconds, clocks) * -(-min(images, SAMPLE) // batch) / 60
+    return Estimate(images, images * forwards, images * backwards, minutes, guards, batch, ready.note)
+
+
+def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, bool], tuple[float, float]]) -> float:
+    """Seconds that the guards take for one batch of their sample."""
+    both = max((both for _, both in clocks.values()), default=0.0)
+    types = len({type(attack) for attack in suite.attacks.values()})
+    forwards, backwards = (all_ + types * each for all_, each in zip(PASSES, PASSES_OF_EACH, strict=True))
+    return (forwards - backwards) * forward + backwards * both if both else forwards * forward
 
 
 def _clock(model: Counted, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:

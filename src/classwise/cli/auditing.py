@@ -447,6 +447,7 @@ def _estimate(
         return
     passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
     time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
-    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images that break early cost less")
+    guards = f"the guards take up to {console.duration(60 * cost.guard_minutes)} more"
+    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images misclassified early cost less; {guards}")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)

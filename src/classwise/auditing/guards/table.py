@@ -15,6 +15,11 @@ GUARDS: dict[str, Guard] = {
 }
 """In the order in which they report: the model, its gradients, what finds more, the ball, how the numbers are read."""
 
+PASSES, PASSES_OF_EACH = (220, 85), (25, 21)
+"""Forward and backward passes of an image of the sample: so many at most by all guards, and so many more for each type
+of attack that takes at most one pass a step. The search of `no-black-box` grows with the audit, to 5 % of its passes.
+"""
+
 
 def run_guards(evidence: Evidence) -> tuple[Caution, ...]:
     """What every guard has to say."""

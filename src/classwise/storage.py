@@ -117,7 +117,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             return
     with _explained(target):
         folder = next((folder for folder in target.absolute().parents if folder.exists()), target)
-        Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder)).rmdir()
+        handle, temporary = _locked_temporary(folder / target.name)
+        temporary.unlink()
+        os.close(handle)
         for stale in folder.glob(f".{target.name}.*.tmp"):
             _remove_if_abandoned(stale)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -45,12 +46,14 @@ class Ended:
         lines: what it printed on stdout and stderr.
         count: the calls that were counted.
         calls: how many there were of each.
+        seconds: how long it ran.
     """
 
     status: int
     lines: list[str]
     count: int = 0
     calls: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def refusal(self) -> str:
         """The one line with which it refused.
@@ -75,6 +78,7 @@ class Runner:
         self.cases = 0
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+        environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets it before it imports torch
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         logs.chmod(0o777)
         words = [sys.executable, "-m", "tests.faults.runner"]
@@ -115,9 +119,19 @@ class Runner:
         found = json.loads(self.process.stdout.readline())
         logs = [Path(job["log"]).read_text(errors="replace").splitlines() for job in asked]
         return [
-            Ended(each["status"], lines, each.get("count", 0), each.get("calls", {}))
+            Ended(each["status"], lines, each.get("count", 0), each.get("calls", {}), each["seconds"])
             for each, lines in zip(found, logs, strict=True)
         ]
+
+    def run_ranks(self, arguments: Sequence[object], folder: Path, *ranks: dict[str, Any]) -> list[Ended]:
+        """Run the same command line in processes of one group; each mapping holds the other entries of a rank's job."""
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        group = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environments = ({**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(ranks)))
+        jobs = zip(environments, ranks, strict=True)
+        return self.run_all([{"args": arguments, "env": env, **job} for env, job in jobs], folder)
 
     def succeed(self, arguments: Sequence[object], folder: Path, **job: Any) -> Ended:
         """Run it and see that it succeeds."""

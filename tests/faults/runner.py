@@ -7,6 +7,7 @@ its own work only. The answer is a JSON line on stdout.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 GRACE_SECONDS = 0.5
-"""How long the other processes of a job live after one of them has failed; then they are killed, as torchrun does."""
+"""How long the other processes of a job live after one of them has failed, unless a job gives another ``grace``; then
+they are killed, as torchrun does."""
 
 
 class Faults:
@@ -70,6 +72,22 @@ class Faults:
             self._at("replaced")
 
         os.open, os.write, os.fsync, os.replace = open_, write, fsync, replace  # type: ignore[assignment]
+
+    def count_collectives(self) -> None:
+        """Count the exchanges between the processes of a group, too: only the first process writes much."""
+        from classwise import team
+
+        def counted(name: str) -> Callable[..., Any]:
+            original = getattr(team._Joined, name)
+
+            def exchange(group: object, *values: Any) -> Any:
+                self._at(name)
+                return original(group, *values)
+
+            return exchange
+
+        for name in ("meet", "add"):
+            setattr(team._Joined, name, counted(name))
 
     def _inside(self, path: Any) -> bool:
         return os.path.realpath(os.fsdecode(path)).startswith(self.folder)
@@ -118,7 +136,11 @@ def child(job: dict[str, Any], answer: int) -> NoReturn:
         faults.install()
         from classwise.cli import main
 
+        if "RANK" in os.environ:
+            faults.count_collectives()
         status = main(job["args"])
+        if "RANK" in os.environ:
+            atexit._run_exitfuncs()  # the process leaves its group there
     except BaseException:  # noqa: BLE001  # the case sees it in the log
         traceback.print_exc()
     finally:
@@ -150,6 +172,7 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         os.close(writer)
         pipes[pid], times[pid] = (number, reader), time.monotonic()
     failed_at = None
+    grace = max(job.get("grace", GRACE_SECONDS) for job in jobs)
     while len(found) < len(jobs):
         pid, status = os.waitpid(-1, os.WNOHANG)
         now = time.monotonic()
@@ -170,7 +193,7 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if (
                 ("after" in job and late > job["after"])
                 or late > job.get("timeout", 120)
-                or (failed_at is not None and now - failed_at > GRACE_SECONDS)
+                or (failed_at is not None and now - failed_at > grace)
             ):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.002)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import socket
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -102,30 +100,3 @@ def test_a_process_killed_again_and_again_resumes_to_the_same_bits(
         ended = runner.run([*TRAIN, "--out", out, *(["--resume"] if begun else [])], out, kill=call)
         assert ended.status in (0, KILLED), ended.lines
     _train_again(runner, trained, out)
-
-
-@pytest.mark.hostile
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("call", [6, 15])
-def test_one_of_two_processes_is_killed(
-    runner: Runner, trained: Path, audited: Path, tmp_path: Path, victim: int, call: int
-) -> None:
-    out = tmp_path / "audit"
-    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
-    jobs: list[dict[str, Any]] = [
-        {
-            "args": ["audit", trained, *AUDIT, "--out", out],
-            "env": {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            "kill": call if rank == victim else 0,
-        }
-        for rank in range(2)
-    ]
-    ended = runner.run_all(jobs, out)
-    assert ended[victim].status == KILLED, ended
-    _audit_again(runner, trained, audited, out)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -12,7 +12,16 @@ import pytest
 
 from classwise import storage
 from classwise.errors import UserError
-from classwise.storage import CHECKSUMS, is_unused, matches, remove_stale_temporaries, replacing, verify, write_text
+from classwise.storage import (
+    CHECKSUMS,
+    check_writable,
+    is_unused,
+    matches,
+    remove_stale_temporaries,
+    replacing,
+    verify,
+    write_text,
+)
 
 
 def _dead(folder: Path) -> Path:
@@ -67,6 +76,24 @@ def test_a_folder_with_early_files_is_unused(tmp_path: Path) -> None:
     assert not is_unused(tmp_path)
     (tmp_path / "thesis.txt").write_text("mine")
     assert not is_unused(tmp_path, early=["environment.json", "thesis.txt"]), "it was not written by this package"
+
+
+def test_a_folder_is_unused_while_it_is_checked(tmp_path: Path) -> None:
+    """Another process of the same training may look at that moment, or this one may be killed then."""
+    pid = os.fork()
+    if pid == 0:
+
+        def kill(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        os.unlink = os.rmdir = kill
+        check_writable(tmp_path / "recipe.yaml")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    assert is_unused(tmp_path)
+    remove_stale_temporaries(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kill_between_checksum_and_rename_leaves_a_valid_file(

@@ -121,7 +121,7 @@ class Runner:
                 self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
             order = part_of(order, piece.y.cpu(), self.team)
             self._clean(piece, order)
-            self._choose_examples(piece)
+            self._choose_examples(piece, order)
             for label, attack in self.plan.suite.attacks.items():
                 self._attack(label, attack, piece, order)
             self._trace(piece)
@@ -154,8 +154,9 @@ class Runner:
     def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
         """One attack on all images that it should see."""
         number = piece.index.cpu().numpy()
-        done = self.recorder.rows(label, number).index
-        clean = self.recorder.rows(CLEAN, number)
+        mine = _numbers(piece, order)
+        done = self.recorder.rows(label, mine).index
+        clean = self.recorder.rows(CLEAN, mine)
         clean = clean[~clean.index.isin(done)]
         attackable = clean
         if self.plan.stop == "broken":
@@ -263,12 +264,12 @@ class Runner:
             kept["images"] = (numbers, x.cpu().numpy())
         return kept
 
-    def _choose_examples(self, piece: Images) -> None:
+    def _choose_examples(self, piece: Images, order: Tensor) -> None:
         """The images of each class whose twins a report may show: the first ones that are right when clean."""
         size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
         share = -(-share // self.team.size)
-        clean = self.recorder.rows(CLEAN, piece.index.cpu().numpy())
+        clean = self.recorder.rows(CLEAN, _numbers(piece, order))
         if clean.empty:  # the time was up before the first image
             return
         right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
@@ -295,6 +296,12 @@ class Runner:
         threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
         for label, attack in self.plan.suite.attacks.items():
             self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
+
+
+def _numbers(piece: Images, order: Tensor) -> IntArray:
+    """The numbers of this process's images in a piece: a resumed audit has rows of the other processes, too."""
+    numbers: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
+    return numbers
 
 
 def balanced_order(y: Tensor) -> Tensor:

@@ -1,0 +1,170 @@
+"""Two processes that share a training or an audit, of which one or both are killed: the survivor, and what resumes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from classwise.auditing import parts
+from classwise.training.folder import Run
+
+from .client import AUDIT, TRAIN, Ended, Runner, files_of_run, rows_of_audit, temporaries
+
+KILLED = -9
+SURVIVAL_SECONDS = 30.0
+"""How long a survivor may take to notice; the machine may be busy."""
+LOST = "classwise: another process ended without a message; "
+RANKS = (0, 1)
+
+
+@pytest.fixture(scope="module")
+def together(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """The folder of a complete run of two processes, and the calls that were counted in each."""
+    folder = tmp_path_factory.mktemp("together") / "run"
+    ended = runner.run_ranks([*TRAIN, "--out", folder], folder, {}, {})
+    assert [each.status for each in ended] == [0, 0], ended
+    return folder, [each.count for each in ended]
+
+
+def _resumed(out: Path, marker: str) -> list[str]:
+    return ["--resume"] if (out / marker).is_file() else []
+
+
+def _check_survivor(ended: Ended, *, started: bool = True) -> None:
+    """It had finished, or says in one line that the other process is lost; the launcher ends one that waits to start."""
+    if ended.status == KILLED and not started:
+        return
+    text = "\n".join(ended.lines)
+    assert ended.status in (0, 2), (ended.status, text)
+    assert "Traceback" not in text, text
+    errors = [line for line in ended.lines if not line[:8].replace(":", "").isdigit()]  # progress has the time of day
+    if ended.status == 2:
+        assert len(errors) == 1, text
+        assert errors[0].startswith(LOST), text
+        assert "--resume" in errors[0]
+
+
+def _kill(runner: Runner, arguments: list[Any], out: Path, victims: tuple[int, ...], marker: str, **kill: float) -> bool:
+    """Kill one rank or both; returns whether any was killed before it had finished."""
+    jobs: list[dict[str, Any]] = [{"grace": SURVIVAL_SECONDS} for _ in RANKS]
+    for rank in victims:
+        jobs[rank] |= kill
+    ended = runner.run_ranks(arguments, out, *jobs)
+    for rank in set(RANKS) - set(victims):
+        _check_survivor(ended[rank], started=(out / marker).is_file())
+    assert all(ended[rank].status in (0, 2, KILLED) for rank in victims), ended
+    return any(ended[rank].status == KILLED for rank in victims)
+
+
+def _kill_training(runner: Runner, expected: Path, out: Path, victims: tuple[int, ...], **kill: float) -> bool:
+    killed = _kill(runner, [*TRAIN, "--out", out], out, victims, "recipe.yaml", **kill)
+    ended = runner.run_ranks([*TRAIN, "--out", out, *_resumed(out, "recipe.yaml")], out, {}, {})
+    assert [each.status for each in ended] == [0, 0], ended
+    assert files_of_run(out) == files_of_run(expected)
+    assert temporaries(out) == []
+    assert "have no checksum" in runner.succeed(["report", out, "--check"], out).lines[-1]
+    return killed
+
+
+def _kill_audit(
+    runner: Runner, model: Path, audited: Path, out: Path, victims: tuple[int, ...], again: int = 1, **kill: float
+) -> bool:
+    arguments = ["audit", model, *AUDIT, "--out", out]
+    killed = _kill(runner, arguments, out, victims, "audit.json", **kill)
+    ended = runner.run_ranks([*arguments, *_resumed(out, "audit.json")], out, *[{} for _ in range(again)])
+    assert [each.status for each in ended] == [0] * again, ended
+    pd.testing.assert_frame_equal(rows_of_audit(out), rows_of_audit(audited), check_exact=True)
+    assert temporaries(out) == []
+    runner.succeed(["report", out, "--check"], out)
+    return killed
+
+
+@pytest.mark.parametrize(("victim", "call"), [(0, 130), (1, 20)])
+def test_a_killed_rank_of_a_training_resumes_to_the_same_bits(
+    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victim: int, call: int
+) -> None:
+    assert _kill_training(runner, together[0], tmp_path / "run", (victim,), kill=call)
+
+
+def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
+    runner: Runner, trained: Path, audited: Path, tmp_path: Path
+) -> None:
+    """Each carries its own misclassified images into the attacks, although it reads the rows of both."""
+    out = Path(shutil.copytree(audited, tmp_path / "audit"))
+    for part in parts.listed(out / "outcomes"):
+        if set(parts.read(part)[0]["attack"]) != {"clean"}:
+            part.unlink()
+    ended = runner.run_ranks(["audit", trained, *AUDIT, "--out", out, "--resume"], out, {}, {})
+    assert [each.status for each in ended] == [0, 0], ended
+    pd.testing.assert_frame_equal(rows_of_audit(out), rows_of_audit(audited), check_exact=True)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("victim", RANKS)
+def test_trainings_killed_at_calls_resume_to_the_same_bits(
+    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victim: int
+) -> None:
+    calls = random.Random(victim).sample(range(1, together[1][victim] + 1), 12)
+    assert all(_kill_training(runner, together[0], tmp_path / str(call), (victim,), kill=call) for call in calls)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("victims", [(0,), (1,), RANKS])
+def test_trainings_killed_at_random_moments_resume_to_the_same_bits(
+    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victims: tuple[int, ...]
+) -> None:
+    moments = random.Random(sum(victims))
+    killed = [
+        _kill_training(runner, together[0], tmp_path / str(case), victims, after=moments.uniform(0.1, 1.2))
+        for case in range(8)
+    ]
+    assert sum(killed) >= 4  # the others had ended before
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("victim", RANKS)
+def test_audits_killed_at_calls_resume_to_the_same_outcomes(
+    runner: Runner, trained: Path, audited: Path, tmp_path: Path, victim: int
+) -> None:
+    whole = runner.run_ranks(["audit", trained, *AUDIT, "--out", tmp_path / "whole"], tmp_path / "whole", {}, {})
+    calls = random.Random(victim).sample(range(1, whole[victim].count + 1), 8)
+    for number, call in enumerate(calls):
+        out = tmp_path / str(call)
+        assert _kill_audit(runner, trained, audited, out, (victim,), again=1 + number % 2, kill=call)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("victims", [(0,), (1,), RANKS])
+def test_audits_killed_at_random_moments_resume_to_the_same_outcomes(
+    runner: Runner, trained: Path, audited: Path, tmp_path: Path, victims: tuple[int, ...]
+) -> None:
+    moments = random.Random(10 + sum(victims))
+    killed = [
+        _kill_audit(
+            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=moments.uniform(0.1, 1.0)
+        )
+        for case in range(6)
+    ]
+    assert sum(killed) >= 3
+
+
+@pytest.mark.hostile
+def test_one_process_continues_a_training_of_two_and_records_it(
+    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    """The recipe's batch is that of the run. The bits are others: each process normalises a batch by its own rows."""
+    out = tmp_path / "run"
+    assert _kill(runner, [*TRAIN, "--out", out], out, RANKS, "recipe.yaml", kill=120)
+    line = runner.run([*TRAIN, "--out", out, "--resume"], out).refusal()
+    assert "batch_size" in line
+    runner.succeed([*TRAIN, "--set", "batch_size=64", "--out", out, "--resume"], out)
+    run = Run(out)
+    assert run.complete
+    assert len(run.epochs) == len(Run(together[0]).epochs)
+    assert {"epoch": 1, "event": "resumed", "processes": 1} in run.events
+    assert temporaries(out) == []

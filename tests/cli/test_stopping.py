@@ -88,6 +88,61 @@ def test_a_training_is_saved_at_the_step_and_ends_with_the_same_bits(
     assert content(folder) == content(run_folder)
 
 
+def validating(monkeypatch: pytest.MonkeyPatch, call: int, act: Callable[[], None]) -> None:
+    """Act when a training validates for the ``call``-th time (from 1)."""
+    validate, left = Trainer._validate, [call]
+
+    def validated(trainer: Trainer, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        left[0] -= 1
+        if left[0] == 0:
+            act()
+        return validate(trainer, model)
+
+    monkeypatch.setattr(Trainer, "_validate", validated)
+
+
+def promised(folder: Path) -> dict[str, bytes]:
+    return content(folder) | {name: (folder / name).read_bytes() for name in ("epochs.parquet", "events.jsonl")}
+
+
+@pytest.mark.parametrize("call", [2, 3])  # of the second epoch: the model, and the average
+def test_a_training_stopped_in_validation_keeps_the_steps_of_the_epoch(
+    classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path, call: int
+) -> None:
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        validating(patch, call, lambda: send(signal.SIGTERM))
+        said = classwise(*trained(folder))
+    assert said.status == 143
+    saved = f"1 of 2 epochs and 4 of 4 steps are saved in {folder}"
+    assert said.err.splitlines()[-1] == f"classwise: stopped by SIGTERM; {saved}; continue with --resume"
+    assert classwise(*trained(folder, "--resume")).status == 0
+    assert promised(folder) == promised(run_folder)
+
+
+def test_a_batch_of_validation_that_takes_long_is_stopped_and_saved(
+    classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With settings that change with each step (CFOL's), which the epoch's rows hold."""
+
+    def act() -> None:
+        send(signal.SIGINT)
+        time.sleep(60)
+        pytest.fail("it is not stopped")
+
+    words = ["train", "cfol", "--data=digits", *QUICK, "--set=data.subset=60"]
+    assert classwise(*words, f"--out={tmp_path / 'whole'}").status == 0
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(interruption, "GRACE_SECONDS", 0.05)
+        validating(patch, 1, act)
+        said = classwise(*words, f"--out={folder}")
+    assert said.status == 130
+    assert f"0 of 2 epochs and 2 of 2 steps are saved in {folder}" in said.err.splitlines()[-1]
+    assert classwise(*words, f"--out={folder}", "--resume").status == 0
+    assert promised(folder) == promised(tmp_path / "whole")
+
+
 @pytest.mark.parametrize(("number", "status", "cause"), STOPS)
 def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
     classwise: Classwise,

@@ -210,7 +210,8 @@ class Trainer:
         """Train from the folder's state to the last epoch.
 
         A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) waits for the end of the step, whose state
-        is then saved. Of several processes the first one stops so, and the others with it.
+        is then saved. During validation it waits for the end of the batch, and the state after the epoch's last step is
+        saved: a resumed run validates again. Of several processes the first one stops so, and the others with it.
         """
         try:
             with interruption.deferred():
@@ -252,6 +253,8 @@ class Trainer:
                         self._checkpoint(settings)
                         saved = time.monotonic()
                     self._stop_point(functools.partial(self._checkpoint, settings))
+            if self.reacts:  # also where the run was saved after the last step, and none was left
+                settings = self.class_settings()
             self._check_finite(settings)
             self._end_epoch(settings, time.monotonic() - started)
             self.epoch += 1
@@ -262,7 +265,7 @@ class Trainer:
             self._stop_point()
 
     def _stop_point(self, save: Callable[[], None] | None = None) -> None:
-        """Stop between two steps if that was requested; another process stops when the first one has."""
+        """Stop between two steps or batches if that was requested; another process stops when the first one has."""
         if self.team.first:
             interruption.stop_point(save)
 
@@ -438,17 +441,22 @@ class Trainer:
         """Measure, let schedules and averager act, select, and write the epoch down."""
         measured = self.sums.signals()
         signals: dict[str, Tensor] = dict(measured)
-        online = self._validate(self.model)
-        signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
-        began = self.epoch / self.recipe.epochs
-        self.average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
-        if self.average.news is not None:
-            self.record.tell(self.epoch, **self.average.news)
-        splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}, "valid": online}
         kept: dict[Which, nn.Module] = {"last": self.model}
-        if self.average.weights:
-            kept["average"] = self._averaged()
-            splits["valid-average"] = self._validate(kept["average"])
+        splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}}
+        try:
+            splits["valid"] = online = self._validate(self.model)
+            signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
+            began = self.epoch / self.recipe.epochs
+            average = self.parts.averaging.after_epoch(self.average, self.model.state_dict(), signals, began)
+            if average.weights:
+                kept["average"] = self._averaged(average)
+                splits["valid-average"] = self._validate(kept["average"])
+        except interruption.STOPS:
+            self._save_state()  # that of the epoch's last step: validation does not change it
+            raise
+        self.average = average
+        if average.news is not None:
+            self.record.tell(self.epoch, **average.news)
         spoken = splits.get("valid-average", online)
         if "confidence" in spoken:
             signals["valid.average_confidence"] = spoken["confidence"]
@@ -480,16 +488,16 @@ class Trainer:
             return {}
         assert self.parts.threat is not None
         attack, threat = self.parts.validation_attack, self.parts.threat
-        said = shared_outputs(model, self.valid, attack, threat, self.recipe, self.team)
+        said = shared_outputs(model, self.valid, attack, threat, self.recipe, self.team, self._stop_point)
         found = summed_up(said, self.valid.y, len(self.classes), self.reads)
         if isinstance(self.parts.selection, WithinError):
             found["scores"] = said.soft
         return found
 
-    def _averaged(self) -> nn.Module:
+    def _averaged(self, average: Average) -> nn.Module:
         group = self.team.group(self.device) if self.recipe.model.sync_batch_norm else None
         model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
-        model.load_state_dict(self.average.weights)
+        model.load_state_dict(average.weights)
         return model
 
     def _checkpoint(self, settings: ClassSettings) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,8 @@ from classwise.team import Team
 from classwise.threat import Threat
 from classwise.training.recipe import Recipe
 from classwise.training.sharing import Share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,30 +42,54 @@ class Outputs:
     soft: Tensor
 
 
-def outputs(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Outputs:
-    """The model at the attack's final points; batch, precision and seed are the recipe's, starts are fixed."""
+def outputs(
+    model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, between: Callable[[], None]
+) -> Outputs:
+    """The model at the attack's final points; batch, precision and seed are the recipe's, starts are fixed.
+
+    ``between`` is called after each batch, and may raise.
+    """
     engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), stop="never", seed=recipe.seed)
     batches = list(images.batches(engine.batch))
-    clean = torch.cat(list(engine.predict(batch.x for batch in batches)))
+    predicted = []
+    with _closing(engine.predict(batch.x for batch in batches)) as blocks:
+        for logits in blocks:
+            predicted.append(logits)
+            between()
+    clean = torch.cat(predicted)
     attacked = torch.zeros_like(clean)
     robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     soft = torch.zeros(len(images), device=images.device)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
-    for done in engine.attack(attack, threat, jobs):
-        robust[done.row] = ~done.broken
-        attacked[done.row] = done.logits
-        soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
+    with _closing(engine.attack(attack, threat, jobs)) as results:
+        for done in results:
+            robust[done.row] = ~done.broken
+            attacked[done.row] = done.logits
+            soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
+            between()
     return Outputs(clean, attacked, robust, soft)
 
 
+def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:
+    """Whatever ends the loop over the blocks, the model is then as it was found."""
+    return closing(cast("Generator[T]", blocks))
+
+
 def shared_outputs(
-    model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, team: Team
+    model: nn.Module,
+    images: Images,
+    attack: Attack,
+    threat: Threat,
+    recipe: Recipe,
+    team: Team,
+    between: Callable[[], None],
 ) -> Outputs:
     """`outputs`, of which each process works out its share of the images, and all see all."""
     if team.size == 1:
-        return outputs(model, images, attack, threat, recipe)
+        return outputs(model, images, attack, threat, recipe, between)
     share = Share(team, len(images))
-    mine = outputs(model, images.take(torch.arange(len(images))[share.rows]), attack, threat, recipe)
+    rows = torch.arange(len(images))[share.rows]
+    mine = outputs(model, images.take(rows), attack, threat, recipe, between)
     whole = {field.name: getattr(mine, field.name) for field in dataclasses.fields(mine)}
     whole = {name: share.whole(value.float()).to(value.dtype) for name, value in whole.items()}
     return Outputs(**whole)

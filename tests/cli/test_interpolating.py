@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from classwise.ownership import OWNER, owned
+
 from .conftest import Classwise
 
 
@@ -36,3 +38,18 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
         said = classwise("interpolate", *words)
         assert (said.status, said.err.count("\n")) == (2, 1)
         assert line in said.err
+
+
+def test_a_run_that_another_process_uses_is_not_written(
+    classwise: Classwise, run_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(run_folder, tmp_path / "run"))
+    words = ["interpolate", run, "--start", run_folder, "--attack", "pgd:steps=1"]
+    with owned(run):
+        said = classwise(*words)
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert f"{run} is in use by process " in said.err
+        assert not (run / "checkpoints" / "interpolated.safetensors").exists()
+        assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
+    assert classwise(*words).status == 0
+    assert not (run / OWNER).exists()

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+from classwise.ownership import OWNER, owned
+
 from .conftest import Classwise
 
 
@@ -28,3 +30,18 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "holds no weights 'nonsense'" in said.err
     assert classwise("offset", tmp_path).status == 2
+
+
+def test_a_run_that_another_process_uses_is_not_written(
+    classwise: Classwise, run_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(run_folder, tmp_path / "run"))
+    words = ["offset", run, "--attack", "pgd:steps=1"]
+    with owned(run):
+        said = classwise(*words)
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert f"{run} is in use by process " in said.err
+        assert not (run / "checkpoints" / "offset.safetensors").exists()
+        assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
+    assert classwise(*words).status == 0
+    assert not (run / OWNER).exists()

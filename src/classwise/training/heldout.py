@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +13,7 @@ from classwise.attacks.engine import Engine
 from classwise.attacks.queue import Job
 from classwise.data import Images
 from classwise.errors import UserError
+from classwise.ownership import owned
 from classwise.storage import read_json
 from classwise.threat import Threat
 from classwise.training.beginning import training_images
@@ -43,6 +47,15 @@ def chosen_weights(run: Run, which: str | None) -> Which:
     if name not in kept:
         raise UserError(f"{run.path} holds no weights {name!r}; it has {', '.join(kept) or 'none yet'}")
     return kept[name]
+
+
+def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
+    """Own the run's folder while a file for it is made; a file elsewhere leaves the folder to others.
+
+    Raises:
+        UserError: on entry, if another process uses the folder.
+    """
+    return owned(run.path) if path.resolve().is_relative_to(run.path.resolve()) else nullcontext()
 
 
 def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:

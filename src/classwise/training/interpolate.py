@@ -20,7 +20,7 @@ from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
-from classwise.training.heldout import chosen_weights, held_out, robust_accuracy
+from classwise.training.heldout import chosen_weights, held_out, robust_accuracy, writing_into
 from classwise.training.selection import overall_plus_worst
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -73,7 +73,7 @@ def interpolate(
 
     Raises:
         UserError: if the run started from no model, has no validation split, its images are others than these, or
-            there is no such device.
+            there is no such device; or if the file is for the run's folder and another process uses that.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
@@ -87,29 +87,30 @@ def interpolate(
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("interpolated")
     check_writable(path)
-    model = run.model(which)
-    tuned = model.state_dict()
-    origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
-    valid = held_out(run, data).to(device)
-    model, threat, listener = (
-        copy.deepcopy(model).to(device),
-        Threat.parse(str(run.recipe.threat)),
-        progress or Silent(),
-    )
-    best, chosen, rows = float("-inf"), shares[0], []
-    listener.begin("interpolation", len(shares))
-    for share in shares:
-        model.load_state_dict(blend(tuned, origin, share))
-        robust = robust_accuracy(model, valid, member, threat, run.recipe)
-        score = overall_plus_worst(robust.cpu(), valid.class_counts().cpu())
-        if score > best:
-            best, chosen = score, share
-        rows += [
-            {"share": share, "score": score, "label": label, "class": name, "robust": value}
-            for label, (name, value) in enumerate(zip(valid.class_names, robust.tolist(), strict=True))
-        ]
-        listener.advance(1)
-    model.load_state_dict(blend(tuned, origin, chosen))
-    about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
-    save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
+    with writing_into(run, path):
+        model = run.model(which)
+        tuned = model.state_dict()
+        origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
+        valid = held_out(run, data).to(device)
+        model, threat, listener = (
+            copy.deepcopy(model).to(device),
+            Threat.parse(str(run.recipe.threat)),
+            progress or Silent(),
+        )
+        best, chosen, rows = float("-inf"), shares[0], []
+        listener.begin("interpolation", len(shares))
+        for share in shares:
+            model.load_state_dict(blend(tuned, origin, share))
+            robust = robust_accuracy(model, valid, member, threat, run.recipe)
+            score = overall_plus_worst(robust.cpu(), valid.class_counts().cpu())
+            if score > best:
+                best, chosen = score, share
+            rows += [
+                {"share": share, "score": score, "label": label, "class": name, "robust": value}
+                for label, (name, value) in enumerate(zip(valid.class_names, robust.tolist(), strict=True))
+            ]
+            listener.advance(1)
+        model.load_state_dict(blend(tuned, origin, chosen))
+        about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
+        save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
     return Interpolation(path, chosen, pd.DataFrame(rows))

@@ -22,7 +22,7 @@ from classwise.settings import Spec, make
 from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
-from classwise.training.heldout import chosen_weights, held_out, robust_accuracy
+from classwise.training.heldout import chosen_weights, held_out, robust_accuracy, writing_into
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """How far a round moves the constants for each unit of accuracy that a class lies below the mean."""
@@ -73,7 +73,8 @@ def offset(
 
     Raises:
         UserError: if the run has no validation split, its images are others than these, or the model's last layer is
-            not known or has no bias, or there is no such device.
+            not known or has no bias, or there is no such device; or if the file is for the run's folder and another
+            process uses that.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
@@ -84,25 +85,26 @@ def offset(
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("offset")
     check_writable(path)
-    valid = held_out(run, data).to(torch.device(device))
-    model = copy.deepcopy(run.model(which)).to(device)
-    bias = _bias(model)
-    trained, names = bias.detach().clone(), valid.class_names
-    threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
-    constants, rows = torch.zeros_like(trained), []
-    listener.begin("offset", len(rates) + 1)
-    for turn, rate in enumerate([*rates, 0.0]):
-        robust = robust_accuracy(model, valid, member, threat, run.recipe)
-        columns = (names, robust.tolist(), constants.tolist())
-        rows += [
-            {"round": turn, "label": label, "class": name, "robust": share, "offset": constant}
-            for label, (name, share, constant) in enumerate(zip(*columns, strict=True))
-        ]
-        constants = constants + rate * (robust.nanmean() - robust).nan_to_num(0.0)
-        with torch.no_grad():
-            bias.copy_(trained + constants)
-        listener.advance(1)
-    _save(run, which, model, constants, path)
+    with writing_into(run, path):
+        valid = held_out(run, data).to(torch.device(device))
+        model = copy.deepcopy(run.model(which)).to(device)
+        bias = _bias(model)
+        trained, names = bias.detach().clone(), valid.class_names
+        threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
+        constants, rows = torch.zeros_like(trained), []
+        listener.begin("offset", len(rates) + 1)
+        for turn, rate in enumerate([*rates, 0.0]):
+            robust = robust_accuracy(model, valid, member, threat, run.recipe)
+            columns = (names, robust.tolist(), constants.tolist())
+            rows += [
+                {"round": turn, "label": label, "class": name, "robust": share, "offset": constant}
+                for label, (name, share, constant) in enumerate(zip(*columns, strict=True))
+            ]
+            constants = constants + rate * (robust.nanmean() - robust).nan_to_num(0.0)
+            with torch.no_grad():
+                bias.copy_(trained + constants)
+            listener.advance(1)
+        _save(run, which, model, constants, path)
     return Offset(path, constants.cpu(), pd.DataFrame(rows))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import classwise as cw
+from classwise.auditing import preparing, racing
 from classwise.auditing.audit import Audit
 from classwise.auditing.racing import RaceResult
 from classwise.data.images import Images
@@ -237,6 +238,28 @@ def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: 
     rest = Counting()
     assert same(search(out=out, resume=True, progress=rest), whole)
     assert sum(rest.totals.values()) == 0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_the_first_pass_is_continued(
+    data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
+) -> None:
+    """Interrupted after every 100 images, it attacks the others only."""
+    source: Any = list(zip(data.x.split(50), data.y.split(50), strict=True)) if streamed else data
+    monkeypatch.setattr(preparing, "PIECE_BYTES", 150 * data.x[0].nbytes)
+
+    def search(**more: Any) -> RaceResult:
+        return cw.race(model(4), source, EPSILON, SUITE, **QUICK, **more)
+
+    whole, out = search(), tmp_path / "search"
+    monkeypatch.setattr(racing, "SAVE_SECONDS", 0.0)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt) as stop:
+            search(out=out, resume=True, progress=Counting(100))
+        assert stop.value.__notes__ == [f"the finished images are saved in {out}"]
+    rest = Counting()
+    assert same(search(out=out, resume=True, progress=rest), whole)
+    assert 0 < rest.totals["clean, fgsm"] < 480 - 3 * 50 or streamed  # nobody knows the length of a stream
 
 
 def test_a_search_that_ran_out_of_time_is_continued(data: Images, found: RaceResult, tmp_path: Path) -> None:

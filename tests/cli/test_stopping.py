@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -169,6 +170,23 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
         for place in (folder, tmp_path / "whole")
     )
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_a_search_writes_the_finished_images_of_its_first_pass(
+    classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path
+) -> None:
+    words = ["audit", run_folder, "--worst", "--subset=150", "--attack=fgsm", "--attack=pgd:steps=2", "--batch=32"]
+    folder = tmp_path / "search"
+    with monkeypatch.context() as patch:
+        Sending(patch, signal.SIGTERM, "clean, fgsm", 2)
+        said = classwise(*words, f"--out={folder}")
+    assert said.status == 143
+    line = f"classwise: stopped by SIGTERM; the finished images are saved in {folder}; continue with --resume"
+    assert said.err.splitlines()[-1] == line
+    answers = [classwise(*words, "--json", *more) for more in ([f"--out={folder}", "--resume"], [])]
+    assert [answer.status for answer in answers] == [0, 0]
+    resumed, whole = ({**json.loads(answer.out), "seconds": None} for answer in answers)
+    assert resumed == whole
 
 
 def test_a_request_outside_of_long_work_stops_at_once() -> None:

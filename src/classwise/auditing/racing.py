@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +37,8 @@ SEARCH = "search.json"
 """The settings of a search, in its folder,"""
 ROUNDS = "rounds.parquet"
 """and what it has found."""
+SAVE_SECONDS = 30.0
+"""The first pass is saved when so long has passed since the last time; rounds are saved as each is finished."""
 ESCALATED = 2
 """The number in a ledger of an image that the second attack, the escalating one, has broken."""
 RACING_SUITE = "autoattack"
@@ -147,7 +149,7 @@ def race(
         max_time: seconds after which no further round is begun; then the classes that may be the worst are more.
         device: where to run; None: where the model is.
         progress: who is told how it goes.
-        out: a folder for the search; the first pass and each finished round are written into it.
+        out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
 
     Returns:
@@ -177,20 +179,20 @@ def race(
             chosen = {"alpha": alpha, "tol": tol, "draw": draw, "together": together}
             saved = _claimed(Path(out), settings_of(ready.plan, ready.meta) | chosen, stack, resume=resume)
         track = _Track(ready, progress or Silent(), saved)
-        counts = track.first_pass()
-        rules = Rules(
-            alpha=alpha,
-            tol=usual_tolerance(int((counts.images > 0).sum())) if tol is None else tol,
-            draw=draw or usual_draw(counts.images),
-            together=together or max(1, ready.plan.batch // (draw or usual_draw(counts.images))),
-        )
-        contest = Race(counts.images, counts.survivors, rules)
-        deadline = float("inf") if max_time is None else started + max_time
         try:
+            counts = track.first_pass()
+            rules = Rules(
+                alpha=alpha,
+                tol=usual_tolerance(int((counts.images > 0).sum())) if tol is None else tol,
+                draw=draw or usual_draw(counts.images),
+                together=together or max(1, ready.plan.batch // (draw or usual_draw(counts.images))),
+            )
+            contest = Race(counts.images, counts.survivors, rules)
+            deadline = float("inf") if max_time is None else started + max_time
             rounds = track.run(contest, deadline)
         except interruption.STOPS as stop:
-            if out is not None:
-                stop.add_note(f"the finished rounds are saved in {out}")
+            if saved.path is not None and saved.path.is_file():
+                stop.add_note(f"the finished {'rounds are' if saved.rounds else 'images are'} saved in {out}")
             raise
     return RaceResult(
         verdict=contest.verdict(),
@@ -334,6 +336,7 @@ class _Track:
     def __init__(self, ready: Prepared, progress: Progress, saved: _Saved) -> None:
         self.ready, self.progress, self.saved = ready, progress, saved
         self._started = time.monotonic() - saved.seconds
+        self._saved_at = time.monotonic()
         self.plan: Plan = ready.plan
         self.attacks = list(ready.plan.suite.attacks.items())
         self.engine = ready.plan.engine(ready.model)
@@ -347,46 +350,62 @@ class _Track:
         return time.monotonic() - self._started
 
     def first_pass(self) -> _Counts:
-        """The clean pass and the first attack on all images; the survivors are held."""
-        label, _ = self.attacks[0]
-        todo = 0 if self.saved.table is not None else self.ready.meta.images or 0
-        self.progress.begin(f"{CLEAN}, {label}", todo)
-        for piece in self.ready.pieces:
-            places = self.ledger.add(piece)
-            if self.saved.table is not None:
-                self.ledger.restore(places, self.saved.table)
+        """The clean pass and the first attack on all images; the survivors are held.
+
+        What is finished is saved from time to time, and where a request to stop (see `classwise.interruption`) is met.
+        """
+        (label, _), before = self.attacks[0], self.saved.table
+        if before is not None:
+            self.seen = np.array(self.saved.seen)
+        judged = 0 if before is None else int(_first_done(before["stage"], before["forwards"]).sum())
+        self.progress.begin(f"{CLEAN}, {label}", (self.ready.meta.images or judged) - judged)
+        with interruption.deferred():
+            for piece in self.ready.pieces:
+                places = self.ledger.add(piece)
+                if before is not None and (self.saved.rounds or places[0] < len(before)):
+                    self.ledger.restore(places, before)
+                self._judge(piece, places)
                 # Only the first attack has number 1; what later rounds found is replayed.
                 left = np.flatnonzero(~np.isin(self.ledger["stage"][places], (0, 1)))
                 if len(left):
                     self.held.append((piece.take(torch.from_numpy(left)), places[left]))
-                continue
-            for rows in torch.split(torch.arange(len(piece)), self.plan.batch):
-                batch = piece.batch(rows)
-                (logits,) = self.engine.predict([batch.x])
-                right = (logits.argmax(1) == batch.y.to(logits.device)) & logits.isfinite().all(1)
-                wrong = places[rows[~right.cpu()].numpy()]
-                self.ledger["stage"][wrong], self.ledger["settled"][wrong] = 0, 1
-            self.ledger["forwards"][places] += 1
-            stands = np.flatnonzero(self.ledger["stage"][places] < 0)
-            self._attack(0, [(piece, places)], np.stack([np.zeros_like(stands), stands], 1))
-            left = np.flatnonzero(self.ledger["stage"][places] < 0)
-            if len(left):
-                self.held.append((piece.take(torch.from_numpy(left)), places[left]))
-            self.progress.advance(len(piece))
-        if self.saved.table is not None and len(self.saved.table) != len(self.ledger["stage"]):
+        stage, rounds = self.ledger["stage"], self.saved.rounds
+        if before is not None and len(before) > len(stage):
             raise UserError("the folder holds a search on other images; give another folder")
-        classes, stage = self.ready.meta, self.ledger["stage"]
+        if not rounds:
+            self._save()
+        classes = self.ready.meta
         total = len(classes.class_names)
         everything = np.ones(len(stage), dtype=np.bool_)
-        if self.saved.table is None:
-            self._save()
-        else:
-            self.seen = np.array(self.saved.seen)
         survives = ~np.isin(stage, (0, 1))
         return _Counts(*(self.ledger.counts(mask, total) for mask in (everything, stage != 0, survives)))
 
+    def _judge(self, piece: Images, places: IntArray) -> None:
+        """The clean pass and the first attack on the images of a piece that are not finished."""
+        for rows in torch.split(torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0)), self.plan.batch):
+            if not len(rows):
+                break
+            batch = piece.batch(rows)
+            (logits,) = self.engine.predict([batch.x])
+            right = (logits.argmax(1) == batch.y.to(logits.device)) & logits.isfinite().all(1)
+            wrong = rows[~right.cpu()].numpy()
+            self.ledger["stage"][places[wrong]], self.ledger["settled"][places[wrong]] = 0, 1
+            self.ledger["forwards"][places[rows.numpy()]] += 1
+            self._finished(len(wrong))
+        done = _first_done(self.ledger["stage"][places], self.ledger["forwards"][places])
+        todo = np.flatnonzero(~done)
+        self._attack(0, [(piece, places)], np.stack([np.zeros_like(todo), todo], 1), self._finished)
+
+    def _finished(self, count: int) -> None:
+        """So many images of the first pass are finished: save them if the last time was long ago, or before a stop."""
+        self.progress.advance(count)
+        if time.monotonic() - self._saved_at > SAVE_SECONDS:
+            self._save()
+        interruption.stop_point(self._save)
+
     def _save(self) -> None:
         self.saved.write(self.ledger, self.seen, round(self.seconds, 3))
+        self._saved_at = time.monotonic()
 
     def run(self, contest: Race, deadline: float) -> int:
         """The race itself; returns how many rounds it took."""
@@ -453,8 +472,14 @@ class _Track:
     def _standing(self, rows: IntArray) -> IntArray:
         return rows[self.ledger["stage"][self._places(rows)] < 0] if len(rows) else rows
 
-    def _attack(self, number: int, pieces: list[tuple[Images, IntArray]], rows: IntArray) -> None:
-        """One attack on some rows of some pieces, (n, 2), noted in the ledger."""
+    def _attack(
+        self,
+        number: int,
+        pieces: list[tuple[Images, IntArray]],
+        rows: IntArray,
+        finished: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """One attack on some rows of some pieces, (n, 2), noted in the ledger; ``finished`` is told their number."""
         if not len(rows):
             return
         _, attack = self.attacks[number]
@@ -472,6 +497,7 @@ class _Track:
                 self.ledger["forwards"][at] += forwards
                 self.ledger["backwards"][at] += backwards
                 self.seen[number] += len(at), broken.sum(), forwards.sum() + backwards.sum()
+                finished(len(at))
 
     def _jobs(self, pieces: list[tuple[Images, IntArray]], rows: IntArray, places: IntArray) -> Iterator[Job]:
         sequence = _grouped(rows)
@@ -501,6 +527,12 @@ class _Track:
         waiting = contest.unsettled
         second, third = (after[k] if k < len(after) else 0.0 for k in (1, 2))
         return spent + float(waiting[early].sum() * second + waiting[~early].sum() * third)
+
+
+def _first_done(stage: IntArray, forwards: IntArray) -> BoolArray:
+    """Which images are wrong when clean, or have passes of the first attack beside the clean one."""
+    done: BoolArray = (np.asarray(stage) == 0) | (np.asarray(forwards) > 1)
+    return done
 
 
 def _joined(rows: list[IntArray]) -> IntArray:

@@ -245,7 +245,7 @@ def test_the_first_pass_is_continued(
     data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
     """Interrupted after every 100 images, it attacks the others only."""
-    source: Any = list(zip(data.x.split(50), data.y.split(50), strict=True)) if streamed else data
+    source: Any = list(zip(torch.split(data.x, 50), torch.split(data.y, 50), strict=True)) if streamed else data
     monkeypatch.setattr(preparing, "PIECE_BYTES", 150 * data.x[0].nbytes)
 
     def search(**more: Any) -> RaceResult:

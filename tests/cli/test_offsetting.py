@@ -32,9 +32,7 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
     assert classwise("offset", tmp_path).status == 2
 
 
-def test_a_run_that_another_process_uses_is_not_written(
-    classwise: Classwise, run_folder: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_another_process_uses_is_not_written(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(run_folder, tmp_path / "run"))
     words = ["offset", run, "--attack", "pgd:steps=1"]
     with owned(run):

@@ -172,6 +172,7 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         os.close(writer)
         pipes[pid], times[pid] = (number, reader), time.monotonic()
     failed_at = None
+    signalled: set[int] = set()
     grace = max(job.get("grace", GRACE_SECONDS) for job in jobs)
     while len(found) < len(jobs):
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -190,11 +191,10 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if number in found:
                 continue
             late = now - times[each]
-            if (
-                ("after" in job and late > job["after"])
-                or late > job.get("timeout", 120)
-                or (failed_at is not None and now - failed_at > grace)
-            ):
+            if "after" in job and late > job["after"] and each not in signalled:
+                os.kill(each, job.get("signal", signal.SIGKILL))
+                signalled.add(each)
+            if late > job.get("timeout", 120) or (failed_at is not None and now - failed_at > grace):
                 os.kill(each, signal.SIGKILL)
         time.sleep(0.002)
     for name in [name for each in found.values() for name in each.pop("modules", ())]:

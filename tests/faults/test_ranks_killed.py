@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def _resumed(out: Path, marker: str) -> list[str]:
 
 
 def _check_survivor(ended: Ended, *, started: bool = True) -> None:
-    """It had finished, or says in one line that the other process is lost; the launcher ends one that waits to start."""
+    """It had finished, or says in one line that the other process is lost; one that waits to start is killed."""
     if ended.status == KILLED and not started:
         return
     text = "\n".join(ended.lines)
@@ -49,7 +50,9 @@ def _check_survivor(ended: Ended, *, started: bool = True) -> None:
         assert "--resume" in errors[0]
 
 
-def _kill(runner: Runner, arguments: list[Any], out: Path, victims: tuple[int, ...], marker: str, **kill: float) -> bool:
+def _kill(
+    runner: Runner, arguments: list[Any], out: Path, victims: tuple[int, ...], marker: str, **kill: float
+) -> bool:
     """Kill one rank or both; returns whether any was killed before it had finished."""
     jobs: list[dict[str, Any]] = [{"grace": SURVIVAL_SECONDS} for _ in RANKS]
     for rank in victims:
@@ -63,12 +66,16 @@ def _kill(runner: Runner, arguments: list[Any], out: Path, victims: tuple[int, .
 
 def _kill_training(runner: Runner, expected: Path, out: Path, victims: tuple[int, ...], **kill: float) -> bool:
     killed = _kill(runner, [*TRAIN, "--out", out], out, victims, "recipe.yaml", **kill)
+    _train_again(runner, expected, out)
+    return killed
+
+
+def _train_again(runner: Runner, expected: Path, out: Path) -> None:
     ended = runner.run_ranks([*TRAIN, "--out", out, *_resumed(out, "recipe.yaml")], out, {}, {})
     assert [each.status for each in ended] == [0, 0], ended
     assert files_of_run(out) == files_of_run(expected)
     assert temporaries(out) == []
     assert "have no checksum" in runner.succeed(["report", out, "--check"], out).lines[-1]
-    return killed
 
 
 def _kill_audit(
@@ -125,6 +132,26 @@ def test_trainings_killed_at_random_moments_resume_to_the_same_bits(
         for case in range(8)
     ]
     assert sum(killed) >= 4  # the others had ended before
+
+
+@pytest.mark.hostile
+def test_trainings_terminated_at_random_moments_resume_to_the_same_bits(
+    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
+) -> None:
+    """SIGTERM goes to both, as ``torchrun`` sends it; the first one saves its state and says so."""
+    moments, stopped = random.Random(20), 0
+    for case in range(8):
+        out = tmp_path / str(case)
+        request = {"after": moments.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
+        first, second = runner.run_ranks([*TRAIN, "--out", out], out, request, request)
+        # After the command, while the interpreter ends, the signal has its usual effect.
+        assert {first.status, second.status} <= {0, 143, -signal.SIGTERM}, (first, second)
+        stopped += first.status == 143
+        said = [line for line in first.lines + second.lines if line.startswith("classwise: ")]
+        assert len(said) == (first.status == 143), (first, second)
+        assert "Traceback" not in "\n".join(first.lines + second.lines)
+        _train_again(runner, together[0], out)
+    assert stopped >= 4
 
 
 @pytest.mark.hostile

@@ -357,7 +357,11 @@ class _Track:
         (label, _), before = self.attacks[0], self.saved.table
         if before is not None:
             self.seen = np.array(self.saved.seen)
-        judged = 0 if before is None else int(_first_done(before["stage"], before["forwards"]).sum())
+        judged = (
+            0
+            if before is None
+            else int(_first_done(*(before[name].to_numpy() for name in ("stage", "forwards"))).sum())
+        )
         self.progress.begin(f"{CLEAN}, {label}", (self.ready.meta.images or judged) - judged)
         with interruption.deferred():
             for piece in self.ready.pieces:
@@ -382,7 +386,8 @@ class _Track:
 
     def _judge(self, piece: Images, places: IntArray) -> None:
         """The clean pass and the first attack on the images of a piece that are not finished."""
-        for rows in torch.split(torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0)), self.plan.batch):
+        fresh = torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0))
+        for rows in torch.split(fresh, self.plan.batch):
             if not len(rows):
                 break
             batch = piece.batch(rows)
@@ -531,7 +536,7 @@ class _Track:
 
 def _first_done(stage: IntArray, forwards: IntArray) -> BoolArray:
     """Which images are wrong when clean, or have passes of the first attack beside the clean one."""
-    done: BoolArray = (np.asarray(stage) == 0) | (np.asarray(forwards) > 1)
+    done: BoolArray = (stage == 0) | (forwards > 1)
     return done
 
 

@@ -553,7 +553,7 @@ class Counting(nn.Module):
         self.forwards += len(x)
         logits: Tensor = self.inner(x)
         if logits.requires_grad:
-            logits.register_hook(self.count)
+            logits.register_hook(self.count)  # type: ignore[no-untyped-call]
         return logits
 
     def count(self, gradient: Tensor) -> None:

@@ -100,6 +100,7 @@ class Verdict:
         level: the error level that Holm's procedure left for it.
         shares: over how many parts this estimate shares that level.
         p_value: before the correction.
+        adjusted: the p-value after Holm's correction; NaN where nothing was tested, or the claim is exact.
         exact: there is no sampling.
         note: what a reader should know.
         covers: the parts of the claim that were tested; empty: the claim has one, or nothing was tested.
@@ -116,6 +117,7 @@ class Verdict:
     level: float = ALPHA
     shares: int = 1
     p_value: float = float("nan")
+    adjusted: float = float("nan")
     exact: bool = False
     note: str = ""
     covers: Sequence[str] = ()
@@ -138,9 +140,10 @@ def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     verdicts = {index: _verdict(test, alpha, 0.0) for index, test in enumerate(tests) if test.exact}
     stopped = False
     level = alpha
+    adjusted = holm([p_values[index] for index in sampled]).tolist()
     for rank, index in enumerate(sampled):
         level = alpha / (len(sampled) - rank) if not stopped else level
-        found = _verdict(tests[index], level, p_values[index])
+        found = replace(_verdict(tests[index], level, p_values[index]), adjusted=adjusted[rank])
         verdicts[index] = replace(found, answer="cannot tell") if stopped else found
         stopped = stopped or found.answer == "cannot tell"
     return tuple(verdicts[index] for index in range(len(tests)))
@@ -166,7 +169,8 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
         one = verdicts[tested[at]]
         fresh = _stretched(one, alpha / (len(tested) - min(rank, told)))
         said = fresh.low > 0 if one.answer == "holds" else fresh.high < 0
-        found[tested[at]] = replace(fresh, answer=one.answer if adjusted[at] <= alpha and said else "cannot tell")
+        answer: Answer = one.answer if adjusted[at] <= alpha and said else "cannot tell"
+        found[tested[at]] = replace(fresh, answer=answer, adjusted=float(adjusted[at]))
     return tuple(found)
 
 

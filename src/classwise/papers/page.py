@@ -71,14 +71,17 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
                     Cell(said, one.estimand),
                     Cell(answer_text(one), one.note),
                     Cell(*estimate_text(one)),
-                    Cell("exact" if one.exact else probability(one.p_value).replace(" ", "\N{NO-BREAK SPACE}")),
+                    Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
                 ],
                 weak=one.answer == "does not",
                 good=one.answer == "holds",
             )
         )
-    note = "Holm over the claims of the paper at this scale; an interval has the level that the correction left for it."
-    return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "p"), rows, note)
+    note = (
+        "p after Holm's correction over all tests of the paper at this scale; an interval has the level that the "
+        "correction left for it."
+    )
+    return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "adjusted p"), rows, note)
 
 
 def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from classwise.report import ranges, wording
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.metrics import worst_class
 
 Key = tuple[str, ...]
 """What names a row, such as ("Madry", "PGD")."""
@@ -22,14 +21,16 @@ Key = tuple[str, ...]
 def summary_table(
     caption: str, ours: Mapping[Key, ClassCounts], printed: Mapping[Key, Mapping[str, Any]], names: Sequence[str]
 ) -> Table:
-    """A row for each of ours: total, CV, MCD, lowest and highest class, with intervals and the printed numbers."""
+    """A row for each of ours: total, CV, MCD, lowest and highest class, with intervals and the printed numbers.
+
+    Classes that tie for the lowest or the highest accuracy are all named.
+    """
     rows = []
     for key, counts in ours.items():
         told = printed.get(key, {})
-        classes = np.array(told["per_class"]) if "per_class" in told else None
+        classes = np.array(told["per_class"], dtype=np.float64) if "per_class" in told else None
         overall, cv, mcd = ranges.overall(counts), ranges.variance(counts), ranges.discrepancy(counts)
-        low = worst_class(counts.accuracy)
-        high = int(np.nanargmax(counts.accuracy))
+        low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
             Cell(wording.bare_percent(overall.value), wording.span(overall.low, overall.high)),
             Cell(_printed(told.get("tot"))),
@@ -37,10 +38,10 @@ def summary_table(
             Cell(_printed(told.get("cv"))),
             Cell(wording.bare_percent(mcd.value), wording.span(mcd.low, mcd.high)),
             Cell(_printed(told.get("mcd"))),
-            Cell(names[low.label], wording.bare_percent(low.accuracy)),
-            _class_of(classes, np.argmin),
-            Cell(names[high], wording.bare_percent(float(counts.accuracy[high]))),
-            _class_of(classes, np.argmax),
+            Cell(wording.listed([names[label] for label in _at(counts.accuracy, low)]), wording.bare_percent(low)),
+            Cell(wording.NONE) if classes is None else _printed_classes(classes, classes.min()),
+            Cell(wording.listed([names[label] for label in _at(counts.accuracy, high)]), wording.bare_percent(high)),
+            Cell(wording.NONE) if classes is None else _printed_classes(classes, classes.max()),
         ]
         rows.append(Row(", ".join(key), cells))
     kinds = ("total", "CV", "MCD", "lowest", "highest")
@@ -91,9 +92,15 @@ def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [row_name(row) for row in rows]
 
 
-def _class_of(printed: FloatArray | None, pick: Callable[[FloatArray], np.intp]) -> Cell:
-    """One of the printed classes by its number, its printed accuracy below."""
-    return Cell(wording.NONE) if printed is None else Cell(f"class {pick(printed)}", f"{printed[pick(printed)]:g}")
+def _at(accuracies: FloatArray, value: float) -> list[int]:
+    """The classes with exactly this accuracy."""
+    return [int(label) for label in np.flatnonzero(accuracies == value)]
+
+
+def _printed_classes(printed: FloatArray, value: float) -> Cell:
+    """The numbers of the classes with a printed accuracy, and that accuracy below."""
+    labels = [str(label) for label in _at(printed, value)]
+    return Cell(f"{'class' if len(labels) == 1 else 'classes'} {wording.listed(labels)}", f"{value:g}")
 
 
 def _printed(value: float | None) -> str:

@@ -1,0 +1,434 @@
+"""Random results of a paper's items as raw numbers, and what these say, computed without the package's claims."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from hypothesis import strategies as st
+from scipy import stats
+
+from classwise.papers import EXPERIMENTS
+from classwise.papers.claims import Part, Test, exactly, judge, untestable
+from classwise.papers.experiment import Figure, Result
+from classwise.papers.scales import Name
+from classwise.papers.tables import class_table, estimate_cell, summary_table
+from classwise.report.drawing import Drawing
+from classwise.report.tables import Row, Table
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import Estimate
+
+SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
+SIZES: tuple[Name, ...] = ("full", "laptop", "smoke")
+"""The largest scale first, as a page has them."""
+ALPHA = 0.05
+SAID = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
+VERSION = "9.8.7"
+CAPTIONS = ("Attacked, in percent", "Per <class> & more", "Changes, in points")
+
+
+def facts(paper: str) -> Any:
+    return _read(f"facts/{paper}.yaml")
+
+
+def _read(name: str, known: dict[str, Any] | None = None) -> Any:
+    found = _FILES if known is None else known
+    if name not in found:
+        text = (SOURCE / name).read_text(encoding="utf-8")
+        found[name] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # safe loaders
+    return found[name]
+
+
+_FILES: dict[str, Any] = {}
+
+
+def rows_of(paper: str) -> list[dict[str, Any]]:
+    """The items of a paper, in order."""
+    return [row for row in _read("items.yaml")["items"] if row["paper"] == paper]
+
+
+def notes_of(item: str) -> list[dict[str, Any]]:
+    return [note for note in _read("notes.yaml")["notes"] if item in note["items"]]
+
+
+def words_of(claim: str) -> dict[str, str]:
+    (found,) = (one for one in facts(claim.partition("/")[0])["claims"] if one["id"] == claim)
+    return dict(found)
+
+
+def parts_of(claim: str) -> list[tuple[str, str]]:
+    """What a verdict on a claim needs: its own parts, and those of the claims that say the same."""
+    table = _read("items.yaml")
+    own = [(claim, part) for part in table["claim_parts"].get(claim, ())]
+    others = [pair for other in table["same_claims"].get(claim, ()) for pair in parts_of(other)]
+    return own + others or [(claim, "")]
+
+
+@dataclass(frozen=True)
+class RawTest:
+    """A test of a claim: normal parts (value, standard error); the error is 0 for exact parts, NaN without interval."""
+
+    claim: str
+    parts: tuple[tuple[float, float], ...]
+    unit: str
+    note: str
+    covers: tuple[str, ...]
+    limits: tuple[float, float] | None
+
+    @property
+    def exact(self) -> bool:
+        return self.parts[0][1] == 0
+
+    @property
+    def estimand(self) -> str:
+        return f"estimand of {self.claim}"
+
+    def test(self) -> Test:
+        return Test(
+            claim=self.claim,
+            estimand=self.estimand,
+            parts=[exactly(value) if self.exact else _normal(value, error) for value, error in self.parts],
+            unit=self.unit,
+            exact=self.exact,
+            limits=self.limits,
+            note=self.note,
+            covers=self.covers,
+        )
+
+    @property
+    def p_value(self) -> float:
+        """The least level at which all parts are above zero, or one is below with its share of the level."""
+        tails = [2 * stats.norm.sf(abs(value / error)) if error == error else math.nan for value, error in self.parts]
+        if any(tail != tail for tail in tails):
+            return 1.0
+        if all(value > 0 for value, _ in self.parts):
+            return float(max(tails))
+        share = min(tail for tail, (value, _) in zip(tails, self.parts, strict=True) if value <= 0) * len(tails)
+        return float(min(share, 1.0))
+
+    def seen(self, level: float) -> tuple[str, float, float, int]:
+        """At a level: the answer, the value and error of the part that decides, and how many parts share the level."""
+        number = len(self.parts)
+        unknown = [part for part in self.parts if part[1] != part[1]]
+        if unknown:
+            return "cannot tell", *unknown[0], 1
+        reach, shared = z_of(level), z_of(level / number)
+        least = min(self.parts, key=lambda part: part[0] - reach * part[1])
+        most = min(self.parts, key=lambda part: part[0] + shared * part[1])
+        if least[0] - reach * least[1] > 0:
+            return "holds", *least, 1
+        if most[0] + shared * most[1] < 0 or self.exact:
+            return "does not", *most, number
+        above = least[0] + reach * least[1] >= 0
+        return ("cannot tell", *least, 1) if above else ("cannot tell", *most, number)
+
+
+def z_of(level: float) -> float:
+    return float(stats.norm.isf(level / 2))
+
+
+def _normal(value: float, error: float) -> Part:
+    return lambda level: Estimate(value, value - z_of(level) * error, value + z_of(level) * error)
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """Right answers and images of each class, by row; ``form`` is the helper that makes the table."""
+
+    form: str
+    caption: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+    printed: tuple[tuple[float, ...] | None, ...]
+    estimates: tuple[tuple[float, float, float], ...]
+
+    def table(self) -> Table:
+        counts = {
+            (name, "PGD"): ClassCounts(np.array(images), np.array(right)) for name, right, images in self.rows
+        }
+        if self.form == "class":
+            return class_table(self.caption, counts, self.names)
+        if self.form == "summary":
+            known = {
+                (row[0], "PGD"): {"per_class": list(values), "tot": values[0], "mcd": 30.25}
+                for row, values in zip(self.rows, self.printed, strict=True)
+                if values is not None
+            }
+            return summary_table(self.caption, counts, known, self.names)
+        rows = [Row(f"row {place}", [estimate_cell(Estimate(*one))]) for place, one in enumerate(self.estimates)]
+        return Table(self.caption, ("row", "change"), rows)
+
+
+@dataclass(frozen=True)
+class RawResult:
+    item: str
+    scale: Name
+    setting: str
+    tests: tuple[RawTest, ...]
+    beyond: dict[str, str]
+    tables: tuple[RawTable, ...]
+    figures: tuple[str, ...]
+    trainings: int
+    own: float
+    work: dict[str, float | None] | None
+
+    @property
+    def seconds(self) -> float:
+        return self.own + math.fsum(one for one in (self.work or {}).values() if one is not None)
+
+    def result(self) -> Result:
+        return Result(
+            item=self.item,
+            scale=self.scale,
+            setting=self.setting,
+            tables=tuple(one.table() for one in self.tables),
+            figures=tuple(Figure(svg=Drawing(40, 20, text).svg(), caption=text) for text in self.figures),
+            verdicts=(
+                *judge([one.test() for one in self.tests]),
+                *(untestable(claim, reason) for claim, reason in self.beyond.items()),
+            ),
+            runs={f"key {number}": "at" for number in range(self.trainings)},
+            seconds=self.seconds,
+            work=self.work,
+            version=VERSION,
+        )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page must print of one test: which answers and numbers follow from the raw parts."""
+
+    raw: RawTest
+    answer: str
+    value: float
+    error: float
+    shares: int
+    levels: tuple[float, ...]
+    adjusted: float
+
+    @property
+    def covered(self) -> str:
+        return (f"{', '.join(self.raw.covers)}: " if self.raw.covers else "") + SAID[self.answer]
+
+
+@dataclass(frozen=True)
+class Paper:
+    name: str
+    results: tuple[RawResult, ...]
+
+    def of(self, item: str) -> list[RawResult]:
+        return [one for scale in SIZES for one in self.results if one.item == item and one.scale == scale]
+
+    @property
+    def mine(self) -> list[RawResult]:
+        return [one for one in self.results if one.item.startswith(f"{self.name}/")]
+
+    def shown(self, result: RawResult) -> list[Shown]:
+        """The tests of a result, corrected over all of its paper at its scale."""
+        family = [
+            one
+            for one in self.results
+            if one.scale == result.scale and one.item.partition("/")[0] == result.item.partition("/")[0]
+        ]
+        return shown(result, family)
+
+    def newest(self) -> Iterable[tuple[str, Sequence[Shown], dict[str, str]]]:
+        """Of each item with results: the tests of the largest scale and what that scale could not test."""
+        order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
+        for item in order:
+            for result in self.of(item)[:1]:
+                yield item, self.shown(result), result.beyond
+
+
+def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
+    sampled = [test.p_value for one in family for test in one.tests if not test.exact]
+    order = sorted(sampled)
+    adjusted = np.minimum(np.maximum.accumulate(np.array(order) * np.arange(len(order), 0, -1)), 1.0)
+    told = int((adjusted <= ALPHA).sum())
+    found = []
+    own = own_levels(result)
+    for test, level in zip(result.tests, own, strict=True):
+        answer, value, error, shares = test.seen(level)
+        if test.exact:
+            found.append(Shown(test, answer, value, error, shares, (ALPHA,), math.nan))
+            continue
+        p = test.p_value
+        ranks = [place for place, one in enumerate(order) if math.isclose(one, p, rel_tol=1e-9)]
+        levels = tuple(ALPHA / (len(order) - min(rank, told)) for rank in ranks)
+        mine = float(adjusted[ranks[-1]])
+        # a part that decided at the level of its item may be unclear at that of the paper
+        clear = abs(value) > z_of(levels[0] / shares) * error
+        found.append(
+            Shown(test, answer if mine <= ALPHA and clear else "cannot tell", value, error, shares, levels, mine)
+        )
+    return found
+
+
+def own_levels(result: RawResult) -> list[float]:
+    """The level at which each test of one item was read: Holm over that item, to the first that is inconclusive."""
+    places = [place for place, test in enumerate(result.tests) if not test.exact]
+    levels, level, stopped = [ALPHA] * len(result.tests), ALPHA, False
+    for rank, place in enumerate(sorted(places, key=lambda place: result.tests[place].p_value)):
+        level = level if stopped else ALPHA / (len(places) - rank)
+        levels[place], stopped = level, stopped or result.tests[place].p_value > level
+    return levels
+
+
+def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
+    """The verdict on a whole claim, what is printed small, and the mark of its row."""
+    parts = parts_of(claim)
+    related = {claim, *(one for one, _ in parts)}
+    tests = [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
+    reasons = [item for item, _, beyond in paper.newest() for one in beyond if one in related]
+    covered = {(one.raw.claim, part) for _, one in tests for part in one.raw.covers or ("",)}
+    missing = [pair for pair in parts if pair not in covered]
+    if tests and missing:
+        names = [_part(claim, pair) for pair in parts if pair in covered]
+        names += sorted(_part(claim, pair) for pair in covered if pair not in parts)
+        lacking = ", ".join(_part(claim, pair) for pair in missing)
+        text = f"partly tested: {', '.join(names)}; not tested: {lacking}"
+        return text, f"tested by {', '.join(dict.fromkeys(item for item, _ in tests))}", ""
+    if not tests:
+        where = ", ".join(dict.fromkeys(reasons))
+        return (SAID["cannot tell"], where, "") if reasons else ("not asked yet", "", "")
+    answers: dict[str, list[str]] = {}
+    items = {item for item, _ in tests}
+    for item, some, beyond in paper.newest():
+        if item in items:
+            mine = [one.answer for one in some if one.raw.claim in related]
+            for answer in [*mine, *("cannot tell" for one in beyond if one in related)]:
+                answers.setdefault(SAID[answer], []).append(item)
+    named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
+    marks = {("holds",): "good", ("does not hold",): "weak"}
+    if len(named) == 1:
+        return (*next(iter(named.items())), marks.get(tuple(named), ""))
+    return "; ".join(named), "; ".join(f"{answer}: {where}" for answer, where in named.items()), ""
+
+
+def _part(claim: str, pair: tuple[str, str]) -> str:
+    one, part = pair
+    return (part or "the claim") if one == claim else (f"{one}: {part}" if part else one)
+
+
+def shows(text: str, value: float, digits: int, *, sign: bool = False) -> None:
+    """The text is the value rounded to so many digits, with a sign if asked, and never a negative zero."""
+    found = re.fullmatch(r"([+-]?)(\d+)(?:\.(\d+))?", text)
+    assert found is not None, text
+    assert len(found[3] or "") == digits, (text, value)
+    assert abs(float(text) - value) <= 0.5 * 10.0**-digits + 1e-9 * max(1, abs(value)), (text, value)
+    assert found[1] != "-" or float(text) < 0, text
+    assert not sign or found[1], text
+
+
+def interval_of(right: int, images: int, alpha: float = ALPHA) -> tuple[float, float]:
+    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 10."""
+    share = right / images
+    if images * share * (1 - share) < 10:
+        low = 0.0 if right == 0 else float(stats.beta.ppf(alpha / 2, right, images - right + 1))
+        high = 1.0 if right == images else float(stats.beta.ppf(1 - alpha / 2, right + 1, images - right))
+        return low, high
+    return wilson_of(right, images, alpha)
+
+
+def wilson_of(right: int, images: int, alpha: float = ALPHA) -> tuple[float, float]:
+    found = stats.binomtest(right, images).proportion_ci(1 - alpha, method="wilson")
+    return float(found.low), float(found.high)
+
+
+_TEXTS = st.sampled_from(("", "on mnist of the six", "a <b>note</b> & more", "one = two\u202e"))
+_CLASSES = ("ant", "bee", "cow", "dog", "elk", "<fox>")
+
+
+@st.composite
+def tests(draw: st.DrawFn, claim: str, number: int) -> RawTest:
+    """One to three parts, from clear to unclear; some exact, some without an interval, some limited."""
+    kind = draw(st.sampled_from(("one", "one", "one", "all", "mixed", "exact", "none", "zero")))
+    sizes = {"one": 1, "exact": 1, "none": 1, "zero": 1}
+    count = sizes.get(kind, draw(st.integers(2, 3)))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)) + number)
+    ratios = random.uniform(0.3, 5.4, count) * (1 if kind == "all" else random.choice((-1, 1), count))
+    errors = random.choice((0.002, 0.3, 4.0), count) * random.uniform(1, 2, count)
+    values = ratios * errors
+    if kind == "exact":
+        values, errors = random.choice((-2.0, 0.0, 0.004, 3.5), 1), np.zeros(1)
+    elif kind == "none":
+        errors = np.full(1, math.nan)
+    elif kind == "zero":
+        values, errors = np.array([-6e-15 * (1 + number)]), np.array([random.uniform(0.0001, 2)])
+    parts = [part for one, part in parts_of(claim) if one == claim and part]
+    covers = draw(st.lists(st.sampled_from([*parts, "something else"]), unique=True)) if parts else []
+    limits = (-1.0, 1.0) if kind == "one" and abs(values[0]) <= 1 and draw(st.booleans()) else None
+    return RawTest(
+        claim=claim,
+        parts=tuple((float(value), float(error)) for value, error in zip(values, errors, strict=True)),
+        unit=draw(st.sampled_from(("points", "%²", ""))),
+        note=draw(_TEXTS),
+        covers=tuple(covers),
+        limits=limits,
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RawTable:
+    """1 to 6 classes of 0 to 400 images; shares of 0, 1 and near both, ties; printed rows and none; estimates."""
+    number, lines = draw(st.integers(1, len(_CLASSES))), draw(st.integers(1, 3))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rows = []
+    for line in range(lines):
+        images = random.choice((0, 1, 7, 100, 400), number) if line else random.choice((1, 100, 4000), number)
+        images[0] = max(images[0], 1)
+        shares = random.choice((0.0, 0.0001, 0.02, 0.5, 0.5, 0.9996, 1.0), number)
+        right = np.rint(images * shares).astype(int)
+        rows.append((f"AT {line}", tuple(right.tolist()), tuple(images.tolist())))
+    printed = [random.choice((12.0, 30.5, 71.25), number) if random.random() < 0.7 else None for _ in rows]
+    values = random.choice((-0.0004, 0.0, 0.123456, -0.5, 1.0, math.nan), 3)
+    reach = random.choice((0.0001, 0.25, math.nan), 3)
+    return RawTable(
+        form=draw(st.sampled_from(("class", "summary", "estimates"))),
+        caption=draw(st.sampled_from(CAPTIONS)),
+        names=_CLASSES[:number],
+        rows=tuple(rows),
+        printed=tuple(None if one is None else tuple(one.tolist()) for one in printed),
+        estimates=tuple((float(v), float(v - r), float(v + r)) for v, r in zip(values, reach, strict=True)),
+    )
+
+
+_SECONDS = st.sampled_from((0.04, 0.05, 0.25, 8.0, 61.3, 1234.56, 100000.0))
+
+
+@st.composite
+def papers(draw: st.DrawFn) -> Paper:
+    """Results of some items of a paper, and of one item of another, at one to three scales each."""
+    name = draw(st.sampled_from(("kdd21", "iclr21", "benz20", "cfa23")))
+    runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
+    others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
+    chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
+    chosen += draw(st.lists(st.sampled_from(others), max_size=1))
+    shared = {f"training {key}": draw(st.one_of(st.none(), _SECONDS)) for key in range(3)}
+    results = []
+    for item in chosen:
+        claims = [one["id"] for one in facts(item.partition("/")[0])["claims"]]
+        for scale in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
+            asked = draw(st.lists(st.sampled_from(claims), max_size=4))
+            work = draw(st.none() | st.lists(st.sampled_from(sorted(shared)), unique=True))
+            results.append(
+                RawResult(
+                    item=item,
+                    scale=scale,
+                    setting=f"{item} at {scale} & its setting",
+                    tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(asked)),
+                    beyond={claim: "no cats here" for claim in draw(st.lists(st.sampled_from(claims), max_size=1))},
+                    tables=tuple(draw(st.lists(tables(), max_size=2))),
+                    figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),
+                    trainings=draw(st.integers(0, 2)),
+                    own=draw(_SECONDS),
+                    work=None if work is None else {key: shared[key] for key in work},
+                )
+            )
+    return Paper(name, tuple(results))

@@ -290,7 +290,7 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
     missing = [pair for pair in parts if pair not in covered]
     if tests and missing:
         names = [_part(claim, pair) for pair in parts if pair in covered]
-        names += sorted(_part(claim, pair) for pair in covered if pair not in parts)
+        names += [_part(claim, pair) for pair in sorted(covered) if pair not in parts]
         lacking = ", ".join(_part(claim, pair) for pair in missing)
         text = f"partly tested: {', '.join(names)}; not tested: {lacking}"
         return text, f"tested by {', '.join(dict.fromkeys(item for item, _ in tests))}", ""

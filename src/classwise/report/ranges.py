@@ -24,6 +24,10 @@ from classwise.stats.metrics import (
     worst_share,
 )
 
+_ALL_CORNERS = 10
+"""Up to so many classes, all corners of a box are tried."""
+_HALVINGS = 50
+
 
 def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     """The share of all images that are right, with Wilson's interval."""
@@ -71,16 +75,11 @@ def discrepancy(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     """CV, a fraction squared.
 
-    The greatest variance in a box is at a corner where every class takes the end that is farther from the mean: classes
-    with a centre above some threshold the upper end, the others the lower. The least variance has every class as near
-    to one common point as its interval allows.
+    The greatest variance in a box is at a corner. It is searched among all corners of up to `_ALL_CORNERS` classes, and
+    bounded from above for more. The least variance has every class as near to one common point as its interval allows.
     """
     low, high = _box(counts, alpha)
-    order = np.argsort(low + high, kind="stable")
-    low, high = low[order], high[order]
-    split = _most_spread(low, high)
-    greatest = np.concatenate([low[:split], high[split:]]).var()
-    return Estimate(class_variance(counts.accuracy), _least_variance(low, high), float(greatest))
+    return Estimate(class_variance(counts.accuracy), _least_variance(low, high), _greatest_variance(low, high))
 
 
 def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -120,13 +119,22 @@ def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
     return low[counts.present], high[counts.present]
 
 
-def _most_spread(low: FloatArray, high: FloatArray) -> int:
-    """How many of the first classes to put at their lower ends, the others at the upper, for the greatest variance."""
-    centre = float((low + high).mean() / 2)  # so that the squares do not cancel
-    ends = np.stack([low, high]) - centre
-    sums, squares = (np.concatenate([np.zeros((2, 1)), values.cumsum(axis=1)], axis=1) for values in (ends, ends**2))
-    total, square = (values[0] + values[1, -1] - values[1] for values in (sums, squares))
-    return int((square / len(low) - (total / len(low)) ** 2).argmax())
+def _greatest_variance(low: FloatArray, high: FloatArray) -> float:
+    """The greatest variance of numbers between ends (C,), or for many classes a bound that is hardly above it.
+
+    For every point m the variance is at most mean_c (distance of m to the farther end of class c)^2. The bound takes the
+    m that makes this least: the mean of these farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
+    """
+    classes = np.arange(len(low))
+    if len(low) <= _ALL_CORNERS:
+        upper = (np.arange(2 ** len(low))[:, None] >> classes) % 2 == 1
+        return float(np.where(upper, high, low).var(axis=1).max())
+    below, above = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (below + above) / 2
+        farther = np.where(low + high > 2 * middle, high, low)
+        below, above = (middle, above) if farther.mean() > middle else (below, middle)
+    return float((np.maximum(abs(low - below), abs(high - below)) ** 2).mean())
 
 
 def _least_variance(low: FloatArray, high: FloatArray) -> float:

@@ -341,6 +341,18 @@ def wilson_of(right: int, images: int, alpha: float = ALPHA) -> tuple[float, flo
     return float(found.low), float(found.high)
 
 
+def listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def variance_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """The least and the greatest variance of numbers between ends: all corners, and a grid of common points."""
+    corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1)
+    grid = np.linspace(0, 1, 4001)[:, None]
+    distance = np.maximum(np.maximum(low - grid, grid - high), 0)
+    return float((distance**2).mean(axis=1).min()), float(corners.var(axis=0).max())
+
+
 _TEXTS = st.sampled_from(("", "on mnist of the six", "a <b>note</b> & more", "one = two\u202e"))
 _CLASSES = ("ant", "bee", "cow", "dog", "elk", "<fox>")
 

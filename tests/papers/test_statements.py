@@ -37,12 +37,12 @@ from .statements import (
     Shown,
     facts,
     interval_of,
+    listed,
     notes_of,
     papers,
-    parts_of,
     rows_of,
-    shown,
     shows,
+    variance_bounds,
     whole,
     wilson_of,
     words_of,
@@ -507,18 +507,6 @@ def check_counts(
         assert cells[place + 1] == f"class{'es' * (len(labels) > 1)} {listed(labels)}|{number(pick(printed))}"
     theirs = [NONE] * 3 if printed is None else [number(printed[0]), NONE, "30.25"]
     assert [cells[1], cells[3], cells[5]] == theirs
-
-
-def listed(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def variance_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """The least and the greatest variance of numbers between ends: all corners, and a grid of common points."""
-    corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1)
-    grid = np.linspace(0, 1, 4001)[:, None]
-    distance = np.maximum(np.maximum(low - grid, grid - high), 0)
-    return float((distance**2).mean(axis=1).min()), float(corners.var(axis=0).max())
 
 
 def check_printed(place: Place, table: list[list[str]], marks: list[str]) -> None:

@@ -1,0 +1,297 @@
+"""The pages that the documents keep, number by number, from the JSON beside them, without the code that makes pages."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from .statements import (
+    ALPHA,
+    SAID,
+    SIZES,
+    RawTest,
+    Shown,
+    facts,
+    interval_of,
+    listed,
+    parts_of,
+    rows_of,
+    shows,
+    variance_bounds,
+    whole,
+    wilson_of,
+    words_of,
+    z_of,
+)
+from .test_statements import NONE, Page, Section, cell, number, plain
+
+KEPT = Path(__file__).parents[2] / "docs/results/papers"
+PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
+CLASS_NOTE = "Small: 95 % intervals for new images of the class, the model fixed."
+
+
+def nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+@functools.cache
+def results() -> dict[str, dict[str, Any]]:
+    """Item to its result; there is one scale."""
+    files = sorted((KEPT / "results").glob("*/*/*.json"))
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    assert len({one["item"] for one in found}) == len(found)
+    return {one["item"]: one for one in found}
+
+
+@functools.cache
+def page_of(name: str) -> tuple[Page, dict[str, Section]]:
+    page = Page((KEPT / f"{name}.html").read_text(encoding="utf-8"))
+    return page, {section.name: section for section in page.sections}
+
+
+def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, float]]]:
+    """Item to its verdicts, each with the answer, the adjusted p and the level after Holm over the paper."""
+    everything = [(item, one) for item, found in results().items() for one in found["verdicts"]]
+    everything = [(item, one) for item, one in everything if item.startswith(f"{paper}/")]
+    p = sorted(nan(one["p_value"]) for _, one in everything if not one["exact"] and one["p_value"] is not None)
+    adjusted = np.minimum(np.maximum.accumulate(np.array(p) * np.arange(len(p), 0, -1)), 1)
+    told, given = int((adjusted <= ALPHA).sum()), dict[float, int]()
+    found: dict[str, list[tuple[dict[str, Any], str, float, float]]] = {}
+    for item, one in everything:
+        mine = found.setdefault(item, [])
+        if one["exact"] or one["p_value"] is None:
+            mine.append((one, one["answer"], math.nan, ALPHA))
+            continue
+        last = len(p) - 1 - p[::-1].index(one["p_value"])
+        given[one["p_value"]] = given.get(one["p_value"], -1) + 1
+        said = one["answer"] if adjusted[last] <= ALPHA else "cannot tell"
+        mine.append((one, said, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), told))))
+    return found
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What `whole` asks of a paper."""
+
+    answered: dict[str, list[tuple[dict[str, Any], str]]]
+
+    def newest(self) -> Iterable[tuple[str, list[Shown], dict[str, str]]]:
+        for item in [row["id"] for name in PAPERS for row in rows_of(name)]:
+            some = self.answered.get(item, [])
+            raws = [(RawTest(one["claim"], (), "", "", tuple(one.get("covers", ())), None), said) for one, said in some]
+            tests = [
+                Shown(raw, said, 0, 0, 1, (), 0)
+                for (raw, said), (one, _) in zip(raws, some, strict=True)
+                if one["estimand"]
+            ]
+            yield item, tests, {one["claim"]: one["note"] for one, _ in some if not one["estimand"]}
+
+
+@functools.cache
+def said() -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Item to its verdicts with what its page prints as their answers, which the test of verdicts recomputes."""
+    words = {text: answer for answer, text in SAID.items()}
+    found: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    for item, result in results().items():
+        section = page_of(item.partition("/")[0])[1][item]
+        if result["verdicts"]:
+            rows = section.tables[0][1:]
+            printed = [row[2].partition("|")[0].rpartition(": ")[2] for row in rows]
+            found[item] = [(one, words[text]) for one, text in zip(result["verdicts"], printed, strict=True)]
+    return found
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_verdicts_are_those_of_the_p_values_and_intervals(name: str) -> None:
+    for item, found in answers(name).items():
+        rows = page_of(name)[1][item].tables[0][1:]
+        for row, (one, answer, adjusted, level) in zip(rows, found, strict=True):
+            assert row[:2] == [one["claim"].partition("/")[2], cell(words_of(one["claim"])["claim"], one["estimand"])]
+            covers = one.get("covers", [])
+            known = {part for claim, part in parts_of(one["claim"]) if claim == one["claim"] and part}
+            assert bool(covers) == bool(known and one["estimand"]), "which part of the claim was tested?"
+            value, _, span = row[3].partition("|")
+            if one["value"] is None:
+                assert (row[2], value, row[4]) == (cell(SAID["cannot tell"], one["note"]), NONE, NONE)
+                continue
+            text, _, unit = value.partition(" ")
+            shows(text, one["value"], 2, sign=True)
+            assert unit == one["unit"]
+            if one["exact"]:
+                assert (span, row[4]) == ("", "exact")
+            else:
+                assert row[4] == "< 0.001" if adjusted < 0.001 else abs(float(row[4]) - adjusted) <= 0.0005 + 1e-9
+                check_interval(item, one, span, answer)
+            ends = re.findall(r"([+-][\d.]+) to ([+-][\d.]+)", span)
+            if answer == "holds" and ends:
+                assert float(ends[0][0]) >= 0
+            elif answer == "does not" and ends and float(ends[0][1]) > 0:
+                answer = "cannot tell"  # the stretched interval is wider than the p-value says
+            assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + SAID[answer], one["note"])
+            assert level <= ALPHA
+
+
+def check_interval(item: str, one: dict[str, Any], span: str, answer: str) -> None:
+    """The stored interval, stretched by normal quantiles to the coverage that is printed."""
+    if one["low"] is None:
+        assert span == "no resample differs"
+        return
+    found = re.fullmatch(r"(\S+) to (\S+) \(([\d.]+) %\)", span)
+    assert found is not None, (item, span)
+    levels = [level for level in _levels(item, one) if abs(100 - 100 * level / one["shares"] - float(found[3])) < 0.0051]
+    assert levels, (item, span, answer)
+    for level in levels:
+        factor = z_of(level / one["shares"]) / z_of(one["level"] / one["shares"])
+        low, high = (one["value"] - factor * (one["value"] - one[end]) for end in ("low", "high"))
+        limits = one["limits"] or (-math.inf, math.inf)
+        low, high = max(low, limits[0]), min(high, limits[1])
+        if abs(float(found[1]) - low) <= 0.005 + 1e-9 and abs(float(found[2]) - high) <= 0.005 + 1e-9:
+            return
+    raise AssertionError((item, span))
+
+
+def _levels(item: str, one: dict[str, Any]) -> list[float]:
+    """The levels that Holm's procedure may leave for a test: those of all tests with the same p-value."""
+    paper = item.partition("/")[0]
+    others = [v for key, found in results().items() if key.startswith(f"{paper}/") for v in found["verdicts"]]
+    p = sorted(v["p_value"] for v in others if not v["exact"] and v["p_value"] is not None)
+    adjusted = np.minimum(np.maximum.accumulate(np.array(p) * np.arange(len(p), 0, -1)), 1)
+    told = int((adjusted <= ALPHA).sum())
+    return [ALPHA / (len(p) - min(rank, told)) for rank, value in enumerate(p) if value == one["p_value"]]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_claims_are_put_together_from_the_items(name: str) -> None:
+    page, sections = page_of(name)
+    table, marks = sections["claims"].tables[0], sections["claims"].marks[0]
+    kept: Any = Kept(said())
+    for row, mark, claim in zip(table[1:], marks[1:], facts(name)["claims"], strict=True):
+        text, small, expected = whole(kept, claim["id"])
+        words = cell(claim["claim"], f"The paper: {claim['paper']}")
+        assert row == [claim["id"].partition("/")[2], words, cell(text, small)]
+        assert mark == expected
+    links = [link for section in sections.values() for link in section.links]
+    assert {link[1:] for link in links} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_times_are_those_of_the_results(name: str) -> None:
+    mine = [found for item, found in results().items() if item.startswith(f"{name}/")]
+    (lead,) = (text for text in page_of(name)[1][""].of("p") if " items: " in text)
+    assert f" {len(mine)} have been run." in lead
+    assert all("work" not in found or found["work"] is None for found in mine), "sum the work once each"
+    assert f"at least {math.fsum(found['seconds'] for found in mine):,.1f} s" in lead
+    for found in mine:
+        texts = page_of(name)[1][found["item"]].of("p")
+        trainings = f"{len(found['runs'])} training{'' if len(found['runs']) == 1 else 's'}, {found['seconds']:,.1f} s "
+        assert any(text.startswith(f"{plain(found['setting'])}. {trainings}") for text in texts)
+
+
+@pytest.mark.parametrize("item", sorted(results()))
+def test_the_tables_are_those_of_the_results_and_agree_with_their_classes(item: str) -> None:
+    result, section = results()[item], page_of(item.partition("/")[0])[1][item]
+    tables = section.tables[1 if result["verdicts"] else 0 :]
+    marks = section.marks[1 if result["verdicts"] else 0 :]
+    classes = dict[str, list[str]]()
+    for kept, table, mark in zip(result["tables"], tables, marks, strict=False):
+        assert table[0] == [plain(head) for head in kept["heads"]]
+        rows = [[row["name"], *(cell(*one) for one in row["cells"])] for row in kept["rows"]]
+        assert table[1:] == [[plain(text) for text in row] for row in rows]
+        assert mark[1:] == ["weak" if row["weak"] else "good" if row["good"] else "" for row in kept["rows"]]
+        if kept["note"] == CLASS_NOTE:
+            classes |= {row[0]: row[1:] for row in table[1:]}
+            for row in table[1:]:
+                assert all(counts_of(text) for text in row[1:]), "no count of images has this accuracy and interval"
+    for kept, table in zip(result["tables"], tables, strict=False):
+        for row in table[1:]:
+            if "lowest" in kept["heads"] and row[0] in classes:
+                check_summary(item, table[0], row, classes[row[0]], list(result["tables"][-1]["heads"][1:]))
+
+
+@functools.cache
+def counts_of(text: str) -> tuple[tuple[int, int], ...]:
+    """All (right, images) up to 1,200 images that are printed like this: an accuracy with its interval."""
+    value, _, small = text.partition("|")
+    images = np.arange(1, 1201)
+    right = np.rint(float(value) / 100 * images)
+    share, z = right / images, z_of(ALPHA)
+    centre = (share + z**2 / (2 * images)) / (1 + z**2 / images)
+    reach = z * np.sqrt(share * (1 - share) / images + z**2 / (4 * images**2)) / (1 + z**2 / images)
+    few = images * share * (1 - share) < 10
+    exact = [
+        np.nan_to_num(stats.beta.ppf(ALPHA / 2, right, images - right + 1), nan=0.0),
+        np.nan_to_num(stats.beta.ppf(1 - ALPHA / 2, right + 1, images - right), nan=1.0),
+    ]
+    fits = abs(100 * share - float(value)) <= 0.05 + 1e-9
+    for end, usual, less in zip(small.split("–"), (centre - reach, centre + reach), exact, strict=True):
+        fits &= abs(100 * np.where(few, less, usual) - float(end)) <= 0.05 + 1e-9
+    return tuple(zip(right[fits].astype(int).tolist(), images[fits].tolist(), strict=True))
+
+
+def check_summary(item: str, heads: list[str], row: list[str], classes: list[str], names: list[str]) -> None:
+    """Total, CV, MCD and the extremes of a row from its classes, which have equally many images; the printed ones."""
+    sizes = set.intersection(*({images for _, images in counts_of(text)} for text in classes))
+    assert sizes
+    cells = dict(zip(("total", "CV", "MCD", "lowest", "highest"), row[1::2], strict=True))
+    failures = []
+    for images in sorted(sizes):
+        right = [next(r for r, n in counts_of(text) if n == images) for text in classes]
+        try:
+            check_row(cells, right, images, names)
+        except AssertionError as failure:
+            failures.append(failure)
+    assert len(failures) < len(sizes), (item, row[0], failures)
+    known = [one for table in facts(item.partition("/")[0])["tables"] if table["id"] == item for one in table["rows"]]
+    for one in known:
+        name = ", ".join(str(one[key]) for key in ("defence", "attack") if key in one)
+        if name == row[0] and "per_class" in one:
+            printed = [row[place] for place in range(2, len(row), 2)]
+            low, high = min(one["per_class"]), max(one["per_class"])
+            expected = [number(one.get(key)) for key in ("tot", "cv", "mcd")]
+            for end in (low, high):
+                labels = [str(label) for label, value in enumerate(one["per_class"]) if value == end]
+                expected.append(f"class{'es' * (len(labels) > 1)} {listed(labels)}|{number(end)}")
+            assert printed == expected
+    assert heads[2::2] == ["printed"] * 5
+
+
+def check_row(cells: dict[str, str], right: list[int], images: int, names: list[str]) -> None:
+    values = np.array(right) / images
+    level = 1 - (1 - ALPHA) ** (1 / len(right))
+    low, high = (np.array(ends) for ends in zip(*(interval_of(one, images, level) for one in right), strict=True))
+    total, small = cells["total"].split("|")
+    shows(total, 100 * float(values.mean()), 1)
+    ends = [100 * end for end in wilson_of(sum(right), images * len(right))]
+    for text, end in zip(small.split("–"), ends, strict=True):
+        shows(text, end, 1)
+    variance, small = cells["CV"].split("|")
+    squared = 1e4 * float(values.var())
+    shows(variance, squared, 0 if squared >= 100 else 1)
+    for text, end in zip(small.split("–"), variance_bounds(low, high), strict=True):
+        assert abs(float(text) - 1e4 * end) <= 0.5 + 2e-3 * max(1e4 * end, 1)
+    gap, small = cells["MCD"].split("|")
+    shows(gap, 100 * float(np.ptp(values)), 1)
+    for text, end in zip(small.split("–"), (max(low.max() - high.min(), 0), high.max() - low.min()), strict=True):
+        shows(text, 100 * end, 1)
+    for key, end in (("lowest", values.min()), ("highest", values.max())):
+        name, accuracy = cells[key].split("|")
+        assert name == listed([name for name, value in zip(names, values, strict=True) if value == end])
+        shows(accuracy, 100 * end, 1)
+
+
+def test_wilson_and_clopper_pearson_by_hand() -> None:
+    """The intervals that the tests of this folder compare with: 50 of 100, and none of 20."""
+    assert wilson_of(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert interval_of(0, 20) == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
+    assert interval_of(20, 20)[0] == pytest.approx(stats.beta.ppf(0.025, 20, 1))

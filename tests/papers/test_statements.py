@@ -601,7 +601,95 @@ def test_every_text_of_a_paper_s_page_follows_from_its_results(paper: Paper) -> 
     )
 
 
+def printed_by(action: Callable[..., None], *given: object) -> list[str]:
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        action(*given)
+    return stream.getvalue().replace("\u00a0", " ").splitlines()
+
+
+def claim_lines(paper: Paper) -> list[str]:
+    """What a call says of each claim that a test named a part of."""
+    claims = [one.raw.claim for _, some, _ in paper.newest() for one in some if one.raw.covers]
+    return [
+        f"{claim} as a whole: {whole(paper, claim)[0]}: {words_of(claim)['claim']}" for claim in dict.fromkeys(claims)
+    ]
+
+
+def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[str, str]) -> None:
+    for one in tests:
+        claim = one.raw.claim
+        if one.raw.covers:
+            assert lines.pop(0) == f"{claim}, {one.covered}"
+        else:
+            assert lines.pop(0) == f"{claim} {one.covered}: {words_of(claim)['claim']}"
+        start = f"  {one.raw.estimand}: "
+        assert lines[0].startswith(start)
+        found = re.fullmatch(r"([+-][\d.]+(?: points| %²)?)(?: (.+))?", lines.pop(0)[len(start) :])
+        assert found is not None
+        check_estimate(one, found[1], found[2] or "")
+        if one.raw.note:
+            assert lines.pop(0) == f"  {one.raw.note}"
+    for claim, reason in beyond.items():
+        assert lines.pop(0) == f"{claim} {SAID['cannot tell']}: {words_of(claim)['claim']}"
+        assert lines.pop(0) == f"  {reason}"
+
+
+@settings(QUICK, max_examples=60)
+@given(papers())
+def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
+    """The verdicts of one item, corrected over its own tests; then what the tests of all items in a call change."""
+    scale = paper.results[0].scale if paper.results else "smoke"
+    order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
+    call = sorted((one for one in paper.results if one.scale == scale), key=lambda one: order.index(one.item))
+    for raw in call:
+        result, alone = raw.result(), Paper(paper.name, (raw,))
+        lines = printed_by(_report, result)
+        assert lines.pop(0) == f"{raw.item} at scale {raw.scale}: {raw.setting}"
+        for table in result.tables:
+            assert lines.pop(0) == ""
+            assert lines.pop(0) == table.caption
+            for row in [list(table.heads), *([one.name, *one.cells] for one in table.rows)]:
+                texts = [one if isinstance(one, str) else f"{one[0]} [{one[1]}]" if one[1] else one[0] for one in row]
+                assert re.split(r"  +", lines.pop(0).strip()) == texts
+            if table.note:
+                assert lines.pop(0) == table.note.replace("\u00a0", " ")
+        assert lines.pop(0) == ""
+        check_lines_of_verdicts(lines, alone.shown(raw), raw.beyond)
+        for line in claim_lines(alone):
+            assert lines.pop(0) == line
+        notes = [f"note {one['id']} ({one['kind']}): {one['text']}" for one in notes_of(raw.item)]
+        assert "\n".join(lines) == "\n".join([*notes, ""]).replace("\u00a0", " ")
+    if len(call) > 1:
+        family = Paper(paper.name, tuple(call))
+        lines = printed_by(_report_together, [raw.result() for raw in call])
+        assert lines.pop(0) == "All claims of a paper in this call corrected together (Holm):"
+        pairs = [
+            pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)
+        ]
+        changed = [
+            f"{mine.raw.claim} {now.covered} (by itself: {SAID[mine.answer]}): {mine.raw.estimand}"
+            for mine, now in pairs
+            if mine.answer != now.answer
+        ]
+        verdicts = len(pairs) + sum(len(raw.beyond) for raw in call)
+        assert lines == [*(changed or [f"none of the {verdicts} verdicts changes"]), *claim_lines(family)]
+
+
+@pytest.mark.parametrize("name", ["kdd21", "iclr21", "benz20", "cfa23"])
+def test_the_list_has_every_item_with_its_status(name: str) -> None:
+    head, *lines = printed_by(_list, [name], False)
+    assert re.split("  +", head) == ["id", "kind", "what", "status", "command, or what is missing"]
+    for line, row in zip(lines, rows_of(name), strict=True):
+        item, kind, what, status, command = re.split("  +", line)
+        title = row["title"]
+        assert (item, kind) == (row["id"], row["kind"])
+        assert what == title or (len(title) > 60 and len(what) <= 60 and title.startswith(what.rstrip("…")))
+        assert (status == "runnable") == (item in EXPERIMENTS)
+        assert (status == "missing") == command.startswith(("not in this version", "waits for"))
+        assert status != "runnable" or command == f"classwise papers run {item}"
+
+
 def test_every_statement_was_seen() -> None:
     """After the test above: no statement of the list is out of reach of the generator."""
     if SEEN:
-        assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}
+        assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing now

@@ -18,7 +18,7 @@ from classwise.papers import EXPERIMENTS
 from classwise.papers.claims import Part, Test, exactly, judge, untestable
 from classwise.papers.experiment import Figure, Result
 from classwise.papers.scales import Name
-from classwise.papers.tables import class_table, estimate_cell, summary_table
+from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.report.drawing import Drawing
 from classwise.report.tables import Row, Table
 from classwise.stats.counts import ClassCounts
@@ -41,7 +41,7 @@ def _read(name: str, known: dict[str, Any] | None = None) -> Any:
     found = _FILES if known is None else known
     if name not in found:
         text = (SOURCE / name).read_text(encoding="utf-8")
-        found[name] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  # safe loaders
+        found[name] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # safe loaders
     return found[name]
 
 
@@ -149,13 +149,13 @@ class RawTable:
     estimates: tuple[tuple[float, float, float], ...]
 
     def table(self) -> Table:
-        counts = {
+        counts: dict[Key, ClassCounts] = {
             (name, "PGD"): ClassCounts(np.array(images), np.array(right)) for name, right, images in self.rows
         }
         if self.form == "class":
             return class_table(self.caption, counts, self.names)
         if self.form == "summary":
-            known = {
+            known: dict[Key, dict[str, Any]] = {
                 (row[0], "PGD"): {"per_class": list(values), "tot": values[0], "mcd": 30.25}
                 for row, values in zip(self.rows, self.printed, strict=True)
                 if values is not None
@@ -305,7 +305,7 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
             for answer in [*mine, *("cannot tell" for one in beyond if one in related)]:
                 answers.setdefault(SAID[answer], []).append(item)
     named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
-    marks = {("holds",): "good", ("does not hold",): "weak"}
+    marks: dict[tuple[str, ...], str] = {("holds",): "good", ("does not hold",): "weak"}
     if len(named) == 1:
         return (*next(iter(named.items())), marks.get(tuple(named), ""))
     return "; ".join(named), "; ".join(f"{answer}: {where}" for answer, where in named.items()), ""
@@ -423,7 +423,7 @@ def papers(draw: st.DrawFn) -> Paper:
     chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
     chosen += draw(st.lists(st.sampled_from(others), max_size=1))
     shared = {f"training {key}": draw(st.one_of(st.none(), _SECONDS)) for key in range(3)}
-    results = []
+    results: list[RawResult] = []
     for item in chosen:
         claims = [one["id"] for one in facts(item.partition("/")[0])["claims"]]
         for scale in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
@@ -435,7 +435,7 @@ def papers(draw: st.DrawFn) -> Paper:
                     scale=scale,
                     setting=f"{item} at {scale} & its setting",
                     tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(asked)),
-                    beyond={claim: "no cats here" for claim in draw(st.lists(st.sampled_from(claims), max_size=1))},
+                    beyond=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
                     tables=tuple(draw(st.lists(tables(), max_size=2))),
                     figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),
                     trainings=draw(st.integers(0, 2)),

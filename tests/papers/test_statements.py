@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,6 @@ from ..report.test_statements import Texts
 from .statements import (
     ALPHA,
     SAID,
-    SIZES,
-    SOURCE,
     VERSION,
     Paper,
     RawResult,
@@ -267,13 +266,17 @@ def note_of_classes(place: Place, found: re.Match[str]) -> None:
     assert any(table.form == "class" for table in place.below.tables), found
 
 
-@statement("p", "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy\\..*")
+@statement(
+    "p", "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy\\..*"
+)
 def note_of_summary(place: Place, found: re.Match[str]) -> None:
     assert found[0].endswith("Printed classes are CIFAR-10's by number, from 0: 1 is automobile, 3 is cat.")
     assert any(table.form == "summary" for table in place.below.tables)
 
 
-@statement("p", r"Small: recomputed from the classes\.(?: Set off: (\d+) of (\d+) rows that do not agree; see the notes\.)?")
+@statement(
+    "p", r"Small: recomputed from the classes\.(?: Set off: (\d+) of (\d+) rows that do not agree; see the notes\.)?"
+)
 def note_of_printed(place: Place, found: re.Match[str]) -> None:
     rows = printed_of(place.item)["rows"]
     wrong = [row for row in rows if not agrees(row)]
@@ -329,7 +332,7 @@ def note(place: Place, found: re.Match[str]) -> None:
     ]
 
 
-def printed_of(item: str) -> dict[str, object]:
+def printed_of(item: str) -> dict[str, Any]:
     """The facts of a printed table or figure; of a panel, those of the whole."""
     known = facts(item.partition("/")[0])
     found = {one["id"]: one for key in ("tables", "figures") for one in known[key]}
@@ -337,7 +340,7 @@ def printed_of(item: str) -> dict[str, object]:
     return {"rows": [], **found.get(whole_item, {})}
 
 
-def agrees(row: dict[str, object]) -> bool:
+def agrees(row: dict[str, Any]) -> bool:
     a = np.array(row["per_class"], dtype=float)
     asked = [(a.mean(), row.get("tot", row.get("adv")), 0.1), (((a - a.mean()) ** 2).mean(), row.get("cv"), 0.15)]
     asked.append((a.max() - a.min(), row.get("mcd"), 0.1))
@@ -410,7 +413,9 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
         check_estimate(one, value, span)
         check_p(row[4], one)
         assert mark == {"holds": "good", "does not": "weak", "cannot tell": ""}[one.answer]
-    for row, mark, (claim, reason) in zip(table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True):
+    for row, mark, (claim, reason) in zip(
+        table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True
+    ):
         words = [claim.partition("/")[2], words_of(claim)["claim"], f"{SAID['cannot tell']}|{reason}", NONE, NONE]
         assert [*map(plain, words)] == row
         assert mark == ""
@@ -545,7 +550,7 @@ def check_section(paper: Paper, section: Section) -> None:
     for tag, text in texts:
         if tag == "h3":
             place.result = waiting.pop(0)
-        if place.result is not None and (tag, text) in [("summary", "The printed numbers")]:
+        if place.result is not None and (tag, text) == ("summary", "The printed numbers"):
             assert not waiting
         check(place, tag, text)
     assert not waiting
@@ -663,9 +668,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         family = Paper(paper.name, tuple(call))
         lines = printed_by(_report_together, [raw.result() for raw in call])
         assert lines.pop(0) == "All claims of a paper in this call corrected together (Holm):"
-        pairs = [
-            pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)
-        ]
+        pairs = [pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)]
         changed = [
             f"{mine.raw.claim} {now.covered} (by itself: {SAID[mine.answer]}): {mine.raw.estimand}"
             for mine, now in pairs

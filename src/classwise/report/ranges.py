@@ -122,8 +122,8 @@ def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
 def _greatest_variance(low: FloatArray, high: FloatArray) -> float:
     """The greatest variance of numbers between ends (C,), or for many classes a bound that is hardly above it.
 
-    For every point m the variance is at most mean_c (distance of m to the farther end of class c)^2. The bound takes the
-    m that makes this least: the mean of these farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
+    For every point m the variance is at most mean_c (distance of m to the farther end of class c)^2. The bound is the
+    least of these: there, m is the mean of the farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
     """
     classes = np.arange(len(low))
     if len(low) <= _ALL_CORNERS:

@@ -653,7 +653,8 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         for table in result.tables:
             assert lines.pop(0) == ""
             assert lines.pop(0) == table.caption
-            for row in [list(table.heads), *([one.name, *one.cells] for one in table.rows)]:
+            shown: list[list[Any]] = [list(table.heads), *([one.name, *one.cells] for one in table.rows)]
+            for row in shown:
                 texts = [one if isinstance(one, str) else f"{one[0]} [{one[1]}]" if one[1] else one[0] for one in row]
                 assert re.split(r"  +", lines.pop(0).strip()) == texts
             if table.note:

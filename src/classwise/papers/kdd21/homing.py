@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -58,7 +59,7 @@ class HomingMatrix(Experiment):
         found = homes(bench)
         home, errors = int(found.homing.sum()), int(found.misclassified.sum())
         low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
-        share = Estimate(home / max(errors, 1), low, high)
+        share = Estimate(home / errors if errors else math.nan, low, high)
         rows = [
             Row(
                 f"{one['truth']} taken for {one['taken_for']}",

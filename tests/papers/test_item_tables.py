@@ -1,0 +1,110 @@
+"""Tables of single items, their cells recomputed from raw predictions and counts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classwise.analysis.homing import Homing
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.kdd21 import confusion, homing
+from classwise.papers.kdd21.attacks import WhiteBoxDrop
+from classwise.papers.kdd21.steps import mean, share
+from classwise.papers.tables import estimate_cell
+
+from .statements import ALPHA, facts, shows, wilson_of, z_of
+
+NAMES = ("ant", "bee", "cow", "dog")
+KINGDOM = (0, 1, 0, 1)
+BENCH: Any = SimpleNamespace(
+    trained=lambda name: name, scale=SimpleNamespace(data="cifar10"), test_images=SimpleNamespace(superclasses=None)
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(4), (40, 80, 25, 60))
+    wrong = random.integers(0, 4, len(labels))
+    predicted = np.where(random.random(len(labels)) < 0.4, labels, wrong)
+    about: dict[str, Any] = {"superclasses": KINGDOM, "superclass_names": ("wild", "tame")}
+    found = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, NAMES, **about)
+    monkeypatch.setattr(confusion, "under_pgd", lambda bench, trained: SimpleNamespace(outcomes=found))
+    rows = {row.name: row.cells[0].text for row in confusion.Symmetry().run(BENCH).tables[0].rows}
+    pairs = [(one, other) for one in range(4) for other in range(4) if one != other]
+    rate = {(one, other): sum((labels == one) & (predicted == other)) / sum(labels == one) for one, other in pairs}
+    there, back = np.array([rate[pair] for pair in pairs]), np.array([rate[pair[::-1]] for pair in pairs])
+    half = [place for place, (one, other) in enumerate(pairs) if one < other]  # each pair once, by the order of classes
+    shows(rows["correlation of M_ij with M_ji"], float(np.corrcoef(there[half], back[half])[0, 1]), 2)
+    shows(rows["1 - sum |M - M^T| / sum (M + M^T)"], 1 - float(abs(there - back).sum() / (there + back).sum()), 2)
+    errors = [(int(a), int(b)) for a, b in zip(labels, predicted, strict=True) if a != b]
+    inside = sum(KINGDOM[a] == KINGDOM[b] for a, b in errors) / len(errors)
+    shows(rows["errors inside the superclass, percent"], 100 * inside, 1)
+    shows(rows["beyond chance, points"], 100 * (inside - 1 / 3), 1)
+    same = [rate[pair] for pair in pairs if KINGDOM[pair[0]] == KINGDOM[pair[1]]]
+    others = [rate[pair] for pair in pairs if KINGDOM[pair[0]] != KINGDOM[pair[1]]]
+    gap = float(np.mean(same) - np.mean(others))
+    shows(rows["mean rate inside the superclasses minus across, points"], 100 * gap, 1)
+
+
+@pytest.mark.parametrize("errors", [True, False])
+def test_the_pairs_that_come_home(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an error there is no share of errors."""
+    random = np.random.default_rng(0)
+    matrix = random.integers(1, 9, (4, 4)) * (1 if errors else np.eye(4, dtype=int))
+    home = np.where(np.eye(4, dtype=bool), 0, random.integers(0, matrix + 1))
+    found = Homing(class_names=NAMES, matrix=matrix, homing=home, runs=(None,) * 4)
+    monkeypatch.setattr(homing, "homes", lambda bench: found)
+    result = homing.HomingMatrix().run(BENCH)
+    *rows, last = result.tables[0].rows
+    for row in rows:
+        truth, taken = (NAMES.index(name) for name in row.name.split(" taken for "))
+        check(row.cells, int(home[truth, taken]), int(matrix[truth, taken]))
+    off = int(matrix.sum() - np.trace(matrix))
+    assert last.name == "all pairs"
+    check(last.cells, int(home.sum()), off)
+
+
+def check(cells: Any, home: int, errors: int) -> None:
+    assert [cell.text for cell in cells[:2]] == [str(errors), str(home)]
+    if errors == 0:
+        assert tuple(cells[2]) == ("–", "")
+        return
+    shows(cells[2].text, 100 * home / errors, 1)
+    for text, end in zip(cells[2].span.split(" to "), wilson_of(home, errors), strict=True):
+        shows(text, 100 * end, 1)
+
+
+def test_the_printed_drops_are_those_of_the_printed_rows() -> None:
+    (table,) = (one for one in facts("kdd21")["tables"] if one["id"] == "kdd21/T1")
+    lost: dict[str, dict[int, float]] = {}
+    for row in table["rows"]:
+        if row["attack"] in {"FGSM", "PGD"}:
+            mine = lost.setdefault(row["defence"], {})
+            for label, value in enumerate(row["per_class"]):
+                mine[label] = mine.get(label, 0) + (value if row["attack"] == "FGSM" else -value)
+    for name, value in WhiteBoxDrop().printed().items():
+        weak, others = (
+            [lost[name][label] for label in (2, 3, 4, 5)],
+            [lost[name][label] for label in (0, 1, 6, 7, 8, 9)],
+        )
+        assert value == pytest.approx(sum(weak) / 4 - sum(others) / 6)
+
+
+@pytest.mark.parametrize("right", [0, 1, 7, 30])
+def test_a_share_and_a_mean_of_images(right: int) -> None:
+    where = np.arange(30) < right
+    cell = estimate_cell(share(where))
+    shows(cell.text, 100 * right / 30, 1)
+    for text, end in zip(cell.span.split(" to "), wilson_of(right, 30), strict=True):
+        shows(text, 100 * end, 1)
+    values = np.random.default_rng(right).normal(size=9)
+    cell = estimate_cell(mean(values), 1000, 2)
+    error = (sum((values - sum(values) / 9) ** 2) / 8 / 9) ** 0.5
+    shows(cell.text, 1000 * sum(values) / 9, 2)
+    for text, side in zip(cell.span.split(" to "), (-1, 1), strict=True):
+        shows(text, 1000 * (sum(values) / 9 + side * z_of(ALPHA) * error), 2)
+    assert tuple(estimate_cell(mean(values[:1]))) == ("–", "")

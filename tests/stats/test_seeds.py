@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -348,3 +350,25 @@ def test_mistakes_of_differences_are_named() -> None:
             function(one, two, labels, 1, paired=True)
         with pytest.raises(UserError, match="no images"):
             function(np.ones((2, 0)), np.ones((2, 0)), np.zeros(0, int), 1, paired=True)
+
+
+def test_one_right_answer_has_one_interval_wherever_it_is() -> None:
+    """MS_seed, MS_image and MS_res are equal, so the floor holds however the subtraction is rounded."""
+    found = []
+    for seed, image in itertools.product(range(3), range(6)):
+        right = np.zeros((3, 6), bool)
+        right[seed, image] = True
+        found.append(mean_over_seeds(right, np.zeros(6, int), 1))
+    assert {float(each.degrees[0]) for each in found} == {10.0}
+    assert [float(each.high[0]) for each in found] == pytest.approx([float(found[0].high[0])] * len(found))
+
+
+def test_equal_runs_of_both_methods_show_no_variance() -> None:
+    """Two methods whose runs all answer alike: Tango's interval of no discordant image, whatever the rounding."""
+    for images in range(2, 60):
+        runs = np.tile(np.random.default_rng(images).random(images) < 0.5, (3, 1))
+        found = difference_over_seeds(runs, runs[:2], np.zeros(images, int), 1, paired=False)
+        ends = tango(np.zeros(1), np.zeros(1), np.array([images]))
+        assert found.low == pytest.approx(ends.low)
+        assert found.high == pytest.approx(ends.high)
+        assert found.p_value == 1

@@ -19,6 +19,11 @@ from classwise.stats.intervals import Estimate, checked_level, score_interval, t
 from classwise.stats.paired import holm, mcnemar, tango
 from classwise.stats.resampling import RESAMPLES, resampled_accuracies
 
+EQUAL = 1e-9
+"""Mean squares of whole numbers that differ relatively by less are equal but for rounding."""
+ROUNDING = 1e-13
+"""Differences of shares, and variances of images, below this are 0 but for rounding."""
+
 
 class SeedMeans(NamedTuple):
     """Mean accuracy over seeds and images of each class; every field is a (C,) array, NaN for absent classes.
@@ -42,9 +47,11 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: int, alp
     """The accuracy of each class over S seeds and its n images, with an interval for new seeds and images.
 
     Seeds and images are crossed, a two-way table without replication, in each class:
-    Var(mean) = (MS_seed + MS_image - MS_res) / (S n), at least MS_res / (S n). The interval is Wilson's with the
-    count p(1-p)/Var in place of n and the t quantile in place of z (after Korn and Graubard 1998), so that it stays in
-    [0, 1]. Where every answer is right, or every one wrong, no variance can be seen and the count is the n images.
+    Var(mean) = (MS_seed + MS_image - MS_res) / (S n), at least MS_res / (S n); where it is not above that (as with a
+    single right answer, where all three are equal) it has the residual's degrees of freedom. The interval is Wilson's
+    with the count p(1-p)/Var in place of n and the t quantile in place of z (after Korn and Graubard 1998), so that it
+    stays in [0, 1]. Where every answer is right, or every one wrong, no variance can be seen and the count is the n
+    images.
 
     For the overall accuracy give labels of zero and one class.
 
@@ -66,7 +73,7 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: int, alp
     residual_degrees = seed_degrees * image_degrees
 
     combined = ms_seed + ms_image - ms_residual
-    floored = combined < ms_residual
+    floored = combined <= ms_residual * (1 + EQUAL)
     variance = np.where(floored, ms_residual, combined) / (seeds * count.clip(min=1))
     spread = ms_seed**2 / seed_degrees + ratio(ms_image**2, image_degrees) + ratio(ms_residual**2, residual_degrees)
     # The subtraction can push the approximation below its smallest part, which would mean nothing.
@@ -151,7 +158,7 @@ def difference_over_seeds(
     images = np.maximum(images, np.sum(noise, axis=0))
     variance, degrees = _combined(images, count - 1, over_seeds, noise, degrees_of)
 
-    seen = variance > 0
+    seen = variance * count > ROUNDING
     error = np.sqrt(variance)
     reach = special.stdtrit(np.where(seen, degrees, 1.0), 1 - alpha / 2) * error
     p_value = 2 * special.stdtr(np.where(seen, degrees, 1.0), -np.abs(ratio(difference, np.where(seen, error, 1.0))))
@@ -217,7 +224,7 @@ def worst_difference_over_seeds(
     variance, degrees = _combined(
         np.array(images), np.array(smallest - 1), over_seeds, noise, [len(least) - 1.0 for least, _ in tables]
     )
-    if not variance > 0:
+    if not variance > ROUNDING**2:
         # No resample and no seed differs: as little is known as of the smallest class without a discordant image.
         up, down = (np.array([smallest if sign * value > 0.5 else 0.0]) for sign in (1, -1))
         ends = tango(up, down, np.array([smallest]), alpha)
@@ -296,7 +303,7 @@ def worst_over_seeds(
     accuracy = ratio(_sums_by_class(right, index, num_classes), np.bincount(index, minlength=num_classes))
     value = float(np.nanmin(accuracy, axis=1).mean())
     low, high = np.quantile(values, (alpha / 2, 1 - alpha / 2))
-    if low == high == value:
+    if max(abs(low - value), abs(high - value)) < ROUNDING:
         ends = score_interval(value, count.min(), z)
         return Estimate(value, float(ends.low), float(ends.high))
     reach = float(max(value - low, high - value)) * math.sqrt(len(right) / (len(right) - 1))

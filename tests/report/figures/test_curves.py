@@ -98,3 +98,10 @@ def test_ticks_are_round_and_span_the_values(low: float, high: float, expected: 
         steps = np.diff(found)
         assert steps == pytest.approx(steps[0])
         assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("low", [0.0, -5e-17])
+def test_ticks_of_values_that_are_equal_but_for_rounding(low: float) -> None:
+    found = ticks(low, 5e-17)
+    assert len(found) == len(set(found)) > 1
+    assert found[0] <= 0 <= found[-1]

@@ -14,6 +14,8 @@ from classwise.stats.counts import FloatArray
 
 WIDTH, HEIGHT = 512.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 122.0, 34.0, 34.0
+NEGLIGIBLE = 1e-10
+"""Values whose range is smaller are equal but for rounding."""
 MOST_POINTS = 4000
 """More class lines than this many points hold are left out; the band still shows them."""
 
@@ -131,8 +133,8 @@ class _Axes:
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers that span [low, high]: at most about ``most`` steps of 1, 2, 2.5 or 5 times a power of ten."""
-    if not high > low:
-        high = low + (abs(low) or 1.0)
+    if not high - low > NEGLIGIBLE:
+        high = low + (abs(low) if abs(low) > NEGLIGIBLE else 1.0)
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))

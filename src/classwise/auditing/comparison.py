@@ -18,7 +18,7 @@ from classwise.auditing.sources import training_seed
 from classwise.errors import IncompleteError, UserError, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio
 from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
 from classwise.stats.seeds import (
@@ -122,16 +122,36 @@ class Comparison:
         found = []
         for name, audits in self.audits.items():
             for number, audit in enumerate(audits):
-                needed = {CLEAN, *members_of(audit.outcomes.meta, self.attack)}
-                lacking = {label: count for label, count in audit.outcomes.missing.items() if label in needed}
+                needed = self._needed(audit)
+                lacking = {label: count for label, count in audit.outcomes.unjudged.items() if label in needed}
                 if lacking:
                     counts = ", ".join(f"{count:,} under {label}" for label, count in lacking.items())
                     found.append(f"{_label(name, number, len(audits))} is incomplete: images not judged: {counts}")
-                elif not audit.complete and not audit.outcomes.missing:
+                elif audit.outcomes.meta.images is None:
                     found.append(
                         f"{_label(name, number, len(audits))} is incomplete: it is not known how many images it has"
                     )
         return tuple(found)
+
+    def _needed(self, audit: Audit) -> tuple[str, ...]:
+        """The attacks of an audit whose verdicts the comparison needs."""
+        needed = {CLEAN, *members_of(audit.outcomes.meta, self.attack)}
+        return tuple(label for label in audit.outcomes.attacks if label in needed)
+
+    @property
+    def attacked(self) -> bool:
+        """Whether an attack is compared, and not clean images only."""
+        return self.attack != CLEAN and self._reference.attacks != (CLEAN,)
+
+    @property
+    def conditions(self) -> str:
+        """What the accuracies are under, in words."""
+        if not self.attacked:
+            return "on clean images"
+        if self.attack == ALL:
+            return "under every attack together"
+        cumulative = ", counts cumulative over the cascade" if self._reference.outcomes.meta.cascade else ""
+        return f"under {self.attack}{cumulative}"
 
     @property
     def complete(self) -> bool:
@@ -147,7 +167,7 @@ class Comparison:
             found.append(
                 f"No audit states these, so that they could not be checked to be the same: {', '.join(silent)}."
             )
-        if self.complete and any(not audit.complete for audit in audits):
+        if self.complete and any(audit.outcomes.unjudged for audit in audits):
             found.append("An audit is incomplete under attacks that are not compared here.")
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
         if self.attack != CLEAN and len(kinds) > 1:
@@ -176,15 +196,12 @@ class Comparison:
     @property
     def judged_by_all(self) -> int:
         """How many images have a verdict in every audit under every attack that is compared."""
-        everywhere: set[int] | None = None
+        judged = []
         for audits in self.audits.values():
             for audit in audits:
-                frame = audit.outcomes.frame
-                members = {CLEAN, *members_of(audit.outcomes.meta, self.attack)} & set(audit.outcomes.meta.attacks)
-                rows = frame[frame["attack"].isin(members)]["index"].value_counts()
-                whole = set(rows.index[rows == len(members)].tolist())
-                everywhere = whole if everywhere is None else everywhere & whole
-        return len(everywhere or ())
+                known = [audit.outcomes.verdicts(label) >= 0 for label in self._needed(audit)]
+                judged.append(set(audit.outcomes.index[np.all(known, axis=0)].tolist()))
+        return len(set.intersection(*judged))
 
     def _need_verdicts(self) -> None:
         if not self.complete:
@@ -211,7 +228,9 @@ class Comparison:
         Columns: ``seeds`` and ``n`` (images); ``clean`` (overall accuracy); ``overall``, ``worst``, ``worst20``, each
         a mean over the seeds with ``_low`` and ``_high`` where an interval is known (population P for one seed: new
         images; T for several: new seeds too) and ``_sd``, the deviation over seeds (NaN for one); ``worst_class`` (the
-        name; of the class means over the seeds); ``cv``, ``mcd``, ``nrr``, ``hmw``, ``macro``: means over the seeds.
+        name; of the class means over the seeds, and the first of equal ones); ``cv``, ``mcd``, ``nrr``, ``hmw``,
+        ``macro``: means over the seeds. ``clean`` and ``nrr`` are NaN where a run has no clean pass, and ``nrr`` also
+        where clean images are compared.
         """
         self._need_verdicts()
         rows = [self._row(name, audits) for name, audits in self.audits.items()]
@@ -240,17 +259,29 @@ class Comparison:
             for name, runs in self._correct.items()
         }
 
+    @cached_property
+    def lowest_classes(self) -> dict[str, tuple[str, ...]]:
+        """Of each method the classes whose mean accuracy over the seeds is the lowest; several where they are equal."""
+        found = {}
+        for name, each in self.counts.items():
+            # The same images in every run: one division of whole numbers, so that equal means are equal numbers.
+            accuracy = ratio(sum(counts.correct for counts in each), sum(counts.count for counts in each))
+            labels = np.flatnonzero(accuracy == metrics.worst_class(accuracy).accuracy)
+            found[name] = tuple(self.group_names[label] for label in labels)
+        return found
+
     def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
         each = self.counts[name]
-        values = pd.DataFrame([_measures(counts, audit) for counts, audit in zip(each, audits, strict=True)])
-        mean, deviation = values.mean(), values.std(ddof=1)
-        classes = np.nanmean([counts.accuracy for counts in each], axis=0)
+        attacked = self.attacked
+        values = pd.DataFrame([_measures(counts, audit, attacked) for counts, audit in zip(each, audits, strict=True)])
+        mean, deviation = values.mean(skipna=False), values.std(ddof=1, skipna=False)
         overall, worst = self._intervals(name)
+        lowest = self.lowest_classes[name][0]
         row: dict[str, Any] = {"seeds": len(audits), "n": int(each[0].count.sum()), "clean": mean["clean"]}
         for name, interval in (("overall", overall), ("worst", worst)):
             row |= {name: mean[name], f"{name}_low": interval.low, f"{name}_high": interval.high}
             row[f"{name}_sd"] = deviation[name]
-        row["worst_class"] = self.group_names[metrics.worst_class(classes).label]
+        row["worst_class"] = lowest
         return row | {"worst20_sd": deviation["worst20"]} | {key: mean[key] for key in ("worst20", *_PLAIN)}
 
     def _intervals(self, name: str) -> tuple[Estimate, Estimate]:
@@ -355,7 +386,7 @@ class Comparison:
 _PLAIN = ("macro", "cv", "mcd", "nrr", "hmw")
 
 
-def _measures(counts: ClassCounts, audit: Audit) -> dict[str, float]:
+def _measures(counts: ClassCounts, audit: Audit, attacked: bool) -> dict[str, float]:
     overall, worst = metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy
     known = CLEAN in audit.names
     clean = metrics.overall_micro(audit.outcomes.counts(CLEAN)) if known else float("nan")
@@ -367,7 +398,7 @@ def _measures(counts: ClassCounts, audit: Audit) -> dict[str, float]:
         "worst20": metrics.worst_share(counts.accuracy, WORST_SHARE),
         "cv": metrics.class_variance(counts.accuracy),
         "mcd": metrics.max_class_discrepancy(counts.accuracy),
-        "nrr": metrics.nrr(clean, overall) if known else float("nan"),
+        "nrr": metrics.nrr(clean, overall) if known and attacked else float("nan"),
         "hmw": metrics.hmw(overall, worst),
     }
 

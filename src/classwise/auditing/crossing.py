@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing.comparison import Comparison, check_methods
+from classwise.auditing.comparison import Comparison, check_methods, population
 from classwise.auditing.likeness import CROSSED, radius_of, value_of
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
@@ -42,6 +42,11 @@ class Crossing:
         return self._first.attack
 
     @property
+    def conditions(self) -> str:
+        """What the accuracies are under, in words."""
+        return " or ".join(dict.fromkeys(level.conditions for level in self.levels.values()))
+
+    @property
     def group(self) -> str | None:
         """The grouping that is used in place of the class."""
         return self._first.group
@@ -62,6 +67,17 @@ class Crossing:
         return {
             name: min(level.seeds[name] for level in self.levels.values() if name in level.seeds) for name in self.names
         }
+
+    @property
+    def population(self) -> str:
+        """What the intervals are about, in words."""
+        seeds = {number for level in self.levels.values() for number in level.seeds.values()}
+        if len({number > 1 for number in seeds}) == 1:
+            return population(self.seeds)
+        return (
+            "intervals are about new images, in rows of several seeds also about new training seeds, in rows of one "
+            "seed not about another training"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

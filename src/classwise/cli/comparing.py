@@ -123,14 +123,16 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
         _show_untested(comparison)
         return
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
-    console.show(COLUMNS, rows, f"accuracy in percent under {comparison.attack}")
+    level = f"{100 * (1 - comparison.alpha):g} %"
+    columns = [level if head == "95 %" else head for head in COLUMNS]
+    console.show(columns, rows, f"accuracy in percent {comparison.conditions}")
     console.echo(_about(comparison))
     console.echo(population(comparison.seeds))
     for note in comparison.notes:
         console.echo(f"note: {note}")
     for pair in comparison.pairs:
         console.echo("")
-        for line in _pair_lines(pair, comparison.alpha):
+        for line in _pair_lines(pair, comparison):
             console.echo(line)
 
 
@@ -139,7 +141,8 @@ def _about(comparison: Comparison) -> str:
     level = f"{100 * (1 - comparison.alpha):g} %"
     several = any(number > 1 for number in comparison.seeds.values())
     over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
-    return f"{level}: interval of the number before it{over}"
+    equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
+    return f"{level}: interval of the number before it{over}{'; of equally low classes the first' if equal else ''}"
 
 
 def _show_untested(comparison: Comparison | Crossing) -> None:
@@ -151,7 +154,7 @@ def _show_untested(comparison: Comparison | Crossing) -> None:
         (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
         for row in table.rows
     ]
-    console.show(table.heads, cells, f"{table.caption}, under {comparison.attack}")
+    console.show(table.heads, cells, f"{table.caption}, {comparison.conditions}")
     console.echo("")
     console.echo(table.note)
     console.echo(crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison))
@@ -178,19 +181,21 @@ def method_row(name: object, row: Any) -> tuple[object, ...]:
     )
 
 
-def _pair_lines(pair: Pair, alpha: float) -> list[str]:
+def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
     """One method against another in words, in points of accuracy."""
+    alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
     overall, minima = pair.overall, pair.minima
     differ = pair.classes[pair.classes["adjusted"] < alpha]
     shown = [f"{name} {_points(row['difference'])}" for name, row in differ.iterrows()]
     spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
-    p_value = f"p = {pair.p_value:.2g} ({pair.test}, not adjusted for other comparisons)"
+    p_text = console.percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
+    p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
     tested = int(pair.classes["adjusted"].notna().sum())
     return [
         f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
         f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
         f"  worst class  {_points(minima.value)} {spans[1]}",
-        f"  classes that differ (p below {alpha:g} after Holm over {tested}): {', '.join(shown) or 'none'}",
+        f"  {kinds} that differ (p below {alpha:g} after Holm over {tested}): {', '.join(shown) or 'none'}",
         f"  {pair.population}",
     ]
 

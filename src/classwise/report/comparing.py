@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.compare import Comparison, Crossing, Pair, population
-from classwise.auditing.outcomes import CLEAN
 from classwise.report import wording
 from classwise.report.origin import curves_around
 from classwise.report.provenance import settings_of
@@ -18,7 +17,6 @@ from classwise.report.sidebyside import (
     best_of,
     class_dots,
     class_table,
-    conditions,
     difference_dots,
     measure_dots,
     measure_table,
@@ -56,27 +54,24 @@ def compare_page(comparison: Comparison | Crossing, path: str | os.PathLike[str]
 
 
 def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:
-    crossed = isinstance(comparison, Crossing)
     shown = crossing_context(comparison) if isinstance(comparison, Crossing) else bounds_context(comparison)
     return shown | {
-        "over": _over(
-            next(iter(comparison.levels.values())) if isinstance(comparison, Crossing) else comparison, crossed
-        ),
-        "population": _sentence(population(comparison.seeds)) if crossed else "",
+        "over": _over(comparison),
+        "population": _sentence(comparison.population) if isinstance(comparison, Crossing) else "",
         "warnings": _warnings(comparison.audits),
         "notes": comparison.notes,
         "settings": _settings(comparison.audits),
     }
 
 
-def _over(comparison: Comparison, crossed: bool = False) -> list[str]:
+def _over(comparison: Comparison | Crossing) -> list[str]:
     """What every number of the page is about."""
     audit = next(iter(comparison.audits.values()))[0]
     meta = audit.outcomes.meta
     images = max(meta.images or 0, len(audit.outcomes))
-    threat = None if crossed or comparison.attack == CLEAN else meta.threat
-    over = [" ".join(filter(None, (meta.data, meta.split))), threat, f"{wording.count(images)} images"]
-    return ["classwise comparison", *filter(None, over), conditions(comparison.attack)]
+    threat = meta.threat if isinstance(comparison, Comparison) and comparison.attacked else None
+    over = [" ".join(filter(None, (meta.data, meta.split))), threat, wording.counted(images, "image")]
+    return ["classwise comparison", *filter(None, over), comparison.conditions]
 
 
 def _settings(methods: Mapping[str, tuple[Audit, ...]]) -> dict[str, Any]:
@@ -111,36 +106,38 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
 def _verdict(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
     """The headline, which claims no more than the interval of the difference allows, and the sentences below it."""
     methods, best = methods_of(comparison), best_of(comparison)
-    sentences = [_method_sentence(name, row, comparison.alpha) for name, row in methods.items()]
-    row = methods[best]
-    worst = wording.percent(row["worst"])
-    over = f" on average over {row['seeds']} seeds" if row["seeds"] > 1 else ""
-    named = f"{row['worst_class']}, {worst}" if row["seeds"] == 1 else f"{worst}{over}"
-    headline = {"before": f"{best} has the best worst-class accuracy: ", "strong": named, "after": ""}
+    lowest = comparison.lowest_classes
+    sentences = [_method_sentence(name, row, lowest[name], comparison.alpha) for name, row in methods.items()]
+    single = methods[best[0]]["seeds"] == 1
+    worst = wording.percent(methods[best[0]]["worst"])
+    over = {name: f" on average over {row['seeds']} seeds" * (row["seeds"] > 1) for name, row in methods.items()}
+    named = f"{wording.listed(lowest[best[0]])}, {worst}" if single else f"{worst}{over[best[0]]}"
+    headline = {"before": f"{best[0]} has the best worst-class accuracy: ", "strong": named, "after": ""}
     if len(comparison.names) == 1:
-        headline["before"] = "The worst class is " if row["seeds"] == 1 else "Worst-class accuracy: "
-    elif not _clearly_best(comparison, best):
+        several = len(lowest[best[0]]) > 1
+        which = "The worst classes are " if several else "The worst class is "
+        headline["before"] = which if single else "Worst-class accuracy: "
+    elif not _clearly_best(comparison, best[0]):
         headline = {
             "before": "No clear difference in worst-class accuracy: ",
             "strong": f"{worst} at best",
-            "after": f", with {best}{over}",
+            "after": f", with {wording.listed([name + over[name] for name in best])}",
         }
     return headline, sentences
 
 
-def _method_sentence(name: str, row: Mapping[str, Any], alpha: float) -> str:
+def _method_sentence(name: str, row: Mapping[str, Any], lowest: Sequence[str], alpha: float) -> str:
     """The worst-class and the overall accuracy of a method, and how many trainings they are about."""
-    seeds = int(row["seeds"])
-    worst = f"{wording.percent(row['worst'])} ({wording.level(alpha)} interval {_ends(row, 'worst')})"
-    overall = f"overall {wording.percent(row['overall'])} ({_ends(row, 'overall')})"
+    seeds, several, classes = int(row["seeds"]), len(lowest) > 1, wording.listed(lowest)
+    worst = f"{wording.percent(row['worst'])} ({wording.interval(row['worst_low'], row['worst_high'], alpha)})"
+    ends = wording.interval(row["overall_low"], row["overall_high"], alpha).removeprefix(
+        f"{wording.level(alpha)} interval "
+    )
+    overall = f"overall {wording.percent(row['overall'])} ({ends})"
     if seeds == 1:
-        return f"{name} (one training): worst class {row['worst_class']} with {worst}, {overall}."
-    least = f"{row['worst_class']} has the lowest mean"
+        return f"{name} (one training): worst {'classes' if several else 'class'} {classes} with {worst}, {overall}."
+    least = f"{classes} {'have' if several else 'has'} the lowest mean"
     return f"{name} (mean over {seeds} seeds): worst-class accuracy {worst}, {overall}; {least}."
-
-
-def _ends(row: Mapping[str, Any], measure: str) -> str:
-    return f"{wording.span(row[f'{measure}_low'], row[f'{measure}_high'])}\u00a0%"
 
 
 def _clearly_best(comparison: Comparison, best: str) -> bool:
@@ -161,7 +158,7 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     first = (
         f"Worst-class accuracy: {_difference(pair.minima)} points ({level} interval {_span(pair.minima)}). Overall: "
         f"{_difference(pair.overall)} points ({_span(pair.overall)}; p {wording.probability(pair.p_value)}, "
-        f"{pair.test}, not adjusted for other comparisons), on {wording.count(images)} images."
+        f"{pair.test}, not adjusted for other comparisons), on {wording.counted(images, 'image')}."
     )
     second = (
         f"{'Groups' if comparison.group else 'Classes'} that differ significantly (p below {alpha} after Holm's "

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from classwise.auditing.compare import Comparison, Pair
-from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.report import ranges, wording
 from classwise.report.drawing import Drawing
@@ -28,7 +28,7 @@ MOST_CLASSES = 40
 
 def measure_dots(comparison: Comparison) -> Drawing:
     """Overall and worst-class accuracy of each method, with their intervals; a row for each of more than have inks."""
-    title, sides, names = f"Accuracy {conditions(comparison.attack)}, percent", ("overall", "worst"), comparison.names
+    title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
     values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
     if len(names) > MOST_METHODS:
@@ -43,13 +43,8 @@ def class_dots(comparison: Comparison) -> Drawing:
     order = sorted(range(len(names)), key=average.__getitem__)[:MOST_CLASSES]
     values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
     names = [names[row] for row in order]
-    title = f"Accuracy of each {_kind(comparison)} {conditions(comparison.attack)}, percent"
+    title = f"Accuracy of each {_kind(comparison)} {comparison.conditions}, percent"
     return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha)
-
-
-def conditions(attack: str) -> str:
-    """What an accuracy is under, in words."""
-    return {ALL: "under every attack together", CLEAN: "on clean images"}.get(attack, f"under {attack}")
 
 
 def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
@@ -87,11 +82,11 @@ def measure_table(comparison: Comparison) -> Table:
         cells += [_over_seeds(name, comparison, "clean"), _known(row, "overall")]
         cells += [Cell(str(row["worst_class"])), _known(row, "worst")]
         cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
-        rows.append(Row(name, cells, good=row["worst"] == methods[best]["worst"] and len(methods) > 1))
+        rows.append(Row(name, cells, good=name in best and len(methods) > 1))
     note = (
         "MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: "
         "harmonic mean of clean and robust; HMW: of overall and worst. Of several seeds the mean; ± is the standard "
-        "deviation over seeds, and the lowest class that of the lowest mean."
+        "deviation over seeds, and the lowest class that of the lowest mean (of equal ones the first)."
     )
     if len(methods) > 1:
         note += " The highest worst-class accuracy is set off, significant or not."
@@ -130,10 +125,10 @@ def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in records(comparison.table)}
 
 
-def best_of(comparison: Comparison) -> str:
-    """The method with the highest worst-class accuracy on these images; the first of several."""
-    methods = methods_of(comparison)
-    return max(methods, key=lambda name: float(methods[name]["worst"]))
+def best_of(comparison: Comparison) -> list[str]:
+    """The methods with the highest worst-class accuracy on these images; several where they are equal."""
+    worst = {name: round(float(row["worst"]), 12) for name, row in methods_of(comparison).items()}
+    return [name for name, accuracy in worst.items() if accuracy == max(worst.values())]
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -187,7 +182,7 @@ def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure
     alpha = comparison.alpha
     if measure in _PLAIN:
         return _PLAIN[measure](counts, alpha)
-    if CLEAN not in audit.names:
+    if CLEAN not in audit.names or (measure == "nrr" and not comparison.attacked):
         return Estimate(math.nan, math.nan, math.nan)
     clean = audit.outcomes.counts(CLEAN, comparison.group)
     return ranges.overall(clean, alpha) if measure == "clean" else ranges.clean_and_robust(clean, counts, alpha)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from classwise.auditing.compare import Comparison, Crossing, population
+from classwise.auditing.compare import Comparison, Crossing
 from classwise.report import wording
 from classwise.report.drawing import Drawing
 from classwise.report.figures.lines import Series, line_chart
@@ -47,8 +47,8 @@ def crossing_table(crossing: Crossing) -> Table:
         rows.append(Row(str(name), [*cells, Cell(str(row["worst_class"])), _cell(row, "worst")]))
     heads = ["method", crossing.field, "seeds", "n", "overall", "lowest class", "worst"]
     note = (
-        f"{_sentence(population(crossing.seeds))} Of several seeds the mean; the lowest class is that of the lowest "
-        "mean. Nothing is tested."
+        f"{_sentence(crossing.population)} Of several seeds the mean; the lowest class is that of the lowest "
+        "mean, and of equal ones the first. Nothing is tested."
     )
     caption = f"Accuracy across the {crossing.field}, percent [{wording.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)

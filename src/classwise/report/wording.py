@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 NONE = "–"
 """Stands for a number that is not there."""
+NO_INTERVAL = "no interval"
+"""In place of an interval, where too little is known for one."""
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -82,7 +84,13 @@ def level(alpha: float) -> str:
 
 def measured(share: float, low: float, high: float, images: float, alpha: float = 0.05) -> str:
     """A share with its count and its interval, in a phrase."""
-    return f"{percent(share)} of {count(images)} ({level(alpha)} interval {span(low, high)}\u00a0%)"
+    return f"{percent(share)} of {count(images)} ({interval(low, high, alpha)})"
+
+
+def interval(low: float, high: float, alpha: float = 0.05) -> str:
+    """An interval of fractions in a phrase: ``95 % interval 12.1–16.5 %``, or that there is none."""
+    ends = span(low, high)
+    return NO_INTERVAL if ends == NONE else f"{level(alpha)} interval {ends}\u00a0%"
 
 
 def squared_span(low: float, high: float) -> str:

@@ -83,6 +83,8 @@ def _dot(value: Value, place: tuple[float, float, float, float], ink: str, title
     if np.isnan(value.value):
         return Group([], title)
     low, middle, high, y = place
+    if np.isnan(low) or np.isnan(high):
+        return Group([Dot(middle, y, 4, f"dot-{ink}")], title, (middle - 5, y - 5, 10, 10))
     marks: list[Mark] = [Line([(low, y), (high, y)], f"stroke-{ink}"), Dot(middle, y, 4, f"dot-{ink}")]
     return Group(marks, title, (low - 5, y - 5, high - low + 10, 10))
 
@@ -92,9 +94,9 @@ def _reading(value: Value, difference: bool, alpha: float) -> str:
         return "no images"
     if not difference:
         return wording.measured(value.value, value.low, value.high, value.images, alpha)
+    change = f"{wording.points(value.value, sign=True)} points on {wording.counted(value.images, 'image')}"
     ends = wording.signed_span(value.low, value.high)
-    change = wording.points(value.value, sign=True)
-    return f"{change} points on {wording.count(value.images)} images ({wording.level(alpha)} interval {ends})"
+    return f"{change} ({wording.NO_INTERVAL if ends == wording.NONE else f'{wording.level(alpha)} interval {ends}'})"
 
 
 def _legend(series: Sequence[str], left: float) -> list[Mark]:

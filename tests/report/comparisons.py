@@ -1,0 +1,581 @@
+"""Random comparisons with their raw answers, and what follows from these by textbook formulas.
+
+Nothing here uses the package's statistics. The intervals of worst-class accuracies over seeds are bootstrap intervals
+with a fixed seed; they are repeated with the same random numbers by sums over the resampled images.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import optimize, stats
+
+from classwise.auditing.compare import Comparison, compare
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit, Caution
+
+from .statements import CLASSES, KINGDOMS, SITES, usual, wilson
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+RESAMPLES = 2000
+METHODS = ("at", "cfa", "dafa")
+CAUTIONS = (
+    Caution("zero-gradients", "Half of the gradients are zero.", 0.5),
+    Caution("few-images", "A class has 3 images.", 3.0),
+)
+
+
+class Ends(NamedTuple):
+    """A number and its interval; the ends are NaN where there is none."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Difference(NamedTuple):
+    """A difference with its interval and p-value."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+
+def sidak(alpha: float, tests: int) -> float:
+    return 1 - math.pow(1 - alpha, 1 / tests)
+
+
+def score_ends(share: float, images: float, quantile: float) -> tuple[float, float]:
+    """The shares q with (share - q)^2 = quantile^2 q (1 - q) / images."""
+    square = quantile**2 / images
+    low, high = sorted(np.roots([1 + square, -2 * share - square, share**2]).real)
+    return float(low), float(high)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    discordant = only_first + only_second
+    return float(stats.binomtest(only_first, discordant, 0.5).pvalue) if discordant else 1.0
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Adjusted p-values; NaN stays NaN and is not counted."""
+    order = sorted((place for place, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+@cache
+def tango(only_first: int, only_second: int, images: int, alpha: float) -> tuple[float, float]:
+    """The differences that Tango's (1998) score test does not reject, found as roots of its statistic."""
+    z = float(stats.norm.ppf(1 - alpha / 2))
+
+    def lower(b: int, c: int) -> float:
+        def beyond(d: float) -> float:
+            a1, a2, a3 = 2 * images, -b - c + (2 * images - b + c) * d, -c * d * (1 - d)
+            q = max((math.sqrt(max(a2**2 - 4 * a1 * a3, 0)) - a2) / (2 * a1), -d, 0.0)
+            return b - c - images * d - z * math.sqrt(max(images * (2 * q + d * (1 - d)), 0))
+
+        near = (b - c) / images - 1e-9  # at the estimate itself the variance may be 0
+        return float(optimize.brentq(beyond, -1, near, xtol=1e-14)) if near > -1 else -1.0
+
+    return lower(only_first, only_second), -lower(only_second, only_first)
+
+
+class Table(NamedTuple):
+    """Mean squares of a table of seeds and images with one value in each cell."""
+
+    seed: float
+    image: float
+    residual: float
+
+
+def analysis_of_variance(values: Floats) -> Table:
+    """Of (S, n) values; a mean square without degrees of freedom is NaN."""
+    seeds, images = values.shape
+    grand, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
+    residual = values - rows[:, None] - columns[None, :] + grand
+    degrees = seeds - 1, images - 1, (seeds - 1) * (images - 1)
+    squares = images * ((rows - grand) ** 2).sum(), seeds * ((columns - grand) ** 2).sum(), (residual**2).sum()
+    return Table(
+        *(float(square) / degree if degree else math.nan for square, degree in zip(squares, degrees, strict=True))
+    )
+
+
+def mean_of_seeds(right: Bools, alpha: float) -> Ends:
+    """The mean of (S, n) answers; Korn and Graubard's interval from the variance of a two-way table."""
+    seeds, images = right.shape
+    mean = float(right.mean())
+    if images == 1:
+        return Ends(mean, math.nan, math.nan)
+    if right.all() or not right.any():
+        return Ends(mean, *score_ends(mean, images, float(stats.t.ppf(1 - alpha / 2, images - 1))))
+    table = analysis_of_variance(right.astype(float))
+    together = table.seed + table.image - table.residual
+    if together <= table.residual * (1 + 1e-9):
+        variance, degrees = table.residual, (seeds - 1.0) * (images - 1)
+    else:
+        parts = (table.seed, seeds - 1), (table.image, images - 1), (table.residual, (seeds - 1) * (images - 1))
+        variance = together
+        degrees = max(together**2 / sum(part**2 / degree for part, degree in parts), seeds - 1.0)
+    effective = mean * (1 - mean) / (variance / (seeds * images))
+    return Ends(mean, *score_ends(mean, effective, float(stats.t.ppf(1 - alpha / 2, degrees))))
+
+
+def student_parts(
+    images: float, image_degrees: float, seen: list[float], noise: list[float], degrees: list[float]
+) -> tuple[float, float]:
+    """The variance of a difference, and 1/(x/d + (1 - x)/(n - 1)) degrees of freedom."""
+    variance = images + sum(max(one - other, 0) for one, other in zip(seen, noise, strict=True))
+    if not variance > 0:
+        return variance, math.nan
+    share = min(max(sum(seen) / variance, 0), 1)
+    inverse = (1 - share) / max(image_degrees, 1)
+    if sum(seen):
+        welch = sum(seen) ** 2 / sum(one**2 / degree for one, degree in zip(seen, degrees, strict=True))
+        inverse += share / welch
+    return variance, 1 / inverse
+
+
+def difference_of_seeds(first: Bools, second: Bools, alpha: float, *, paired: bool) -> Difference:
+    """Two methods on the same n images, (S, n) and (T, n): Student's t over seeds and images."""
+    images = first.shape[1]
+    each = first.mean(axis=0) - second.mean(axis=0)
+    value = float(each.mean())
+    if images == 1:
+        return Difference(value, math.nan, math.nan, math.nan)
+    tables = [first.astype(float) - second] if paired else [one.astype(float) for one in (first, second)]
+    tables = [table for table in tables if len(table) > 1]
+    squares = [analysis_of_variance(table) for table in tables]
+    seen = [square.seed / table.size for square, table in zip(squares, tables, strict=True)]
+    noise = [square.residual / table.size for square, table in zip(squares, tables, strict=True)]
+    of_images = max(float(each.var(ddof=1)) / images, sum(noise))
+    if of_images + sum(seen) < 1e-14:
+        up, down = (images if sign * value > 0.5 else 0 for sign in (1, -1))
+        return Difference(value, *tango(up, down, images, alpha), mcnemar(up, down))
+    variance, degrees = student_parts(of_images, images - 1, seen, noise, [len(table) - 1.0 for table in tables])
+    reach = float(stats.t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
+    p = 2 * float(stats.t.sf(abs(value) / math.sqrt(variance), degrees))
+    return Difference(value, max(value - reach, -1), min(value + reach, 1), p)
+
+
+def resampled_minima(right: Bools, ids: Ints) -> Floats:
+    """(R, S): each run's lowest accuracy on images drawn anew within each class or group, the same for all runs.
+
+    An image is as good as any other with the same answers, so that how often each pattern comes is multinomial.
+    """
+    generator = np.random.default_rng(0)
+    lowest = np.full((RESAMPLES, len(right)), np.inf)
+    for unit in sorted(set(ids.tolist())):
+        answers = [tuple(column) for column in right[:, ids == unit].T.tolist()]
+        patterns = sorted(set(answers))
+        shares = [answers.count(pattern) / len(answers) for pattern in patterns]
+        drawn = generator.multinomial(len(answers), shares, size=RESAMPLES)
+        for run in range(len(right)):
+            good = sum(drawn[:, place] for place, pattern in enumerate(patterns) if pattern[run])
+            lowest[:, run] = np.minimum(lowest[:, run], good / len(answers))
+    return lowest
+
+
+def minima(right: Bools, ids: Ints) -> Floats:
+    """(S,) the lowest accuracy of each run."""
+    return np.array([min(run[ids == unit].mean() for unit in set(ids.tolist())) for run in right])
+
+
+def smallest(ids: Ints) -> int:
+    return min(int((ids == unit).sum()) for unit in set(ids.tolist()))
+
+
+def worst_of_seeds(right: Bools, ids: Ints, alpha: float) -> Ends:
+    """The mean of the runs' minima; value +- the larger distance to the percentiles, times sqrt(S/(S-1))."""
+    runs, value = len(right), float(minima(right, ids).mean())
+    chosen = np.random.default_rng((0, runs)).integers(runs, size=(RESAMPLES, runs))
+    drawn = resampled_minima(right, ids)
+    values = np.array([drawn[place, chosen[place]].mean() for place in range(RESAMPLES)])
+    low, high = np.quantile(values, (alpha / 2, 1 - alpha / 2))
+    if abs(low - value) < 1e-12 and abs(high - value) < 1e-12:
+        return Ends(value, *score_ends(value, smallest(ids), float(stats.norm.ppf(1 - alpha / 2))))
+    reach = max(value - low, high - value) * math.sqrt(runs / (runs - 1))
+    return Ends(value, max(value - reach, 0), min(value + reach, 1))
+
+
+def worst_difference_of_seeds(first: Bools, second: Bools, ids: Ints, alpha: float, *, paired: bool) -> Ends:
+    """The difference of the mean minima, with the bootstrap's error of the images and the seeds' variance."""
+    runs = len(first)
+    drawn = resampled_minima(np.concatenate([first, second]), ids)
+    mine, other = minima(first, ids), minima(second, ids)
+    value = float(mine.mean() - other.mean())
+    again = drawn[:, :runs].mean(axis=1) - drawn[:, runs:].mean(axis=1)
+    low, high = np.quantile(again, (alpha / 2, 1 - alpha / 2))
+    of_images = (max(value - low, high - value) / float(stats.norm.ppf(1 - alpha / 2))) ** 2
+    if paired:
+        tables = [(mine - other, drawn[:, :runs] - drawn[:, runs:])]
+    else:
+        tables = [(mine, drawn[:, :runs]), (other, drawn[:, runs:])]
+    tables = [(least, resampled) for least, resampled in tables if len(least) > 1]
+    seen = [float(least.var(ddof=1)) / len(least) for least, _ in tables]
+    noise = []
+    for least, resampled in tables:
+        errors = resampled - least
+        apart = errors - errors.mean(axis=1)[:, None]
+        noise.append(float(apart.var(axis=0).sum()) / (len(least) - 1) / len(least))
+    images = smallest(ids)
+    variance, degrees = student_parts(of_images, images - 1, seen, noise, [len(least) - 1.0 for least, _ in tables])
+    if not variance > 1e-20:
+        up, down = (images if sign * value > 0.5 else 0 for sign in (1, -1))
+        ends = tango(up, down, images, alpha)
+        return Ends(value, min(value, ends[0]), max(value, ends[1]))
+    reach = float(stats.t.ppf(1 - alpha / 2, degrees)) * math.sqrt(variance)
+    return Ends(value, max(value - reach, -1), min(value + reach, 1))
+
+
+Cells = list[tuple[int, int]]
+binomial = cache(usual)
+
+
+def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
+    """Intervals of (right, images) that hold together with probability 1 - alpha."""
+    return [binomial(right, images, sidak(alpha, len(cells))) for right, images in cells]
+
+
+def lowest_ends(cells: Cells, alpha: float) -> tuple[float, float]:
+    found = box(cells, alpha)
+    return min(low for low, _ in found), min(high for _, high in found)
+
+
+def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) -> Ends:
+    """Of two models: the docstring of `classwise.stats.paired.difference_of_minima`."""
+    units = sorted(set(ids.tolist()))
+    ours, theirs = (
+        [(int(run[ids == unit].sum()), int((ids == unit).sum())) for unit in units] for run in (first, second)
+    )
+    value = min(right / images for right, images in ours) - min(right / images for right, images in theirs)
+    paired = []
+    for unit in units:
+        one, other = first[ids == unit], second[ids == unit]
+        up, down = int((one & ~other).sum()), int((~one & other).sum())
+        paired.append(tango(up, down, len(one), sidak(alpha / 2, len(units))))
+    our_box, their_box = box(ours, alpha / 4), box(theirs, alpha / 4)
+    our_low, our_high = min(low for low, _ in our_box), min(high for _, high in our_box)
+    their_low, their_high = min(low for low, _ in their_box), min(high for _, high in their_box)
+    our_worst = [place for place, (low, _) in enumerate(our_box) if low <= our_high]
+    their_worst = [place for place, (low, _) in enumerate(their_box) if low <= their_high]
+    low = max(min(paired[place][0] for place in our_worst), our_low - their_high)
+    high = min(max(paired[place][1] for place in their_worst), our_high - their_low)
+    return Ends(value, low, high)
+
+
+def fifth(shares: list[float]) -> float:
+    return float(np.mean(sorted(shares)[: -(-len(shares) // 5)]))
+
+
+def harmonic(one: float, other: float) -> float:
+    return 2 * one * other / (one + other) if one + other else 0.0
+
+
+def variance_ends(intervals: list[tuple[float, float]]) -> tuple[float, float]:
+    """The least and the greatest variance of numbers that lie in intervals."""
+
+    def nearest(point: float) -> float:
+        return float(np.mean([(max(low - point, point - high, 0)) ** 2 for low, high in intervals]))
+
+    found = optimize.minimize_scalar(nearest, bounds=(0, 1), method="bounded", options={"xatol": 1e-12})
+    greatest = max(float(np.var(corner)) for corner in itertools.product(*intervals))
+    return min(float(found.fun), nearest(0), nearest(1)), greatest
+
+
+def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[str, Ends]:
+    """The measures of one run of one method by their heads, each with its interval for new images."""
+    shares, found = [right / images for right, images in cells], box(cells, alpha)
+    lows, highs = [low for low, _ in found], [high for _, high in found]
+    right, images = sum(right for right, _ in cells), sum(images for _, images in cells)
+    overall, half = right / images, sidak(alpha, 2)
+    whole, worst = wilson(right, images, half), lowest_ends(cells, half)
+    none = Ends(math.nan, math.nan, math.nan)
+    by_head = {
+        "overall": Ends(overall, *wilson(right, images, alpha)),
+        "worst": Ends(min(shares), *lowest_ends(cells, alpha)),
+        "worst 20 %": Ends(fifth(shares), fifth(lows), fifth(highs)),
+        "MCD": Ends(max(shares) - min(shares), max(max(lows) - min(highs), 0), max(highs) - min(lows)),
+        "CV": Ends(float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(found)),
+        "HMW": Ends(harmonic(overall, min(shares)), *(harmonic(a, b) for a, b in zip(whole, worst, strict=True))),
+        "clean": none,
+        "NRR": none,
+    }
+    if clean is not None:
+        share, ends = clean[0] / clean[1], wilson(*clean, half)
+        by_head["clean"] = Ends(share, *wilson(*clean, alpha))
+        by_head["NRR"] = Ends(harmonic(share, overall), *(harmonic(a, b) for a, b in zip(ends, whole, strict=True)))
+    return by_head
+
+
+@dataclass(frozen=True, repr=False)
+class Compared:
+    """A comparison and its raw answers.
+
+    Attributes:
+        comparison: what the pages are made of.
+        correct: of each method (S, N) answers under what is compared.
+        clean: of each method the answers (N,) of each run on clean images; None where a run has none.
+        seeds: of each method the training seed of each run; None where it is not known.
+        ids: (N,) the class of each image, or the group in its place.
+        units: the names of these.
+        order: the attacks of the audits, ``clean`` among them.
+        cautions: of each method the names of each run's cautions.
+    """
+
+    comparison: Comparison
+    correct: dict[str, Bools]
+    clean: dict[str, list[Bools | None]]
+    seeds: dict[str, list[int | None]]
+    ids: Ints
+    units: tuple[str, ...]
+    order: tuple[str, ...]
+    cautions: dict[str, list[tuple[str, ...]]]
+
+    def __repr__(self) -> str:
+        runs = {name: len(right) for name, right in self.correct.items()}
+        sizes = np.bincount(self.ids, minlength=len(self.units)).tolist()
+        return f"Compared({runs}, sizes={sizes}, {self.order}, under {self.attack}, group={self.comparison.group})"
+
+    @property
+    def alpha(self) -> float:
+        return self.comparison.alpha
+
+    @property
+    def attack(self) -> str:
+        return self.comparison.attack
+
+    @property
+    def kind(self) -> str:
+        return self.comparison.group or "class"
+
+    @property
+    def attacked(self) -> bool:
+        return self.attack != "clean" and self.order != ("clean",)
+
+    @property
+    def cascade(self) -> bool:
+        return next(iter(self.comparison.audits.values()))[0].outcomes.meta.cascade
+
+    @cached_property
+    def present(self) -> list[str]:
+        return [self.units[unit] for unit in sorted(set(self.ids.tolist()))]
+
+    def images(self, unit: str) -> int:
+        return int((self.ids == self.units.index(unit)).sum())
+
+    def part(self, name: str, unit: str) -> Bools:
+        """(S, n) the answers of a method on the images of a class."""
+        return self.correct[name][:, self.ids == self.units.index(unit)]
+
+    def cells(self, run: Bools) -> Cells:
+        """(right, images) of each class with images."""
+        masks = [self.ids == self.units.index(unit) for unit in self.present]
+        return [(int(run[mask].sum()), int(mask.sum())) for mask in masks]
+
+    @cached_property
+    def worst(self) -> dict[str, Fraction]:
+        """The mean over the runs of the lowest accuracy, without rounding."""
+        found = {}
+        for name, right in self.correct.items():
+            lowest = [min(Fraction(good, images) for good, images in self.cells(run)) for run in right]
+            found[name] = sum(lowest, Fraction(0)) / len(right)
+        return found
+
+    @cached_property
+    def best(self) -> list[str]:
+        return [name for name, worst in self.worst.items() if worst == max(self.worst.values())]
+
+    def lowest(self, name: str) -> list[str]:
+        """The classes with the lowest mean over the runs."""
+        means = {unit: Fraction(int(self.part(name, unit).sum()), self.part(name, unit).size) for unit in self.present}
+        return [unit for unit in self.present if means[unit] == min(means.values())]
+
+    @cached_property
+    def rows(self) -> dict[str, dict[str, Ends]]:
+        """Of each method the measures, with intervals; of several runs means, and intervals of overall and worst."""
+        found = {}
+        for name, right in self.correct.items():
+            runs = self.runs[name]
+            if len(runs) == 1:
+                found[name] = runs[0]
+                continue
+            row = {
+                head: Ends(float(np.mean([run[head].value for run in runs])), math.nan, math.nan) for head in runs[0]
+            }
+            row |= {"overall": mean_of_seeds(right, self.alpha), "worst": worst_of_seeds(right, self.ids, self.alpha)}
+            found[name] = row
+        return found
+
+    @cached_property
+    def runs(self) -> dict[str, list[dict[str, Ends]]]:
+        """Of each method and run the measures."""
+        found: dict[str, list[dict[str, Ends]]] = {name: [] for name in self.correct}
+        for name in self.correct:
+            for run, clean in zip(self.correct[name], self.clean[name], strict=True):
+                counted = None if clean is None else (int(clean.sum()), len(clean))
+                values = measures(self.cells(run), counted, self.alpha)
+                found[name].append(values if self.attacked else values | {"NRR": Ends(math.nan, math.nan, math.nan)})
+        return found
+
+    def deviation(self, name: str, head: str) -> float:
+        """Over the runs; NaN for one."""
+        values = [run[head].value for run in self.runs[name]]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+    def of_class(self, name: str, unit: str) -> Ends:
+        right = self.part(name, unit)
+        if len(right) > 1:
+            return mean_of_seeds(right, self.alpha)
+        return Ends(float(right.mean()), *binomial(int(right.sum()), right.size, self.alpha))
+
+    def paired(self, first: str, second: str) -> tuple[Bools, Bools, bool]:
+        """The answers of two methods, seed by seed where both have the same known seeds, two or more."""
+        mine, other = self.seeds[first], self.seeds[second]
+        right, theirs = self.correct[first], self.correct[second]
+        if len(mine) < 2 or None in mine or sorted(map(str, mine)) != sorted(map(str, other)):
+            return right, theirs, False
+        order = sorted(range(len(mine)), key=lambda run: str(mine[run]))  # as the bootstrap draws them
+        return right[order], theirs[[other.index(mine[run]) for run in order]], True
+
+    def difference(self, first: str, second: str, unit: str | None = None) -> Difference:
+        """Of a class, or of all images."""
+        one, other, paired = self.paired(first, second)
+        if unit is not None:
+            one, other = (right[:, self.ids == self.units.index(unit)] for right in (one, other))
+        if len(one) == len(other) == 1:
+            up, down, images = int((one & ~other).sum()), int((~one & other).sum()), one.size
+            return Difference((up - down) / images, *tango(up, down, images, self.alpha), mcnemar(up, down))
+        return difference_of_seeds(one, other, self.alpha, paired=paired)
+
+    def adjusted(self, first: str, second: str) -> dict[str, float]:
+        """The p-values of the classes after Holm."""
+        found = holm([self.difference(first, second, unit).p for unit in self.present])
+        return dict(zip(self.present, found, strict=True))
+
+    def minima(self, first: str, second: str, alpha: float) -> Ends:
+        one, other, paired = self.paired(first, second)
+        if len(one) == len(other) == 1:
+            return difference_of_worst(one[0], other[0], self.ids, alpha)
+        return worst_difference_of_seeds(one, other, self.ids, alpha, paired=paired)
+
+
+_SIZES = st.sampled_from((0, 1, 2, 6, 15, 40))
+_SHARES = st.sampled_from((0.0, 0.3, 0.5, 0.5, 0.9, 1.0))
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Compared:
+    """One to three methods of one to three runs on a few images of up to five classes, alike, equal or far apart.
+
+    Attacks alone, in families and in cascades; what is compared is any of them, all, or the clean pass; classes may be
+    empty or of one image; training seeds are known or not, the same or others.
+    """
+    number = draw(st.integers(1, 5))
+    sizes = draw(st.lists(_SIZES, min_size=number, max_size=number).filter(any))
+    clear = number > 1 and draw(st.sampled_from((False, False, True)))  # the last method is the best by far
+    sizes = [40] * number if clear else sizes
+    labels = np.repeat(np.arange(number), sizes)
+    attacks = draw(st.sampled_from(((), ("pgd",), ("pgd", "cw"), ("pgd", "cw"), ("pgd", "t[2]", "t[5]"))))
+    cascade = len(attacks) > 1 and draw(st.booleans())
+    has_clean = not attacks or draw(st.sampled_from((True, True, False)))
+    order = (("clean",) if has_clean else ()) + attacks
+    families = {"t": ("t[2]", "t[5]")} if "t[5]" in attacks else {}
+    names = [*order, "all", *(["t-union"] + ["t-best"] * (not cascade) if families else [])]
+    attack = draw(st.sampled_from(["all", "all", *names]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    group = draw(st.sampled_from((None, None, "site", "superclass")))
+    sites = random.integers(0, len(SITES), len(labels))
+    alpha = draw(st.sampled_from((0.05, 0.05, 0.1, 0.01)))
+    same = not clear and draw(st.sampled_from((False, False, True)))  # every run of every method has the same answers
+    about: dict[str, Any] = {
+        "data": draw(st.sampled_from(("", "toy"))),
+        "model": "net",
+        "threat": draw(st.sampled_from((None, "Linf:8/255"))),
+        "stop": None if cascade else draw(st.sampled_from((None, "never"))),
+        "superclasses": tuple(label % 3 for label in range(number)),
+        "superclass_names": KINGDOMS,
+        "families": families,
+    }
+    correct: dict[str, Bools] = {}
+    clean: dict[str, list[Bools | None]] = {}
+    seeds: dict[str, list[int | None]] = {}
+    cautions: dict[str, list[tuple[str, ...]]] = {}
+    audits: dict[str, list[Audit]] = {}
+    methods = METHODS[: draw(st.sampled_from((1, 2, 2, 2, 3)))]
+    for method in methods:
+        rates = np.array(draw(st.lists(_SHARES, min_size=number, max_size=number)))
+        rates = np.full(number, 0.98 if method == methods[-1] else 0.1) if clear else rates
+        runs = draw(st.sampled_from((1, 1, 2, 2, 3)))
+        known = draw(st.sampled_from(("alike", "alike", "own", "none")))
+        start = 10 + 3 * METHODS.index(method) if known == "own" else 0
+        numbered: list[int | None] = [None if known == "none" else start + run for run in range(runs)]
+        mine = draw(st.permutations(numbered))
+        seeds[method], clean[method], cautions[method], audits[method], answers = mine, [], [], [], []
+        for seed in mine:
+            if same:
+                random, rates = np.random.default_rng(0), np.full(number, 0.5)
+            right = {
+                each: random.random(len(labels)) < rates[labels] ** (0.5 if each == "clean" else 1) for each in order
+            }
+            if number == 1:
+                right = {each: np.ones(len(labels), bool) for each in order}
+            # An audit under one attack may lack the clean pass that another run has.
+            listed = order[1:] if has_clean and attack in attacks and not cascade and draw(st.booleans()) else order
+            if cascade:
+                for before, after in itertools.pairwise(listed):
+                    right[after] = right[after] & right[before]
+            predictions = {each: np.where(right[each], labels, (labels + 1) % number) for each in listed}
+            outcomes = Outcomes.from_predictions(
+                labels,
+                predictions.get("clean"),
+                {each: predictions[each] for each in listed if each != "clean"},
+                CLASSES[:number],
+                **about,
+                cascade=cascade,
+            ).add_groups("site", sites, SITES)
+            raised = draw(st.sampled_from(((), (), CAUTIONS[:1], CAUTIONS)))
+            path = None if seed is None else Path("/nowhere") / method / f"seed-{seed}"
+            audits[method].append(Audit(outcomes, raised, path=path))
+            cautions[method].append(tuple(caution.name for caution in raised))
+            clean[method].append(right["clean"] if "clean" in listed else None)
+            answers.append(_under(attack, {each: right[each] for each in listed}))
+        correct[method] = np.stack(answers)
+    ids = {None: labels, "site": sites, "superclass": labels % 3}[group]
+    units: tuple[str, ...] = {None: CLASSES[:number], "site": SITES, "superclass": KINGDOMS}[group]
+    return Compared(
+        compare(audits, attack=attack, group=group, alpha=alpha),
+        correct,
+        clean,
+        seeds,
+        np.asarray(ids, dtype=np.int64),
+        units,
+        order,
+        cautions,
+    )
+
+
+def _under(attack: str, right: dict[str, Bools]) -> Bools:
+    """The answers under one attack, all, or a family."""
+    if attack in right:
+        return right[attack]
+    family = [right[name] for name in right if name.startswith("t[")]
+    if attack == "t-best":
+        return min(family, key=lambda one: float(one.sum()))
+    chosen = family if attack == "t-union" else list(right.values())
+    return np.asarray(np.logical_and.reduce(chosen))

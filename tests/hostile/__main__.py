@@ -61,6 +61,8 @@ def main() -> int:
         print(f"{category}: {count} cases, {broken[category]} failures")
     lost = sum(worker.exitcode != 0 for worker in workers)
     print(f"{len(cases)} cases, {len(failed)} failures, {time.monotonic() - start:.0f} s")
+    if lost:
+        print(f"{lost} of {len(workers)} processes ended before their last case")
     if not same:
         print("the control audit gives other numbers after the cases")
     return 1 if failed or lost or not same else 0

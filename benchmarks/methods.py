@@ -19,7 +19,8 @@ from classwise.threat import Threat
 from classwise.training.averaging import Averager
 from classwise.training.folder import Run
 from classwise.training.loop import Trainer
-from classwise.training.recipe import Recipe, recipe_names
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names
 
 AGREES = 1.25
 """Measured and counted costs agree if neither is more than so many times the other."""
@@ -57,11 +58,10 @@ class Passes:
 
 
 def methods() -> dict[str, list[str]]:
-    """The recipes, ``-short`` ones aside, by what their steps do: the first of its kind to all of them."""
+    """The recipes, by what their steps do: the first of its kind to all of them."""
     kinds: dict[str, list[str]] = {}
     for name in sorted(recipe_names(), key=lambda name: (name != "at", len(name), name)):
-        if not name.endswith("-short"):
-            kinds.setdefault(step_of(Recipe.read(name)), []).append(name)
+        kinds.setdefault(step_of(Recipe.read(name)), []).append(name)
     return dict(sorted((names[0], names) for names in kinds.values()))
 
 
@@ -70,7 +70,7 @@ def step_of(recipe: Recipe) -> str:
     plain = json.loads(json.dumps(recipe.completed(Threat.parse("Linf:8/255")), default=vars))
     keys = ("objective", "attack", "craft", "schedules", "reduction", "update")
     said = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
-    averaging = recipe.parts().averaging
+    averaging = recipe.parts.averaging
     acts = type(averaging).after_step is not Averager.after_step and getattr(averaging, "every", "step") == "step"
     return json.dumps(said | {"averaging": plain["averaging"] if acts else None}, sort_keys=True)
 
@@ -86,7 +86,7 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
     }
     plan = Recipe.read(recipe, fields)
     folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
-    made = Trainer(plan, plan.parts(), images(200), folder, "cpu", Silent())
+    made = Trainer(plan, plan.parts, images(200), folder, "cpu", Silent())
     classes = len(made.classes)
     share = torch.linspace(0.1, 0.9, classes)
     confidence = torch.eye(classes) * share[:, None] + (1 - share[:, None]) / classes

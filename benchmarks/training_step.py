@@ -35,7 +35,7 @@ def trainer(recipe: str, width: float, data: Images, **changes: Any) -> Trainer:
     """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
     fields = {"model.width": width, "compute": FAST, "data.validation": 0.1, **changes}
     plan = Recipe.read(recipe, fields)
-    made = Trainer(plan, plan.parts(), data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
+    made = Trainer(plan, plan.parts, data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
     signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
     made.schedule_states = [
         schedule.after_epoch(state, signals, 0)

@@ -22,7 +22,8 @@ from classwise.errors import UserError
 from classwise.papers import catalogue
 from classwise.settings import make
 from classwise.training.loop import train
-from classwise.training.recipe import Recipe, recipe_names
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
@@ -55,7 +56,7 @@ def test_the_page_of_methods_has_every_recipe_with_its_counted_cost() -> None:
     measured = cells(ROOT / "docs" / "results" / "methods.md")
     counted = {name: row[4] for row in measured for name in re.findall("`(.*?)`", row[0])}
     costs = {row[0].strip("`"): row[3] for row in methods if "classwise" not in row[0]}
-    assert sorted(costs) == sorted(name for name in recipe_names() if not name.endswith("-short"))
+    assert sorted(costs) == recipe_names()
     assert {name: cost for name, cost in costs.items() if counted[name] != cost} == {}
     said = {word for row in methods for word in row[2].split(", ")}
     settings = {"radius", "weight", "beta", "sampling", "target", "scale", "margin"}
@@ -127,7 +128,7 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     small = {"model": {"name": "lenet", "width": 0.5}, "data.subset": 200, "data.validation": 0.2, "batch_size": 80}
     attacks = dict.fromkeys(("attack", "validation_attack"), "pgd:steps=2,step_size=0.5eps")
     changes: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
-    run = train("catchup.yaml", out="runs/catchup", data="digits", changes=changes)
+    run = train("catchup.yaml", budget="short", out="runs/catchup", data="digits", changes=changes)
     assert run.recipe.schedules == ({"name": "catchup:CatchUp", "rate": 2.0},)
     on_digits = re.search(r"--data digits (.*?)\n\n", document.read_text(encoding="utf-8"), re.DOTALL)
     assert on_digits is not None

@@ -61,13 +61,13 @@ def test_the_second_process_is_refused(other: subprocess.Popen[str], tmp_path: P
     place, host = re.escape(str(tmp_path / "run")), re.escape(platform.node())
     line = rf"{place} is in use by process {other.pid} on {host} \(since .*\); wait until it has ended, or give another"
     with pytest.raises(UserError, match=line):
-        train("at-short", out=tmp_path / "run", data="digits")
+        train("at", budget="short", out=tmp_path / "run", data="digits")
     with pytest.raises(UserError, match=line):
         audit(toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch=32, out=tmp_path / "run")
     assert contents(tmp_path / "run") == []
     (tmp_path / "run" / "recipe.yaml").write_text("")  # as soon as the first one has written it
     with pytest.raises(UserError, match=line):
-        train("at-short", out=tmp_path / "run", data="digits")
+        train("at", budget="short", out=tmp_path / "run", data="digits")
 
 
 def test_the_lock_of_a_dead_process_does_not_block(other: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ class Trained(Method):
     changes: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = EPOCHS
     start: Method | None = None
+    budget: str | None = None
 
     def make(self, place: Place) -> Path:
         start = None if self.start is None else made(self.start, place, wait=True)
@@ -122,6 +123,7 @@ class Trained(Method):
             changes["model.start"] = str(start)
         return train(
             self.recipe,
+            budget=self.budget,
             out=place.folder(self.name),
             data=images("train", place.scale.train),
             resume=True,
@@ -132,9 +134,8 @@ class Trained(Method):
 
     @property
     def told(self) -> str:
-        if self.start is None:
-            return f"`{self.recipe}`, {self.epochs}"
-        return f"`{self.recipe}`, {self.epochs} after {self.start.told}"
+        name = self.recipe if self.budget is None else f"{self.recipe}-{self.budget}"
+        return f"`{name}`, {self.epochs}" + ("" if self.start is None else f" after {self.start.told}")
 
 
 @dataclass(frozen=True)
@@ -178,17 +179,20 @@ class Offset(Method):
         return f"`classwise offset` after {self.of.told}"
 
 
-AT = Trained("AT", "at-short")
-TRADES = Trained("TRADES", "trades-short")
-WARM_AT = Trained("warm-at", "at-short", epochs=WARM)
-WARM_TRADES = Trained("warm-trades", "trades-short", epochs=WARM)
+SHORT = "short"
+AT = Trained("AT", "at", budget=SHORT)
+TRADES = Trained("TRADES", "trades", budget=SHORT)
+WARM_AT = Trained("warm-at", "at", epochs=WARM, budget=SHORT)
+WARM_TRADES = Trained("warm-trades", "trades", epochs=WARM, budget=SHORT)
 _LATE: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
     "rate": {"name": "step", "milestones": [0.5], "gamma": 0.1},
 }
 """FAAL's fine-tuning, given to the three methods that start from a robust model."""
 
-_FRONTIER = Trained("frontier-first", "frontier-short", {"averaging.decay": 0.99, "schedules.0.begin": 6}, EPOCHS - 2)
+_FRONTIER = Trained(
+    "frontier-first", "frontier", {"averaging.decay": 0.99, "schedules.0.begin": 6}, EPOCHS - 2, budget=SHORT
+)
 _FINETUNED = Trained("frontier-finetuned", "frontier-finetune", {"averaging.decay": 0.99}, 2, _FRONTIER)
 FRONTIER = Interpolated("frontier", _FINETUNED)
 
@@ -197,23 +201,23 @@ METHODS: tuple[Method, ...] = (
     TRADES,
     Offset("AT+offset", AT),
     Offset("TRADES+offset", TRADES),
-    Trained("CFA-AT", "cfa-at-short"),
-    Trained("DAFA", "dafa-short", {"schedules.0.begin": 8}),
+    Trained("CFA-AT", "cfa-at", budget=SHORT),
+    Trained("DAFA", "dafa", {"schedules.0.begin": 8}, budget=SHORT),
     Trained("FRL", "frl", {**_LATE, "schedules.0.halve_every": 2}, EPOCHS - WARM, WARM_TRADES),
-    Trained("TRIX", "trix-short", {"schedules.0.begin": 6}),
-    Trained("WAT", "wat-short"),
-    Trained("margins-smaller", "margins-smaller-short"),
-    Trained("margins-larger", "margins-larger-short"),
+    Trained("TRIX", "trix", {"schedules.0.begin": 6}, budget=SHORT),
+    Trained("WAT", "wat", budget=SHORT),
+    Trained("margins-smaller", "margins-smaller", budget=SHORT),
+    Trained("margins-larger", "margins-larger", budget=SHORT),
     FRONTIER,
     Offset("frontier+offset", FRONTIER),
-    Trained("CFA-TRADES", "cfa-trades-short"),
+    Trained("CFA-TRADES", "cfa-trades", budget=SHORT),
     Trained("FAAL", "faal", {**_LATE}, EPOCHS - WARM, WARM_AT),
     Trained("CSR", "csr", {**_LATE, "objective.begin": 0.25}, EPOCHS - WARM, WARM_TRADES),
-    Trained("CFOL", "cfol-short", {"schedules.0.rate": 7e-5}),
-    Trained("CODAT", "codat-short"),
-    Trained("MART", "mart-short", {"model.name": "preactresnet18"}),
-    Trained("HE", "he-short"),
-    Trained("FAT", "fat-short"),
+    Trained("CFOL", "cfol", {"schedules.0.rate": 7e-5}, budget=SHORT),
+    Trained("CODAT", "codat", budget=SHORT),
+    Trained("MART", "mart", {"model.name": "preactresnet18"}, budget=SHORT),
+    Trained("HE", "he", budget=SHORT),
+    Trained("FAT", "fat", budget=SHORT),
 )
 """The most telling first; a warm start is trained when it is first needed."""
 

@@ -23,7 +23,7 @@ def run(lost: int, folder: Path) -> int:
         step(self, *arguments)  # type: ignore[arg-type]
 
     Trainer.train_step = killing  # type: ignore[method-assign, assignment]
-    words = ["train", "at-short", "--data=digits", "--set=model.width=0.0625", "--set=data.subset=240"]
+    words = ["train", "at", "--budget=short", "--data=digits", "--set=model.width=0.0625", "--set=data.subset=240"]
     words += ["--set=batch_size=32", "--epochs=1", f"--out={folder / 'run'}"]
     return main(words)
 

@@ -48,5 +48,5 @@ def classwise(capsys: pytest.CaptureFixture[str]) -> Classwise:
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; tests only read it."""
     folder = tmp_path_factory.mktemp("runs") / "quick"
-    assert main(["train", "cfa-at-short", "--data=digits", f"--out={folder}", *QUICK]) == 0
+    assert main(["train", "cfa-at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK]) == 0
     return folder

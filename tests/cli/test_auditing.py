@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from classwise.cli import main
 
     folder = tmp_path_factory.mktemp("own") / "run"
-    assert main(["train", "at-short", "--data=digits", f"--out={folder}", *QUICK]) == 0
+    assert main(["train", "at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK]) == 0
     return folder
 
 
@@ -55,7 +55,12 @@ def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
 
 def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert classwise("train", "at-short", "--data=digits", f"--out={run}", *QUICK, "--set=threat=Linf:0.03").status == 0
+    assert (
+        classwise(
+            "train", "at", "--budget=short", "--data=digits", f"--out={run}", *QUICK, "--set=threat=Linf:0.03"
+        ).status
+        == 0
+    )
     said = classwise("audit", run / "checkpoints" / "last.safetensors", "--attack=fgsm", "--subset=50")
     assert said.status == 0, said.err
     audit = Audit.load(run)

@@ -32,7 +32,15 @@ Case = Callable[[Place], list[str | Path]]
 
 
 def trained(*words: str) -> Case:
-    return lambda place: ["train", "at-short", "--data=digits", f"--out={place.folder / 'out'}", *QUICK, *words]
+    return lambda place: [
+        "train",
+        "at",
+        "--budget=short",
+        "--data=digits",
+        f"--out={place.folder / 'out'}",
+        *QUICK,
+        *words,
+    ]
 
 
 def audited(*words: str) -> Case:
@@ -252,7 +260,7 @@ def test_bad_input(
 
 def test_a_folder_with_another_run(classwise: Classwise, run_folder: Path) -> None:
     before = tree(run_folder)
-    said = classwise("train", "at-short", "--data=digits", f"--out={run_folder}", *QUICK)
+    said = classwise("train", "at", "--budget=short", "--data=digits", f"--out={run_folder}", *QUICK)
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "--resume" in said.err
     assert tree(run_folder) == before
@@ -260,8 +268,8 @@ def test_a_folder_with_another_run(classwise: Classwise, run_folder: Path) -> No
 
 def test_resuming_another_recipe(classwise: Classwise, run_folder: Path) -> None:
     before = tree(run_folder)
-    words = ["cfa-at-short", "--data=digits", f"--out={run_folder}", "--resume", *QUICK, "--set=optimizer.lr=0.001"]
-    said = classwise("train", *words)
+    words = ["--data=digits", f"--out={run_folder}", "--resume", *QUICK, "--set=optimizer.lr=0.001"]
+    said = classwise("train", "cfa-at", "--budget=short", *words)
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "optimizer" in said.err
     assert tree(run_folder) == before
@@ -296,7 +304,7 @@ def test_no_disk_space(classwise: Classwise, tmp_path: Path, monkeypatch: pytest
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    said = classwise("train", "at-short", "--data=digits", f"--out={tmp_path / 'out'}", *QUICK)
+    said = classwise("train", "at", "--budget=short", "--data=digits", f"--out={tmp_path / 'out'}", *QUICK)
     assert (said.status, said.out) == (2, "")
     assert "no space left" in said.err
     assert tree(tmp_path) == {}
@@ -330,7 +338,7 @@ def test_data_that_is_not_there_with_no_network(
     out = f"--out={tmp_path / 'out'}"
     words: dict[str, list[str | Path]] = {
         "audit": ["audit", run_folder, "--data=mnist", out],
-        "train": ["train", "at-short", "--data=mnist", out],
+        "train": ["train", "at", "--budget=short", "--data=mnist", out],
         "data": ["data", "mnist"],
     }
     said = classwise(*words[command])

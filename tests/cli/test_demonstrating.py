@@ -16,7 +16,7 @@ def test_the_whole_way(classwise: Classwise, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(demonstrating, "SMALL", {**demonstrating.SMALL, **QUICK})
     said = classwise("demo", "--out", tmp_path / "demo")
     assert said.status == 0, said.err
-    for recipe in ("at-short", "cfa-at-short"):
+    for recipe in ("at", "cfa-at"):
         assert Run.open(tmp_path / "demo" / recipe).complete
         assert (tmp_path / "demo" / f"{recipe}.html").stat().st_size < 500_000
     assert said.out.splitlines()[-1] == f"page: {tmp_path / 'demo' / 'compare.html'}"

@@ -77,18 +77,16 @@ def trained_as_asked(folder: Path) -> None:
 
 def test_from_a_recipe(classwise: Classwise, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text(
-        f"extends: at-short\nattack: {{name: '{FADE}', amount: 0.9}}\nschedules: ['{WEAKEST}:factor=0.25']\n"
-    )
+    recipe.write_text(f"extends: at\nattack: {{name: '{FADE}', amount: 0.9}}\nschedules: ['{WEAKEST}:factor=0.25']\n")
     words = [word for word in QUICK if "=attack=" not in word]
-    said = classwise("train", recipe, "--data=digits", f"--out={tmp_path / 'run'}", *words)
+    said = classwise("train", recipe, "--budget=short", "--data=digits", f"--out={tmp_path / 'run'}", *words)
     assert said.status == 0, said.err
     trained_as_asked(tmp_path / "run")
 
 
 def test_from_the_command_line(classwise: Classwise, tmp_path: Path) -> None:
     mine = [f"--set=attack={FADE}:amount=0.9", f"--set=schedules=['{WEAKEST}:factor=0.25']"]
-    said = classwise("train", "at-short", "--data=digits", f"--out={tmp_path / 'run'}", *QUICK, *mine)
+    said = classwise("train", "at", "--budget=short", "--data=digits", f"--out={tmp_path / 'run'}", *QUICK, *mine)
     assert said.status == 0, said.err
     trained_as_asked(tmp_path / "run")
 

@@ -13,7 +13,8 @@ from classwise.attacks.suites import SUITES
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.settings import describe, make
-from classwise.training.recipe import Recipe, recipe_names
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names
 
 from .conftest import Classwise
 
@@ -113,7 +114,7 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     assert shown["update"] == {"name": "awp", "gamma": 0.005, "begin": 0.05}
     assert shown["attack"]["restarts"] == 1
     assert shown["epochs"] == 60
-    assert Recipe.read(shown).parts() == Recipe.read("trades-awp", {"epochs": 60}).parts()
+    assert Recipe.read(shown).parts == Recipe.read("trades-awp", {"epochs": 60}).parts
     assert yaml.safe_load(classwise("recipes", "show", "standard").out)["threat"] is None
     for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
         said = classwise("recipes", *words)

@@ -45,7 +45,7 @@ def test_every_command_refuses_before_the_work(
     monkeypatch.setattr(Store, "__init__", work)
     audit = ["audit", run_folder, "--subset=40", "--attack=fgsm"]
     for words in (
-        ["train", "at-short", "--data=digits", *QUICK, f"--out={REFUSING}"],
+        ["train", "at", "--budget=short", "--data=digits", *QUICK, f"--out={REFUSING}"],
         [*audit, f"--out={REFUSING}"],
         [*audit, f"--html={REFUSING}/page.html"],
         [*audit, "--curve", f"--out={REFUSING}"],
@@ -115,11 +115,11 @@ def test_an_option_and_another_value_by_set_are_refused(
     classwise: Classwise, tmp_path: Path, words: list[str], line: str
 ) -> None:
     quick = ["--set=epochs=2", *QUICK[1:]]
-    said = classwise("train", "at-short", *quick, *words, f"--out={tmp_path / 'run'}")
+    said = classwise("train", "at", "--budget=short", *quick, *words, f"--out={tmp_path / 'run'}")
     assert (said.status, said.err) == (2, f"classwise: {line}; give one of them\n")
     assert not (tmp_path / "run").exists()
 
 
 def test_an_option_and_the_same_value_by_set_are_allowed(classwise: Classwise, tmp_path: Path) -> None:
     words = ["--data=digits", "--set=data.name=digits", "--set=epochs=1", "--epochs=1"]
-    assert classwise("train", "at-short", *QUICK[1:], *words, f"--out={tmp_path / 'run'}").status == 0
+    assert classwise("train", "at", "--budget=short", *QUICK[1:], *words, f"--out={tmp_path / 'run'}").status == 0

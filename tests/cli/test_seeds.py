@@ -26,7 +26,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from classwise.cli import main
 
     folder = tmp_path_factory.mktemp("seeds") / "at"
-    words = ["train", "at-short", "--data=digits", f"--out={folder}", "--seeds=0,3", *QUICK, "--epochs=1"]
+    words = ["train", "at", "--budget=short", "--data=digits", f"--out={folder}", "--seeds=0,3", *QUICK, "--epochs=1"]
     assert main(words) == 0
     return folder
 

@@ -62,7 +62,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def trained(folder: Path, *words: str) -> list[str]:
-    return ["train", "cfa-at-short", "--data=digits", f"--out={folder}", *QUICK, *words]
+    return ["train", "cfa-at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK, *words]
 
 
 @pytest.mark.parametrize(("number", "status", "cause"), STOPS)

@@ -22,7 +22,9 @@ def test_a_run(classwise: Classwise, run_folder: Path) -> None:
 
 def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*") if path.is_file()}
-    said = classwise("train", "cfa-at-short", "--data=digits", f"--out={run_folder}", "--resume", "--json", *QUICK)
+    said = classwise(
+        "train", "cfa-at", "--budget=short", "--data=digits", f"--out={run_folder}", "--resume", "--json", *QUICK
+    )
     assert said.status == 0
     (facts,) = json.loads(said.out)
     assert facts["epochs"] == 2
@@ -33,7 +35,9 @@ def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path
 
 def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    said = classwise("train", "standard-short", "--data=digits", f"--out={out}", "--seeds=0,3", *QUICK, "--epochs=1")
+    said = classwise(
+        "train", "standard", "--budget=short", "--data=digits", f"--out={out}", "--seeds=0,3", *QUICK, "--epochs=1"
+    )
     assert said.status == 0
     assert [Run.open(out / f"seed-{seed}").recipe.seed for seed in (0, 3)] == [0, 3]
     assert len(said.out.splitlines()) == 3
@@ -42,7 +46,7 @@ def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "at-short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK, "--epochs=50"]
+    words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK, "--epochs=50"]
     said = classwise(*words, "--json")
     assert said.status == 0
     facts = json.loads(said.out)
@@ -54,7 +58,16 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkey
 
 
 def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
-    words = ["train", "standard-short", "--data=digits", "--estimate", *QUICK, "--epochs=1", "--set=batch_size=100"]
+    words = [
+        "train",
+        "standard",
+        "--budget=short",
+        "--data=digits",
+        "--estimate",
+        *QUICK,
+        "--epochs=1",
+        "--set=batch_size=100",
+    ]
     assert classwise(*words).status == 0
 
 
@@ -66,7 +79,18 @@ def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
         for count in range(8):
             picture = Image.new("RGB", (9 + count, 12), (30 * count, 60 * number, 90))
             picture.save(photos / split / name / f"{count}.png")
-    words = ["train", "standard-short", "--data", photos, "--out", out, *QUICK, "--epochs=1", "--set=data.subset=null"]
+    words = [
+        "train",
+        "standard",
+        "--budget=short",
+        "--data",
+        photos,
+        "--out",
+        out,
+        *QUICK,
+        "--epochs=1",
+        "--set=data.subset=null",
+    ]
     said = classwise(*words)
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert "--data-set size=64" in said.err
@@ -92,7 +116,7 @@ def test_one_way_to_say_the_seed(classwise: Classwise) -> None:
 
 
 def test_a_training_that_diverges(classwise: Classwise, tmp_path: Path) -> None:
-    words = ["train", "at-short", "--data=digits", *QUICK, "--set=optimizer.lr=1e6", "--set=rate=constant"]
+    words = ["train", "at", "--budget=short", "--data=digits", *QUICK, "--set=optimizer.lr=1e6", "--set=rate=constant"]
     said = classwise(*words, f"--out={tmp_path / 'stopped'}")
     assert said.status == 2
     assert "the loss is not finite at epoch 1, step " in said.err.splitlines()[-1]

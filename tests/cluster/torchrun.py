@@ -40,7 +40,7 @@ def classwise(*words: str | Path) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run to audit."""
     path = tmp_path_factory.mktemp("cluster") / "run"
-    classwise("train", "cfa-at-short", "--data=digits", *SMALL, f"--out={path}")
+    classwise("train", "cfa-at", "--budget=short", "--data=digits", *SMALL, f"--out={path}")
     return path
 
 
@@ -53,5 +53,5 @@ def test_two_processes_end_cleanly(number: int, trained: Path, tmp_path: Path) -
         assert Audit.load(out).complete
         assert (out / "page.html").is_file()
     else:
-        classwise("train", "cfa-at-short", "--data=digits", *SMALL, f"--out={out}")
+        classwise("train", "cfa-at", "--budget=short", "--data=digits", *SMALL, f"--out={out}")
         assert Run.open(out).complete

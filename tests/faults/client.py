@@ -29,7 +29,14 @@ SETTINGS = {
     "batch_size": 32,
     "epochs": 2,
 }
-TRAIN = ["train", "cfa-at-short", "--data", "digits", *(f"--set={key}={value}" for key, value in SETTINGS.items())]
+TRAIN = [
+    "train",
+    "cfa-at",
+    "--budget=short",
+    "--data",
+    "digits",
+    *(f"--set={key}={value}" for key, value in SETTINGS.items()),
+]
 AUDIT = ["--data", "digits", "--subset", "60", "--attack", "fgsm", "--attack", "pgd:steps=2", "--keep", "logits"]
 AUDIT += ["--batch", "32"]
 BLOCK = 32

@@ -92,9 +92,10 @@ def audit(*words: str) -> tuple[str, ...]:
     return (*AUDIT, "--out=out", *words)
 
 
-def train(*words: str, recipe: str = "at-short") -> tuple[str, ...]:
+def train(*words: str, recipe: str = "at") -> tuple[str, ...]:
     """The words of a quick training into the folder ``out``."""
-    return ("train", recipe, "--data=digits", "--out=out", *QUICK, *words)
+    budget = ("--budget=short",) if recipe == "at" else ()
+    return ("train", recipe, *budget, "--data=digits", "--out=out", *QUICK, *words)
 
 
 def small(text: object) -> str:

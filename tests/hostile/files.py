@@ -511,7 +511,7 @@ def cases(random: Random) -> Iterator[Case]:
     for name in random.sample(list(NPZ), 12):
         yield Case(f"data npz: {name}", ("data", "x.npz"), {"x.npz": made(NPZ[name])}, EITHER)
     for name in random.sample(list(NPZ), 12):
-        words = ("train", "at-short", "--data=x.npz", "--out=out", "--set=threat=Linf:0.1", "--set=model.name=lenet",
+        words = ("train", "at", "--budget=short", "--data=x.npz", "--out=out", "--set=threat=Linf:0.1", "--set=model.name=lenet",
                  "--epochs=1", "--set=attack=pgd:steps=1", "--set=validation_attack=pgd:steps=1")  # fmt: skip
         yield Case(f"train npz: {name}", words, {"x.npz": made(NPZ[name])}, EITHER)
     for size in (0.5, 3.0):

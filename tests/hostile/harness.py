@@ -82,7 +82,7 @@ def prepare(folder: Path) -> Shared:
     from classwise.data import load_data
 
     shared = Shared(folder / "run", folder / "audit", folder / "lenet.pt", folder / "images.npz")
-    assert main(["train", "at-short", "--data=digits", f"--out={shared.run}", *QUICK]) == 0
+    assert main(["train", "at", "--budget=short", "--data=digits", f"--out={shared.run}", *QUICK]) == 0
     audited = [filled(word, shared) for word in AUDIT if word != "--json"]
     assert main([*audited, "--attack=fgsm", f"--out={shared.audit}"]) == 0
     torch.save(checkpoints.lenet(), shared.weights)

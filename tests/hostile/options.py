@@ -109,7 +109,7 @@ PLAIN: tuple[tuple[str, ...], ...] = (
     ("audit", "@weights", "--data=digits"), ("audit", "@weights", "--data=/"), ("audit", "@run", "--data=/proc"),
     ("audit", "@run", "--data=/dev"), ("audit", "@run", "--data=/sys"), ("audit", "@run", "--data=/usr"),
     ("audit", "@run", "--data=/", "--split=usr"), ("data", "/"), ("data", "/proc"), ("data", "/dev"), ("data", "/usr"),
-    ("train", "at-short", "--data=/", "--out=out"), ("train", "at-short", "--data=/usr", "--out=out"),
+    ("train", "at", "--budget=short", "--data=/", "--out=out"), ("train", "at", "--budget=short", "--data=/usr", "--out=out"),
 )  # fmt: skip
 
 

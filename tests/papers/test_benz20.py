@@ -109,7 +109,7 @@ def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> Non
 def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
     bench = Bench(scale, Store(tmp_path / "store"))
     recipes = {name: bench.recipe(recipe, changes) for name, (recipe, changes) in plans.rates(scale).items()}
-    stepwise, cyclic = (recipes[name].parts().rate for name in ("stepwise", "cyclic"))
+    stepwise, cyclic = (recipes[name].parts.rate for name in ("stepwise", "cyclic"))
     assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
     assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
     assert max(cyclic.factor(share / 100) for share in range(101)) == 1

@@ -24,6 +24,7 @@ from classwise.report.rendering import render
 from classwise.report.training import curves_of
 from classwise.stats.racing import Verdict
 from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
 
 from .statements import CLASSES, joined, percent
 from .test_statements import Texts
@@ -139,8 +140,7 @@ def test_what_a_page_says_of_a_training_follows_from_its_files(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        recipe = Path(__file__).parents[2] / "src" / "classwise" / "recipes" / "cfa-at-short.yaml"
-        (folder / "recipe.yaml").write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / "recipe.yaml").write_text(Recipe.read("cfa-at", budget="short").yaml(), encoding="utf-8")
         rows = [
             {"epoch": epoch, "split": split, "class": CLASSES[label], "label": label, "count": 10}
             | {"clean": 0.9, "robust": 0.1 * (label % 5)}

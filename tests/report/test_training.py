@@ -9,11 +9,11 @@ import pytest
 from classwise.report import export, page
 from classwise.report.training import curves_of
 from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
 
 from .conftest import MakeAudit
 
 NAMES = ("airplane", "automobile", "bird", "cat")
-RECIPE = Path(__file__).parents[2] / "src" / "classwise" / "recipes" / "cfa-at-short.yaml"
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> Run:
     """A run folder after three epochs: validation, averaged weights from the second one, radii that differ."""
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "recipe.yaml").write_text(RECIPE.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "recipe.yaml").write_text(Recipe.read("cfa-at", budget="short").yaml(), encoding="utf-8")
     rows = [
         {
             "epoch": epoch,

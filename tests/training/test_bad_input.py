@@ -53,7 +53,7 @@ def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_rea
 
     monkeypatch.setattr(beginning, "load_data", read)
     changes = {"data.validation": 0, "selection": "last", "schedules": [name]}
-    message = refused("trades-short", tmp_path / "run", changes)
+    message = refused("trades", tmp_path / "run", changes)
     assert f"schedule {name!r} reads valid." in message
     assert "data.validation = 0 holds nothing out; set 0.02" in message
 
@@ -64,13 +64,13 @@ def test_there_are_schedules_that_need_validation() -> None:
 
 def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"schedules": [{"name": "vector-beta", "beta": {"cat": 0.5}}]}
-    assert refused("trades-short", tmp_path / "run", changes).startswith("unknown class 'cat'; ")
+    assert refused("trades", tmp_path / "run", changes).startswith("unknown class 'cat'; ")
     changes = {"schedules": [{"name": "vector-beta", "beta": {"10": 0.5}}]}
-    assert refused("trades-short", tmp_path / "run", changes).startswith("unknown class '10'; ")
+    assert refused("trades", tmp_path / "run", changes).startswith("unknown class '10'; ")
     images = load_data("digits", split="train", subset=120)
     nine = images.take(images.y != 4)
     changes = {"data.subset": None, "schedules": [{"name": "vector-beta", "beta": {"4": 0.5}}]}
-    message = refused("trades-short", tmp_path / "run", changes, nine)
+    message = refused("trades", tmp_path / "run", changes, nine)
     assert message == "class '4' has no training image; name another"
 
 
@@ -78,7 +78,13 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
     steep = {"name": "class-weights", "kind": "robust-error", "strength": 40}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        run = train("at-short", out=tmp_path / "run", data="digits", changes=TINY | {"epochs": 3, "schedules": [steep]})
+        run = train(
+            "at",
+            budget="short",
+            out=tmp_path / "run",
+            data="digits",
+            changes=TINY | {"epochs": 3, "schedules": [steep]},
+        )
     said = [str(warning.message) for warning in caught if "negative" in str(warning.message)]
     assert said == ["schedule 'class-weights': strength = 40 turns weights negative; they count as 0"]
     weights = run.epochs.query("split == 'train' and epoch > 0")["robust_weight"]
@@ -91,13 +97,13 @@ def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     """The plain average is kept, epoch by epoch, and the run says so."""
     listener = Listening()
     changes = TINY | {"averaging": {"name": gate, "threshold": 1.0, "begin": 0.0, "decay": 0.5}, "selection": "last"}
-    run = train("at-short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
+    run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
     told = [event for event in run.events if event["event"] == "fawa"]
     assert [(event["admitted"], event["plain_average_kept"]) for event in told] == [(False, True)] * 2
     said = "average: refused, no epoch has passed: the plain average is kept"
     assert sum(said in line for line in listener.lines) == 2
     plain = changes | {"averaging": {"name": "ema", "begin": 0.0, "decay": 0.5}}
-    ema = train("at-short", out=tmp_path / "ema", data="digits", changes=plain)
+    ema = train("at", budget="short", out=tmp_path / "ema", data="digits", changes=plain)
     for name, value in ema.model("average").state_dict().items():
         assert torch.equal(run.model("average").state_dict()[name], value), name
 
@@ -138,7 +144,9 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
 def test_a_radius_that_is_odd_or_out_of_reach_is_told(changes: dict[str, Any], said: list[str], tmp_path: Path) -> None:
     listener = Listening()
     reaching = {"attack.step_size": "0.5eps", "epochs": 1}
-    train("at-short", out=tmp_path / "run", data="digits", changes=TINY | reaching | changes, progress=listener)
+    train(
+        "at", budget="short", out=tmp_path / "run", data="digits", changes=TINY | reaching | changes, progress=listener
+    )
     assert [line for line in listener.lines if "radius" in line] == said
 
 
@@ -146,10 +154,10 @@ def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=60)
     np.savez(tmp_path / "mine.npz", x=images.pixels(slice(None)).numpy(), y=images.y.numpy())
     changes = TINY | {"data.subset": None, "epochs": 1}
-    run = train("at-short", out=tmp_path / "run", data=tmp_path / "mine.npz", changes=changes)
+    run = train("at", budget="short", out=tmp_path / "run", data=tmp_path / "mine.npz", changes=changes)
     assert run.recipe.data.name == str(tmp_path / "mine.npz")
     with pytest.raises(UserError, match=r"data should be a name, a path or Images, not tuple"):
-        train("at-short", out=tmp_path / "other", data=(images.x, images.y), changes=changes)  # type: ignore[arg-type]
+        train("at", budget="short", out=tmp_path / "other", data=(images.x, images.y), changes=changes)  # type: ignore[arg-type]
 
 
 def test_a_class_may_be_named_by_its_number_and_options_of_a_model_given_one_by_one() -> None:

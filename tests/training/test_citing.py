@@ -8,7 +8,7 @@ import pytest
 
 from classwise.errors import UserError
 from classwise.training.citing import PAPERS, PARTS, SOURCES, papers
-from classwise.training.recipe import recipe_names
+from classwise.training.recipe_files import recipe_names
 
 
 def keys(name: str) -> list[str]:

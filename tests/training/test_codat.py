@@ -113,7 +113,7 @@ def test_the_weights_of_classes_come_before() -> None:
 def test_a_reduction_with_settings_is_written_out_and_its_mistakes_are_one_line() -> None:
     recipe = Recipe.read("codat").completed(Threat("Linf", 0.1))
     assert recipe.reduction == {"name": "codat", "rho": 0.1}
-    assert Recipe.read("trades", {"reduction": "codat:rho=0.3"}).parts().reduction == Codat(rho=0.3)
+    assert Recipe.read("trades", {"reduction": "codat:rho=0.3"}).parts.reduction == Codat(rho=0.3)
     assert Recipe.read("trades").completed(Threat("Linf", 0.1)).reduction == "mean"
     with pytest.raises(UserError, match="rho"):
         Recipe.read("codat", {"reduction.rho": -1})

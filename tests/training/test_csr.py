@@ -87,7 +87,7 @@ def test_the_loss_is_its_equation(classes: int) -> None:
 
 def test_before_it_begins_it_is_trades() -> None:
     recipe = Recipe.read("csr")
-    objective = recipe.parts().objective
+    objective = recipe.parts.objective
     model = EXACT.forward(Linear(3))
     batch = batch_of([0, 1, 2])
     points = {"robust": batch.x + 0.05}
@@ -95,5 +95,5 @@ def test_before_it_begins_it_is_trades() -> None:
         for step in (0.5, 390.5):  # the first and the last of an epoch of 391
             now = dataclasses.replace(batch, progress=(epoch * 391 + step) / (202 * 391))
             assert objective.step(model, now, points, ClassSettings()).terms.keys() == names
-    rate = recipe.parts().rate
-    assert recipe.parts().optimizer.lr * rate.factor(200.5 / 202) == pytest.approx(1e-3)
+    rate = recipe.parts.rate
+    assert recipe.parts.optimizer.lr * rate.factor(200.5 / 202) == pytest.approx(1e-3)

@@ -30,11 +30,11 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = TINY | METHODS[name]
-    whole = train(name, out=tmp_path / "whole", data="digits", changes=changes)
+    whole = train(name, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(name, out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
-    resumed = train(name, out=tmp_path / "killed", data="digits", changes=changes, resume=True)
+        train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
+    resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, resume=True)
     assert whole.complete
     for file in ("epochs.parquet", "checkpoints/last.safetensors"):
         assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
@@ -43,7 +43,7 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
 
 
 def test_a_run_may_start_from_another(tmp_path: Path) -> None:
-    first = train("at-short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
+    first = train("at", budget="short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
     changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
     still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
     second = train("faal", out=tmp_path / "second", data="digits", changes=changes | still)
@@ -65,16 +65,16 @@ class Heard(Silent):
         self.lines.append(line)
 
 
-@pytest.mark.parametrize(("name", "part"), [("frl-short", "frl"), ("faal-short", "faal"), ("dafa-short", None)])
+@pytest.mark.parametrize(("name", "part"), [("frl", "frl"), ("faal", "faal"), ("dafa", None)])
 def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
     heard = Heard()
-    first = train(name, out=tmp_path / "run", data="digits", changes=TINY, epochs=1, progress=heard)
+    first = train(name, budget="short", out=tmp_path / "run", data="digits", changes=TINY, epochs=1, progress=heard)
     said = [line for line in heard.lines if "meant to start" in line]
     wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.start=runs/at"
     assert said == ([] if part is None else [wanted])
     started = Heard()
     changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
-    train(name, out=tmp_path / "second", data="digits", changes=changes, epochs=1, progress=started)
+    train(name, budget="short", out=tmp_path / "second", data="digits", changes=changes, epochs=1, progress=started)
     assert not any("meant to start" in line for line in started.lines)
 
 
@@ -82,11 +82,11 @@ def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
     """What it loses as it learns, robust accuracy, would choose one of its first."""
     changes = TINY | {"epochs": 4, "threat": "Linf:0.3"}
     quiet, warned = Heard(), Heard()
-    run = train("standard-short", out=tmp_path / "run", data="digits", changes=changes, progress=quiet)
+    run = train("standard", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=quiet)
     assert run.best_epoch() == 3
     assert not any("standard training loses" in line for line in quiet.lines)
     other = changes | {"selection": "overall"}
-    train("standard-short", out=tmp_path / "other", data="digits", changes=other, progress=warned)
+    train("standard", budget="short", out=tmp_path / "other", data="digits", changes=other, progress=warned)
     assert any(
         line == "selection 'overall' is by robust accuracy, which standard training loses; set last"
         for line in warned.lines
@@ -96,9 +96,11 @@ def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
 def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     def rows(name: str) -> pd.DataFrame:
         changes = TINY | {"epochs": 2}
-        return train(name, out=tmp_path / name, data="digits", changes=changes).epochs.query("split == 'train'")
+        return train(name, budget="short", out=tmp_path / name, data="digits", changes=changes).epochs.query(
+            "split == 'train'"
+        )
 
-    drawn, asked, aimed = rows("cfol-short"), rows("ldam-short"), rows("fair-tat-short")
+    drawn, asked, aimed = rows("cfol"), rows("ldam"), rows("fair-tat")
     assert drawn["sampling"].notna().all()
     assert asked["logit_margin"].max() == pytest.approx(0.5)
     assert asked[["sampling", "target"]].isna().all(axis=None)
@@ -142,7 +144,11 @@ def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_nev
     x = torch.rand(len(y), 1, 8, 8, generator=torch.Generator().manual_seed(0))
     images = Images(x, y, [str(label) for label in range(count)], "noise", "train")
     run = train(
-        name, out=tmp_path / "run", data=images, changes=TINY | (METHODS | ELSEWHERE)[name] | {"data.subset": None}
+        name,
+        budget="short",
+        out=tmp_path / "run",
+        data=images,
+        changes=TINY | (METHODS | ELSEWHERE)[name] | {"data.subset": None},
     )
     assert run.complete
     weights = run.model("last").state_dict().values()

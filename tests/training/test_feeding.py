@@ -19,9 +19,9 @@ from .on_digits import TINY
 
 @pytest.fixture
 def trainer() -> Trainer:
-    recipe = Recipe.read("cfol-short", TINY | {"data.augment": "crop", "data.subset": None, "batch_size": 40})
+    recipe = Recipe.read("cfol", TINY | {"data.augment": "crop", "data.subset": None, "batch_size": 40}, budget="short")
     images = load_data("digits", split="train", subset=40)
-    return Trainer(recipe, recipe.parts(), images, Run(Path("unused")), "cpu", Silent())
+    return Trainer(recipe, recipe.parts, images, Run(Path("unused")), "cpu", Silent())
 
 
 def test_an_image_that_is_drawn_twice_is_cropped_and_attacked_in_two_ways(trainer: Trainer) -> None:

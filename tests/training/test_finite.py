@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
 
 
 def trained(out: Path, changes: Mapping[str, Any] | None = None, **more: Any) -> Run:
-    return train("at-short", out=out, changes={**SMALL, **(changes or {})}, **more)
+    return train("at", budget="short", out=out, changes={**SMALL, **(changes or {})}, **more)
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
@@ -107,13 +107,13 @@ def test_the_first_step_that_is_not_finite() -> None:
 
 
 def test_likely_causes() -> None:
-    recipe = Recipe.read("at-short", {"data.name": "digits"})
-    parts = dataclasses.replace(recipe.parts(), threat=Threat("Linf", 0.1))
+    recipe = Recipe.read("at", {"data.name": "digits"}, budget="short")
+    parts = dataclasses.replace(recipe.parts, threat=Threat("Linf", 0.1))
     fine = ClassSettings(epsilon=torch.ones(10))
     assert "learning rate, optimizer.lr = " in likely_cause(recipe, parts, fine)
-    mixed = Recipe.read("at-short", {"data.name": "digits", "compute.dtype": "bfloat16"})
+    mixed = Recipe.read("at", {"data.name": "digits", "compute.dtype": "bfloat16"}, budget="short")
     assert "an overflow in bfloat16" in likely_cause(mixed, parts, fine)
     odd = ClassSettings(epsilon=torch.full((10,), torch.nan))
     assert "class setting epsilon is not finite" in likely_cause(recipe, parts, odd)
-    adam = Recipe.read("at-short", {"data.name": "digits", "optimizer": {"name": "adam", "eps": 1e-30}})
-    assert "optimizer.eps = 1e-30" in likely_cause(adam, adam.parts(), fine)
+    adam = Recipe.read("at", {"data.name": "digits", "optimizer": {"name": "adam", "eps": 1e-30}}, budget="short")
+    assert "optimizer.eps = 1e-30" in likely_cause(adam, adam.parts, fine)

@@ -98,6 +98,6 @@ def test_a_tau_too_few_is_one_line() -> None:
 
 
 def test_cfa_takes_three_steps_past() -> None:
-    objective = Recipe.read("cfa-fat").parts().objective
+    objective = Recipe.read("cfa-fat").parts.objective
     assert isinstance(objective, Friendly)
     assert (objective.tau, objective.milestones) == ((3,), ())

@@ -156,7 +156,7 @@ def test_auto_beta_lowers_one_beta_from_its_epoch_on(count: int) -> None:
 
 def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
     spec = {"name": "auto-beta", "begin": 1, "confusion": CONFUSION.tolist(), "homing": HOMING.tolist()}
-    schedule = Recipe.read("trades", {"schedules": [spec]}).parts().schedules[0]
+    schedule = Recipe.read("trades", {"schedules": [spec]}).parts.schedules[0]
     state = schedule.start(classes(3))
     found = schedule.settings(state, ClassSettings(beta=torch.full((3,), 6.0)), 1).beta
     assert found is not None
@@ -167,7 +167,7 @@ def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
 
 @pytest.mark.parametrize("strength", [1, 2, 4])
 def test_the_papers_three_strengths(strength: int) -> None:
-    schedule = Recipe.read("robust-error", {"schedules.0.strength": strength}).parts().schedules[0]
+    schedule = Recipe.read("robust-error", {"schedules.0.strength": strength}).parts.schedules[0]
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.5, 0.4, 0.3])}, 0)
     weights = schedule.settings(state, NONE, 1).robust_weight
     assert weights is not None

@@ -41,8 +41,8 @@ SMALL = {
 }
 
 
-def trained(out: Path, recipe: str = "cfa-trades-short", **more: Any) -> Run:
-    return train(recipe, out=out, data="digits", changes=SMALL, **more)
+def trained(out: Path, recipe: str = "cfa-trades", **more: Any) -> Run:
+    return train(recipe, budget="short", out=out, data="digits", changes=SMALL, **more)
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +157,14 @@ def test_another_seed_gives_another_run(reference: Run, tmp_path: Path) -> None:
 def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    trained(tmp_path / "run", recipe="standard-short", epochs=1)
+    trained(tmp_path / "run", recipe="standard", epochs=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("recipe", ["standard-short", "at-short", "at-ema-short", "cfa-code-short"])
+@pytest.mark.parametrize("recipe", ["standard", "at", "at-ema", "cfa-code"])
 def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> None:
     changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
-    run = train(recipe, out=tmp_path / "run", data="digits", changes=changes)
+    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", changes=changes)
     clean = run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean()
     assert clean.iloc[-1] > 0.5
     assert isinstance(run.epochs, pd.DataFrame)
@@ -194,7 +194,9 @@ def test_resuming_another_recipe_is_refused_and_names_the_field(reference: Run) 
 def test_resuming_on_other_images_is_refused(reference: Run) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     other = Images(images.x.clone().fill_(3), images.y, images.class_names, "digits", "train")
-    message = says(lambda: train("cfa-trades-short", out=reference.path, data=other, changes=SMALL, resume=True))
+    message = says(
+        lambda: train("cfa-trades", budget="short", out=reference.path, data=other, changes=SMALL, resume=True)
+    )
     assert "other images" in message
 
 
@@ -216,8 +218,10 @@ def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch
 
 def test_no_validation_split_needs_a_rule_that_does_not_look_at_it(tmp_path: Path) -> None:
     changes = SMALL | {"data.validation": 0}
-    assert "data.validation = 0" in says(lambda: train("at-short", out=tmp_path / "a", data="digits", changes=changes))
-    run = train("at-short", out=tmp_path / "b", data="digits", changes=changes, selection="last", epochs=1)
+    assert "data.validation = 0" in says(
+        lambda: train("at", budget="short", out=tmp_path / "a", data="digits", changes=changes)
+    )
+    run = train("at", budget="short", out=tmp_path / "b", data="digits", changes=changes, selection="last", epochs=1)
     assert set(run.epochs["split"]) == {"train"}
 
 
@@ -259,7 +263,7 @@ class TwiceAsOftenTowardTheNext(ClassSchedule):
 
 def test_a_schedule_may_sample_and_aim_from_step_to_step(tmp_path: Path) -> None:
     part = f"{__name__}:TwiceAsOftenTowardTheNext"
-    run = trained(tmp_path / "run", recipe="at-short", epochs=1, schedules=[part])
+    run = trained(tmp_path / "run", recipe="at", epochs=1, schedules=[part])
     assert run.recipe.schedules == ({"name": part},)
 
 
@@ -274,6 +278,6 @@ def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(torch.nn.functional, "batch_norm", watched)
     changes = {**SMALL, "epochs": 1, "compute": {"dtype": "bfloat16"}}
-    train("at-short", out=tmp_path / "run", data="digits", changes=changes)
+    train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     assert (True, torch.bfloat16) in seen
     assert (False, torch.bfloat16) not in seen

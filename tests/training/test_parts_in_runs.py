@@ -19,12 +19,12 @@ TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
 @pytest.mark.parametrize(
     "recipe",
     [
-        "trades-awp-short",
-        "at-adam-short",
-        "at-swa-short",
-        "at-ema-step-short",
-        "cfa-at-chart-short",
-        "cfa-at-iut-short",
+        "trades-awp",
+        "at-adam",
+        "at-swa",
+        "at-ema-step",
+        "cfa-at-chart",
+        "cfa-at-iut",
     ],
 )
 def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
@@ -33,23 +33,23 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     changes = dict(TINY)
     if "awp" not in recipe and "adam" not in recipe:
         changes["averaging.begin"] = 0.0
-    whole = train(recipe, out=tmp_path / "whole", data="digits", changes=changes)
+    whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
     assert ("average" in whole.kept()) == ("averaging.begin" in changes)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(recipe, out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
-    cut = train(recipe, out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+        train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
+    cut = train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
     assert contents(cut) == contents(whole)
 
 
-@pytest.mark.parametrize("recipe", ["at-awp-short", "at-adam-short", "n-fgsm-short"])
+@pytest.mark.parametrize("recipe", ["at-awp", "at-adam", "n-fgsm"])
 def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
     changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
-    if recipe == "at-adam-short":
+    if recipe == "at-adam":
         changes["optimizer.lr"] = 0.01  # for so few steps
-    if recipe == "n-fgsm-short":
+    if recipe == "n-fgsm":
         changes = {key: value for key, value in changes.items() if not key.startswith("attack")}
-    run = train(recipe, out=tmp_path / "run", data="digits", changes=changes)
+    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", changes=changes)
     assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1
 
 
@@ -57,7 +57,13 @@ def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> No
     """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
     changes = TINY | {"epochs": 1, "batch_size": 120, "update.begin": 0.0}
     runs = [
-        train("trades-awp-short", out=tmp_path / f"{gamma}", data="digits", changes=changes | {"update.gamma": gamma})
+        train(
+            "trades-awp",
+            budget="short",
+            out=tmp_path / f"{gamma}",
+            data="digits",
+            changes=changes | {"update.gamma": gamma},
+        )
         for gamma in (0.0, 5.0)
     ]
     still, moved = (run.epochs.query("split == 'train'")[["clean", "robust"]] for run in runs)

@@ -30,7 +30,7 @@ def test_the_rules_by_hand(robust: list[float], count: list[float], overall: flo
     expected = {"overall": overall, "worst": worst, "overall+worst": overall + worst, "last": math.inf}
     assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters"}
     for name, score in expected.items():
-        rule = Recipe.read("at", {"selection": name}).parts().selection
+        rule = Recipe.read("at", {"selection": name}).parts.selection
         assert not isinstance(rule, WithinError | AtShare)
         assert rule(torch.tensor(robust), torch.tensor(count)) == pytest.approx(score)
 
@@ -39,7 +39,7 @@ def test_the_rules_choose_different_epochs() -> None:
     epochs = [[0.9, 0.1], [0.5, 0.3], [0.8, 0.25], [0.4, 0.2]]
     count, chosen = torch.ones(2), {}
     for name in SELECTIONS:
-        rule = Recipe.read("at", {"selection": name}).parts().selection
+        rule = Recipe.read("at", {"selection": name}).parts.selection
         if isinstance(rule, WithinError | AtShare):
             continue
         scores = [rule(torch.tensor(epoch), count) for epoch in epochs]
@@ -106,15 +106,15 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
 
 def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = SMALL | {"model": {"name": "lenet"}, "averaging.begin": 0.3, "selection": "within-error", "epochs": 4}
-    whole = train("at-ema-short", out=tmp_path / "whole", data="digits", changes=changes)
+    whole = train("at-ema", budget="short", out=tmp_path / "whole", data="digits", changes=changes)
     selected = [event for event in whole.events if event["event"] == "selected"]
     assert {event["which"] for event in selected} == {"best", "best-average"}
     assert all(event["score"] is None for event in selected)
     assert whole.best_epoch() is not None
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
-    cut = train("at-ema-short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+        train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
+    cut = train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
     assert contents(cut) == contents(whole)
 
 
@@ -125,8 +125,8 @@ def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> No
 
 def test_a_run_keeps_the_epoch_three_quarters_through_and_needs_no_validation_split(tmp_path: Path) -> None:
     changes = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
-    run = train("at-short", out=tmp_path / "run", data="digits", changes=changes)
+    run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     assert run.best_epoch() == 2
-    cut = train("at-short", out=tmp_path / "cut", data="digits", changes=changes | {"selection": "last"})
+    cut = train("at", budget="short", out=tmp_path / "cut", data="digits", changes=changes | {"selection": "last"})
     assert run.weights_file("last").read_bytes() == cut.weights_file("last").read_bytes()
     assert run.weights_file("best").read_bytes() != run.weights_file("last").read_bytes()

@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("together")
     start = {"model": SETTINGS["model"], "data.validation": 0, "selection": "last", "rate": "constant", "epochs": 4}
     start |= {"data.subset": 400, "batch_size": 20, "optimizer": {"name": "adam", "lr": 0.003}}
-    train("standard-short", out=path / "start", data="digits", changes=start)
+    train("standard", budget="short", out=path / "start", data="digits", changes=start)
     launch("tests.training.together", path)
     return path
 
@@ -97,11 +97,11 @@ def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> Non
 
 
 def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
-    alone = train("at-short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
+    alone = train("at", budget="short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
     with pytest.raises(UserError, match="batch_size was 40, now 20; resume with the same"):
-        train("at-short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
+        train("at", budget="short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
     for name, now in (("handed-over", 1), ("taken-over", 2)):
-        run = train("at-short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
+        run = train("at", budget="short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
         assert_alike(run, alone)
         resumed = [event["processes"] for event in run.events if event["event"] == "resumed"]
         assert resumed[0] == now
@@ -115,7 +115,7 @@ def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> No
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beginning, "load_data", None)  # it is found before data is read
     with pytest.raises(UserError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
-        train("at-short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
+        train("at", budget="short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()
 
 

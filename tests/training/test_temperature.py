@@ -87,7 +87,7 @@ def test_cmp_follows_its_line_over_epochs() -> None:
 def test_it_looks_at_the_untrained_network(tmp_path: Path) -> None:
     changes = {"model.width": 0.0625, "data.subset": 100, "data.validation": 0.2, "threat": "Linf:0.1", "epochs": 1}
     small = {"attack.steps": 1, "validation_attack.steps": 1, "batch_size": 40, "data.augment": "none"}
-    run = train("he-cmp-short", out=tmp_path / "run", data="digits", changes=changes | small)
+    run = train("he-cmp", budget="short", out=tmp_path / "run", data="digits", changes=changes | small)
     state = torch.load(run.state_file, weights_only=True)["schedules"][0]
     assert float(state["scale"]) > 1
     met = state["outputs"]

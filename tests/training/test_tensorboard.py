@@ -65,7 +65,9 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
     with TensorBoard(tmp_path / "board", notes) as board:
         assert isinstance(board, Measured)
         assert not isinstance(notes, Measured)
-        heard = train("at-ema-short", out=tmp_path / "a", data="digits", changes=SMALL | {"epochs": 2}, progress=board)
+        heard = train(
+            "at-ema", budget="short", out=tmp_path / "a", data="digits", changes=SMALL | {"epochs": 2}, progress=board
+        )
     assert Writer.closed == [str(tmp_path / "board")]
     assert notes.steps == 8
     assert len(notes.lines) == 2
@@ -75,7 +77,7 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
     assert Writer.scalars["train/epsilon/3", 0] == pytest.approx(0.1)
     assert 0 < Writer.scalars["learning rate", 1] < 0.2
     assert ("valid/epsilon/3", 0) not in Writer.scalars
-    plain = train("at-ema-short", out=tmp_path / "b", data="digits", changes=SMALL | {"epochs": 2})
+    plain = train("at-ema", budget="short", out=tmp_path / "b", data="digits", changes=SMALL | {"epochs": 2})
     assert contents(plain) == contents(heard)  # listening changes nothing
 
 

@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train("at-short", out=tmp_path_factory.mktemp("teacher") / "run", changes=SMALL, epochs=1)
+    return train("at", budget="short", out=tmp_path_factory.mktemp("teacher") / "run", changes=SMALL, epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +67,10 @@ def says(recipe: str, out: Path, **more: Any) -> str:
 def trainer(share: float, batch_size: int, others: Images) -> Trainer:
     """On 80 labelled images."""
     changes = SMALL | {"data.unlabelled.share": share, "batch_size": batch_size}
-    recipe = Recipe.read("rst-short", changes)
+    recipe = Recipe.read("rst", changes, budget="short")
     images = load_data("digits", split="train", subset=100)
     extra = Images(others.x, torch.arange(90) % 10, images.class_names)
-    return Trainer(recipe, recipe.parts(), images, Run(Path("unused")), "cpu", Silent(), extra)
+    return Trainer(recipe, recipe.parts, images, Run(Path("unused")), "cpu", Silent(), extra)
 
 
 @pytest.mark.parametrize(("share", "batch_size", "extra"), [(0.5, 32, 16), (0.25, 32, 8), (0.9, 10, 9), (0.5, 5, 2)])
@@ -114,7 +114,7 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     teacher: Run, others: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = with_teacher(teacher)
-    whole = train("rst-short", out=tmp_path / "whole", changes=changes, unlabelled=others)
+    whole = train("rst", budget="short", out=tmp_path / "whole", changes=changes, unlabelled=others)
     with torch.no_grad():
         expected = teacher.model()(others.pixels()).argmax(1).tolist()
     assert json.loads(whole.pseudo_labels_file.read_text())["labels"] == expected
@@ -123,12 +123,12 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     assert counts == [160, 160]
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train("rst-short", out=tmp_path / "cut", changes=changes, unlabelled=others, progress=KillAt(3))
+        train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, progress=KillAt(3))
     moved = Path(teacher.path).rename(tmp_path / "elsewhere")
     try:
-        cut = train("rst-short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
+        cut = train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
         with pytest.raises(UserError, match="begun on other unlabelled images"):
-            train("rst-short", out=tmp_path / "cut", changes=changes, resume=True)
+            train("rst", budget="short", out=tmp_path / "cut", changes=changes, resume=True)
     finally:
         moved.rename(teacher.path)
     assert contents(cut) == contents(whole)
@@ -137,12 +137,14 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
 def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Images, tmp_path: Path) -> None:
     out, changes = tmp_path / "run", with_teacher(teacher)
     large = Images(torch.rand(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64), name="photos")
-    message = says("rst-short", out, changes=changes, unlabelled=large)
+    message = says("rst", out, budget="short", changes=changes, unlabelled=large)
     assert message == "unlabelled images of 'photos' are 3x16x16, those of 'digits' 1x8x8; resize them"
-    assert "nowhere" in says("rst-short", out, changes=changes | {"data.unlabelled.teacher": "nowhere"})
+    assert "nowhere" in says("rst", out, budget="short", changes=changes | {"data.unlabelled.teacher": "nowhere"})
     three = Images(others.x[:60], torch.arange(60) % 3, name="three")
-    assert "10" in says("rst-short", out, changes=changes, data=three, unlabelled=others)  # the teacher has 10 classes
-    assert "has no teacher" in says("at-short", out, changes=SMALL, unlabelled=others)
+    assert "10" in says(
+        "rst", out, budget="short", changes=changes, data=three, unlabelled=others
+    )  # the teacher has 10 classes
+    assert "has no teacher" in says("at", out, budget="short", changes=SMALL, unlabelled=others)
 
 
 @pytest.mark.parametrize(

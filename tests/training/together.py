@@ -41,14 +41,14 @@ SETTINGS: dict[str, Any] = {
 EACH, WHOLE = 20, 40
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "cfa-trades-short": {},
-    "trades-awp-short": {"update.begin": 0.0, "update.gamma": 0.01},
-    "faal-short": {},
-    "codat-short": {},
-    "frl-short": {},
-    "cfol-short": {},
-    "trix-short": {},
-    "mart-short": {},
+    "cfa-trades": {},
+    "trades-awp": {"update.begin": 0.0, "update.gamma": 0.01},
+    "faal": {},
+    "codat": {},
+    "frl": {},
+    "cfol": {},
+    "trix": {},
+    "mart": {},
 }
 """Reductions and schedules that look at the batch as a whole, and an update that climbs along its gradient."""
 
@@ -76,7 +76,7 @@ def begun(folder: Path) -> dict[str, Any]:
 
 def with_memory(recipe: str, folder: Path) -> dict[str, Any]:
     """The same for a recipe, its schedules followed by one that remembers the losses."""
-    schedules = [*Recipe.read(recipe).schedules, "tests.training.together:Remember"]
+    schedules = [*Recipe.read(recipe, budget="short").schedules, "tests.training.together:Remember"]
     return begun(folder) | RECIPES[recipe] | {"schedules": schedules}
 
 
@@ -91,7 +91,7 @@ def said(call: Any) -> str:
 
 def command_line(folder: Path) -> dict[str, Any]:
     changes = [f"--set={name}={json.dumps(value)}" for name, value in begun(folder).items()]
-    words = ["train", "at-short", f"--out={folder / 'cli'}", f"--set=batch_size={EACH}", *changes]
+    words = ["train", "at", "--budget=short", f"--out={folder / 'cli'}", f"--set=batch_size={EACH}", *changes]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(words)
@@ -102,25 +102,29 @@ def command_line(folder: Path) -> dict[str, Any]:
 def python(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for recipe in RECIPES:
-        train(recipe, out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
+        train(recipe, budget="short", out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
     norm: dict[str, Any] = SETTINGS | {"model": {"name": "preactresnet18", "width": 0.0625}, "data.subset": 100}
-    train("cfa-code-short", out=folder / "norm", changes=norm, batch_size=EACH)
+    train("cfa-code", budget="short", out=folder / "norm", changes=norm, batch_size=EACH)
     loop.CHECKPOINT_SECONDS = 0.0
     for name, recipe, changes in (
-        ("norm-cut", "cfa-code-short", norm),
-        ("handed-over", "at-short", begun(folder)),
+        ("norm-cut", "cfa-code", norm),
+        ("handed-over", "at", begun(folder)),
     ):
         with contextlib.suppress(Killed):
-            call = functools.partial(train, recipe, out=folder / name, changes=changes, batch_size=EACH)
+            call = functools.partial(train, recipe, budget="short", out=folder / name, changes=changes, batch_size=EACH)
             found[name] = said(lambda call=call: call(progress=KillAt(3)))
-    train("cfa-code-short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
+    train("cfa-code", budget="short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
     if dist.get_rank() == 0:
         with contextlib.suppress(Killed):
-            call = functools.partial(train, "at-short", out=folder / "taken-over", changes=begun(folder), alone=True)
+            call = functools.partial(
+                train, "at", budget="short", out=folder / "taken-over", changes=begun(folder), alone=True
+            )
             call(batch_size=WHOLE, progress=KillAt(3))
     dist.barrier()
-    train("at-short", out=folder / "taken-over", changes=begun(folder), batch_size=EACH, resume=True)
-    found["differ"] = said(lambda: train("at-short", out=folder / "differ", changes=norm, seed=dist.get_rank()))
+    train("at", budget="short", out=folder / "taken-over", changes=begun(folder), batch_size=EACH, resume=True)
+    found["differ"] = said(
+        lambda: train("at", budget="short", out=folder / "differ", changes=norm, seed=dist.get_rank())
+    )
     return found
 
 

@@ -230,7 +230,7 @@ def training_attack_of(model: Model) -> Attack | None:
     folders = (Path(model), *Path(model).parents[:2])
     run = next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
     # With what its objective sets of the attack, such as the divergence of TRADES.
-    return None if run is None else run.recipe.parts().attack
+    return None if run is None else run.recipe.parts.attack
 
 
 def usual_radius(source: Images | Stream, norm: str) -> float:

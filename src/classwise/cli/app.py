@@ -81,8 +81,8 @@ def classwise(
 
     \b
     Example:
-        classwise demo                                             train, audit and compare, in two minutes
-        classwise train cfa-at-short --data cifar10 --out runs/cfa
+        classwise demo                                                     train, audit and compare, in two minutes
+        classwise train cfa-at --budget short --data cifar10 --out runs/cfa
         classwise audit runs/cfa --html cfa.html
     """  # noqa: D301  # \b keeps the lines of the example apart
     del version, debug  # `run` reads the latter, before the command begins

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from classwise.data.images import Images
     from classwise.progress import Progress
 
-RECIPES = {"AT": "at-short", "CFA-AT": "cfa-at-short"}
+RECIPES = {"AT": "at", "CFA-AT": "cfa-at"}
+BUDGET = "short"
 SMALL = {
     "data.name": "digits",
     "data.augment": "none",
@@ -65,7 +66,7 @@ def demo(
     show_comparison(comparison)
     typer.echo("")
     changes = " ".join(f"--set {key}={value}" for key, value in SMALL.items())
-    typer.echo(f"the same by hand: classwise train {RECIPES['CFA-AT']} --out runs/mine {changes}")
+    typer.echo(f"the same by hand: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {changes}")
     typer.echo(f"pages of each: {', '.join(str(path) for path in pages)}")
     typer.echo(f"page: {page}")
 
@@ -75,7 +76,7 @@ def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: 
     from classwise.training.loop import train
 
     listener.say(f"training {recipe} into {folder}")
-    run = train(recipe, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)
+    run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)
     listener.say(f"attacking {recipe} on {len(images)} test images")
     place = run.audits / "digits-test"
     return audit(

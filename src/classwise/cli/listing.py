@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Changes, DataOptions, Json, Root, pairs
+from classwise.cli.options import Budget, Changes, DataOptions, Json, Root, pairs
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -173,18 +173,21 @@ def recipes(
             help="A recipe's name or file, to print it as it is written; with show, every default too. [list all]",
         ),
     ] = None,
+    budget: Budget = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """List the recipes, or print one complete, as YAML.
+    """List the recipes and their budgets, or print one complete, as YAML.
 
     \b
     Examples:
         classwise recipes
         classwise recipes show trades-awp
+        classwise recipes cfa-at --budget short
         classwise recipes cfa-at --set epochs=60 > mine.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.recipe import Recipe, recipe_names
+    from classwise.training.recipe import Recipe
+    from classwise.training.recipe_files import budgets_of, recipe_names
 
     wanted = pairs(changes)
     names = list(words or ())
@@ -196,13 +199,20 @@ def recipes(
     if not names:
         if wanted:
             raise UserError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
-        found = [Recipe.read(known) for known in recipe_names()]
+        if budget is not None:
+            raise UserError("--budget is of one recipe; name it, as in classwise recipes at --budget short")
+        found = [(Recipe.read(known), budgets_of(known)) for known in recipe_names()]
         if json:
-            console.show_json({one.name: {"summary": one.description, "source": one.source} for one in found})
+            facts = {
+                one.name: {"summary": one.description, "source": one.source, "epochs": one.epochs, "budgets": budgets}
+                for one, budgets in found
+            }
+            console.show_json(facts)
             return
-        console.show(["name", "epochs", "what it is"], [(one.name, one.epochs, one.description) for one in found])
+        rows = [(one.name, one.epochs, ", ".join(budgets), one.description) for one, budgets in found]
+        console.show(["name", "epochs", "budgets", "what it is"], rows)
         return
-    recipe = Recipe.read(names[0], wanted)
+    recipe = Recipe.read(names[0], wanted, budget=budget)
     if whole:
         recipe = _whole(recipe)
     if json:
@@ -215,7 +225,7 @@ def _whole(recipe: Recipe) -> Recipe:
     """The recipe with every default of every part; a radius that the data decide stays open."""
     from classwise.threat import Threat
 
-    threat = recipe.parts().threat
+    threat = recipe.parts.threat
     return dataclasses.replace(
         recipe.completed(threat or Threat("Linf", 0.0)), threat=None if threat is None else str(threat)
     )

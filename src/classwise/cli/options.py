@@ -23,6 +23,10 @@ DataOptions = Annotated[
 Device = Annotated[str, typer.Option("--device", help="Where to compute, such as cpu, cuda or cuda:1.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, and do no more.")]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", help="One of the recipe's budgets, such as short, in place of the whole training."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as optimizer.lr=0.05. May be repeated."),

@@ -12,6 +12,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import (
+    Budget,
     Changes,
     DataOptions,
     Device,
@@ -41,6 +42,7 @@ def train(
     data: Annotated[str | None, typer.Option("--data", help="A data set's name, or a path.")] = None,
     root: Root = None,
     options: DataOptions = None,
+    budget: Budget = None,
     changes: Changes = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Short for --set epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Short for --set seed=N.")] = None,
@@ -63,7 +65,7 @@ def train(
 
     \b
     Examples:
-        classwise train cfa-at-short --data cifar10 --out runs/cfa --set model.width=0.25
+        classwise train cfa-at --budget short --data cifar10 --out runs/cfa --set model.width=0.25
         classwise train at --data photos/ --data-set size=64 --set threat=Linf:8/255
         classwise train mine.yaml --seeds 0,1,2 --out runs/mine
         classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
@@ -82,7 +84,7 @@ def train(
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
-    plan, policy = Recipe.read(recipe, wanted), checked_policy(on_nan)
+    plan, policy = Recipe.read(recipe, wanted, budget=budget), checked_policy(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
     if seeds is not None:
@@ -192,7 +194,7 @@ def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
         train_one(plan, out=Path(folder) / "run", device=device, progress=watch)
     seconds = (watch.times[-1] - watch.times[-3]) / 2 * watch.total * runs if len(watch.times) > 2 else 0.0
-    passes = watch.total * runs * (plan.parts().attack.length + 1) * plan.batch_size
+    passes = watch.total * runs * (plan.parts.attack.length + 1) * plan.batch_size
     facts = {"runs": runs, "steps": watch.total * runs, "passes": passes, "minutes": seconds / 60}
     if json:
         console.show_json(facts)

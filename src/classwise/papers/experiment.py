@@ -32,7 +32,7 @@ from classwise.report.tables import Cell, Row, Table
 from classwise.settings import Spec
 from classwise.storage import write_text
 from classwise.training.folder import Which
-from classwise.training.recipe import Recipe, recipe_names
+from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1
 
@@ -181,8 +181,7 @@ class Bench:
 
     def recipe(self, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
         """A recipe of the library at this scale, its schedules' moments at their shares; ``changes`` come last."""
-        short = f"{name}-short"
-        chosen = Recipe.read(short if self.scale.short and short in recipe_names() else name)
+        chosen = Recipe.read(name, budget=self.scale.budget)
         wanted = {**self.scale.changes, **(changes or {})}
         moments = chosen.moments(wanted.get("epochs", chosen.epochs))
         return Recipe.read(chosen, {"threat": self.scale.threat, **moments, **wanted})

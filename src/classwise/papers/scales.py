@@ -26,7 +26,7 @@ class Scale:
         few: images for attacks that cost thousands of passes; None for all.
         attack_steps: steps of the PGD of the tests; None for the paper's.
         compute: how the gradients of the tests are computed.
-        short: take the recipe ``NAME-short`` where there is one.
+        budget: of the recipes; None for the recipes as they are written.
         changes: dotted recipe fields to new values, for every training.
     """
 
@@ -39,7 +39,7 @@ class Scale:
     few: int | None = None
     attack_steps: int | None = None
     compute: Compute = FAST
-    short: bool = False
+    budget: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **more: Any) -> Scale:
@@ -85,7 +85,7 @@ LAPTOP = Scale(
     train=5000,
     test=1000,
     few=200,
-    short=True,
+    budget="short",
     changes={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FAST},
 )
 """Minutes to two hours on two cores."""
@@ -99,7 +99,7 @@ FASHION = Scale(
     train=10_000,
     test=2000,
     few=200,
-    short=True,
+    budget="short",
     attack_steps=20,
     changes={
         "data.augment": "none",

@@ -14,7 +14,8 @@ from classwise.data import AUGMENTATIONS
 from classwise.errors import unknown
 from classwise.settings import parse_spec
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
-from classwise.training.recipe import Part, Recipe, recipe_names
+from classwise.training.recipe import Part, Recipe
+from classwise.training.recipe_files import recipe_names
 
 
 @dataclass(frozen=True)

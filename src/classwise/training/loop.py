@@ -58,6 +58,7 @@ def train(
     *,
     out: str | Path,
     data: str | os.PathLike[str] | Images | None = None,
+    budget: str | None = None,
     resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -78,10 +79,12 @@ def train(
         out: the run folder; it must not hold another run.
         data: a data set's name or a path in place of the recipe's, or images (then the recipe records their name and
             hash only).
+        budget: one of the recipe's budgets, such as ``"short"`` (30 epochs, or fewer); None for the recipe as it is
+            written.
         resume: go on with the run that the folder holds; the recipe must be the same.
         device: where to train.
         progress: who is told how it goes.
-        changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``.
+        changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``; they come after the budget.
         unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
         alone: train in this process, whatever others there are.
         on_nan: ``"stop"``: stop at once, before anything is saved, when the loss or the weights are not finite (on a
@@ -105,10 +108,10 @@ def train(
         all_changes["data.name"] = data.name if isinstance(data, Images) else data
     with joined(alone=alone) as team:
         listener = progress if progress is not None and team.first else Silent()
-        plan = Recipe.read(recipe, all_changes)
+        plan = Recipe.read(recipe, all_changes, budget=budget)
         check_device(device)
         checked_policy(on_nan)
-        plan = dataclasses.replace(plan, batch_size=plan.batch_size * team.size)
+        plan = plan.times_batch(team.size)
         run = Run(Path(out))
         if not run.path.is_dir():
             check_folder(run, resume=resume)
@@ -128,15 +131,16 @@ def _train(
     on_nan: OnNan,
 ) -> Run:
     """The work of `train`, in one of its processes."""
-    parts, out = plan.parts(), run.path
+    out = run.path
     if plan.model.sync_batch_norm and torch.device(device).type != "cuda":
         raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     check_folder(run, resume=resume)
     if team.first:
         remove_stale_temporaries(out)
     images = data if isinstance(data, Images) else training_images(plan.data)
-    threat = parts.threat or usual_threat(images)
+    threat = plan.parts.threat or usual_threat(images)
     plan = plan.completed(threat)
+    parts = plan.parts
     if run.recipe_file.is_file():
         check_same(run, plan, images, team)
     extra = pseudo_labelled(plan, images, run, device, unlabelled)
@@ -152,7 +156,6 @@ def _train(
         inner = {"attack": parts.attack, "validation_attack": parts.validation_attack}
         for doubt in doubts(images, threat, inner):
             progress.say(doubt)
-    parts = dataclasses.replace(parts, threat=threat)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(plan, parts, images, run, device, progress, extra, team, on_nan).run_all()
     team.meet()

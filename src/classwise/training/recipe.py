@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field
 
-from classwise import limits
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.compute import Compute
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
-from classwise.errors import UserError, unknown
+from classwise.errors import UserError
 from classwise.models import MODELS
-from classwise.settings import Count, Number, Seed, Share, build, describe, make, parse_spec, read_yaml, settings
+from classwise.settings import Count, Number, Seed, Share, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
@@ -41,6 +39,7 @@ from classwise.training.averaging import Averager
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
 from classwise.training.rates import Rate
+from classwise.training.recipe_files import apply_budget, change, read_value, read_values, take_budgets
 from classwise.training.reductions import Reduction
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
@@ -178,82 +177,34 @@ class Recipe:
     seed: Seed = 0
     compute: Compute = Compute()
 
+    @cached_property
     def parts(self) -> Parts:
-        """Build every part.
+        """The parts, built once.
 
         Raises:
             UserError: for an unknown name or field, a value out of range, or parts that do not fit each other.
         """
-        objective = make(OBJECTIVES, self.objective)
-        attack = objective.inner(make(ATTACKS, self.attack))
-        zoo = self.model.name in MODELS and self.model.options.get("head") != "cosine"
-        if objective.criterion.cosines and zoo:
-            asker = CRITERIA.name_of(type(objective.criterion))
-            raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
-        schedules = tuple(make(SCHEDULES, part) for part in self.schedules)
-        if sum(schedule.sets_scale for schedule in schedules) > 1:
-            raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); keep one of them")
-        for part, schedule in zip(self.schedules, schedules, strict=True):
-            name = part if isinstance(part, str) else part.get("name")
-            if schedule.needs_beta and not objective.regularised:
-                raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
-            if schedule.weighs and not schedule.weighs & objective.weighed:
-                raise UserError(
-                    f"schedule {name!r} weighs the {' and '.join(sorted(schedule.weighs))} term, which this objective "
-                    f"does not have; its own is the {' and '.join(sorted(objective.weighed))} one"
-                )
-            held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
-            if held_out and self.data.validation == 0:
-                raise UserError(
-                    f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
-                )
-        validation_attack = make(ATTACKS, self.validation_attack)
-        for each in (attack, validation_attack):
-            each.check()
-        extra = self.data.unlabelled
-        if extra is not None and not 0 < extra.of(self.batch_size) < self.batch_size:
-            raise UserError(
-                f"batch_size = {self.batch_size} holds no share of {extra.share:g} of unlabelled images beside others; "
-                "give a larger batch"
-            )
-        averaging = make(AVERAGERS, self.averaging)
-        gated = any(name.startswith("valid") for name in averaging.reads)
-        if self.data.validation == 0 and (self.selection not in ("last", "three-quarters") or gated):
-            raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
-        return Parts(
-            threat=None if self.threat is None else Threat.parse(self.threat),
-            objective=objective,
-            attack=attack,
-            schedules=schedules,
-            reduction=_reduction(self.reduction),
-            update=make(UPDATES, self.update),
-            optimizer=make(OPTIMISERS, self.optimizer),
-            rate=make(RATES, self.rate),
-            averaging=averaging,
-            selection=_selection(self.selection),
-            validation_attack=validation_attack,
-            augment=make(AUGMENTATIONS, self.data.augment),
-        )
+        return build_parts(self)
 
     def moments(self, epochs: int) -> dict[str, Any]:
         """Changes that give the recipe so many epochs, the moments of its schedules at the same shares of them."""
         share = epochs / self.epochs
         changes: dict[str, Any] = {"epochs": epochs}
-        for place, schedule in enumerate(self.parts().schedules):
+        for place, schedule in enumerate(self.parts.schedules):
             held = {name: getattr(schedule, name, 0) for name in MOMENTS}
             changes |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in held.items() if at}
         return changes
 
     def fine_tuning(self) -> list[str]:
         """The names of the parts whose source starts from a robust model."""
-        parts = self.parts()
+        parts = self.parts
         asked = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
         specs = [spec for spec, part in asked if getattr(part, "fine_tunes", False)]
         return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
 
     def completed(self, threat: Threat) -> Recipe:
-        """The recipe with every default of every part written out, and the threat that holds."""
-        parts = self.parts()
+        """The recipe with every default of every part written out, and the threat of the run; its parts are these."""
+        parts = self.parts
         complete = dataclasses.replace(
             self,
             threat=str(threat),
@@ -268,7 +219,18 @@ class Recipe:
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
         )
-        return _build(complete._plain())
+        return _from_values(complete._plain())._with_parts(dataclasses.replace(parts, threat=threat))
+
+    def times_batch(self, factor: int) -> Recipe:
+        """The recipe with so many times the images a step, and the same parts."""
+        if factor == 1:
+            return self
+        return dataclasses.replace(self, batch_size=factor * self.batch_size)._with_parts(self.parts)
+
+    def _with_parts(self, parts: Parts) -> Recipe:
+        """This recipe, just made, with parts that another one of the same fields has built."""
+        self.__dict__["parts"] = parts
+        return self
 
     def yaml(self) -> str:
         """The recipe as YAML that `Recipe.read` takes."""
@@ -277,8 +239,12 @@ class Recipe:
 
     def _plain(self) -> dict[str, Any]:
         """The recipe as JSON knows it: lists for tuples."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        plain: dict[str, Any] = json.loads(self._text())
         return plain
+
+    def _text(self) -> str:
+        """The fields as text, in which 1 and 1.0 differ."""
+        return json.dumps(dataclasses.asdict(self))
 
     def digest(self) -> str:
         """SHA-256 of what decides the numbers; the name, the description and the source do not."""
@@ -294,25 +260,42 @@ class Recipe:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     @staticmethod
-    def read(source: str | Path | Mapping[str, Any] | Recipe, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """A recipe by name, from a YAML file, a mapping or a recipe, with some fields changed.
+    def read(
+        source: str | Path | Mapping[str, Any] | Recipe,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        budget: str | None = None,
+    ) -> Recipe:
+        """A recipe by name, from a YAML file, a mapping or a recipe, on a budget, with some fields changed.
+
+        Its parts are built, so whatever is wrong with it is found here. A recipe that the changes leave equal is
+        returned itself.
 
         Args:
             source: the recipe.
-            changes: dotted fields to new values, such as ``{"optimizer.lr": 0.05}``; values are read as YAML.
+            changes: dotted fields to new values, such as ``{"optimizer.lr": 0.05}``; text is read as YAML. They come
+                after the budget.
+            budget: one of the recipe's budgets, such as ``"short"``; None for the recipe as its source has it.
 
         Raises:
-            UserError: for an unknown recipe or field (with the nearest known one) or a bad value.
+            UserError: for an unknown recipe, budget or field (with the nearest known one) or a bad value.
         """
         if isinstance(source, Recipe):
             values: dict[str, Any] = dataclasses.asdict(source)
         elif isinstance(source, Mapping):
             values = dict(source)
         else:
-            values = _read_yaml(str(source))
+            values = read_values(str(source))
+        budgets = take_budgets(values)
+        if budget is not None:
+            apply_budget(values, budget, budgets, Recipe)
         for path, value in (changes or {}).items():
-            _change(values, path, value)
-        return _build(values)
+            change(values, path, read_value(path, value), Recipe)
+        recipe = _from_values(values)
+        if isinstance(source, Recipe) and recipe._text() == source._text():
+            recipe = source
+        _ = recipe.parts
+        return recipe
 
 
 @dataclass(frozen=True)
@@ -333,13 +316,65 @@ class Parts:
     augment: Augmentation
 
 
-def recipe_names() -> list[str]:
-    """The names of the recipes that come with the package."""
-    folder = resources.files("classwise") / "recipes"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+def build_parts(recipe: Recipe) -> Parts:
+    """Build every part of a recipe.
+
+    Raises:
+        UserError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+    """
+    objective = make(OBJECTIVES, recipe.objective)
+    attack = objective.inner(make(ATTACKS, recipe.attack))
+    zoo = recipe.model.name in MODELS and recipe.model.options.get("head") != "cosine"
+    if objective.criterion.cosines and zoo:
+        asker = CRITERIA.name_of(type(objective.criterion))
+        raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
+    schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
+    if sum(schedule.sets_scale for schedule in schedules) > 1:
+        raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); keep one of them")
+    for part, schedule in zip(recipe.schedules, schedules, strict=True):
+        name = part if isinstance(part, str) else part.get("name")
+        if schedule.needs_beta and not objective.regularised:
+            raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+        if schedule.weighs and not schedule.weighs & objective.weighed:
+            raise UserError(
+                f"schedule {name!r} weighs the {' and '.join(sorted(schedule.weighs))} term, which this objective "
+                f"does not have; its own is the {' and '.join(sorted(objective.weighed))} one"
+            )
+        held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
+        if held_out and recipe.data.validation == 0:
+            raise UserError(
+                f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
+            )
+    validation_attack = make(ATTACKS, recipe.validation_attack)
+    for each in (attack, validation_attack):
+        each.check()
+    extra = recipe.data.unlabelled
+    if extra is not None and not 0 < extra.of(recipe.batch_size) < recipe.batch_size:
+        raise UserError(
+            f"batch_size = {recipe.batch_size} holds no share of {extra.share:g} of unlabelled images beside others; "
+            "give a larger batch"
+        )
+    averaging = make(AVERAGERS, recipe.averaging)
+    gated = any(name.startswith("valid") for name in averaging.reads)
+    if recipe.data.validation == 0 and (recipe.selection not in ("last", "three-quarters") or gated):
+        raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
+    return Parts(
+        threat=None if recipe.threat is None else Threat.parse(recipe.threat),
+        objective=objective,
+        attack=attack,
+        schedules=schedules,
+        reduction=_reduction(recipe.reduction),
+        update=make(UPDATES, recipe.update),
+        optimizer=make(OPTIMISERS, recipe.optimizer),
+        rate=make(RATES, recipe.rate),
+        averaging=averaging,
+        selection=_selection(recipe.selection),
+        validation_attack=validation_attack,
+        augment=make(AUGMENTATIONS, recipe.data.augment),
+    )
 
 
-def _build(values: Mapping[str, Any]) -> Recipe:
+def _from_values(values: Mapping[str, Any]) -> Recipe:
     """A recipe from plain values; nested settings name their own fields in errors."""
     plain = dict(values)
     data = plain.get("data")
@@ -349,95 +384,8 @@ def _build(values: Mapping[str, Any]) -> Recipe:
     for key, kind in (("data", DataSettings), ("model", ModelSettings), ("compute", Compute)):
         if isinstance(plain.get(key), Mapping):
             plain[key] = build(kind, plain[key], f"recipe field {key!r}")
-    recipe = build(Recipe, plain, "recipe")
-    recipe.parts()
+    recipe: Recipe = build(Recipe, plain, "recipe")
     return recipe
-
-
-def _read_yaml(source: str, depth: int = 0) -> dict[str, Any]:
-    """A recipe's values from its name or its file; ``extends: NAME`` takes another recipe as the base."""
-    if depth > limits.EXTENDS:
-        raise UserError(f"recipe {source!r}: more than {limits.EXTENDS} recipes extend each other, perhaps in a circle")
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml"):
-        text = _read_file(path)
-    elif source in recipe_names():
-        text = (resources.files("classwise") / "recipes" / f"{source}.yaml").read_text(encoding="utf-8")
-    else:
-        raise unknown("recipe", source, recipe_names())
-    values = read_yaml(text, f"recipe {source!r}")
-    if not isinstance(values, dict):
-        raise UserError(f"recipe {source!r} should be a mapping of fields to values")
-    base = values.pop("extends", None)
-    if base is None:
-        return values
-    if not isinstance(base, str):
-        raise UserError(f"recipe {source!r}: extends = {base!r} should be the name of a recipe or of its file")
-    merged = _read_yaml(base, depth + 1)
-    for key, value in values.items():
-        inherited = merged.get(key)
-        plain = isinstance(value, dict) and isinstance(inherited, dict) and key in ("data", "model", "compute")
-        merged[key] = {**inherited, **value} if plain else value  # type: ignore[dict-item]  # both are dicts if plain
-    return merged
-
-
-def _read_file(path: Path) -> str:
-    """The text of a recipe file of at most `limits.RECIPE_BYTES`."""
-    try:
-        if not path.is_file():
-            raise UserError(f"there is no recipe file {str(path)!r}")
-        with path.open("rb") as file:
-            content = file.read(limits.RECIPE_BYTES + 1)
-    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-        raise UserError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
-    if len(content) > limits.RECIPE_BYTES:
-        raise UserError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"recipe {str(path)!r} is not UTF-8 text (byte {error.start})") from error
-
-
-def _change(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set a dotted field of a recipe's plain values."""
-    if path.count(".") > limits.SPEC_DEPTH:
-        raise UserError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} fields inside each other")
-    if isinstance(value, str):
-        if len(value) > limits.RECIPE_BYTES:
-            raise UserError(f"--set {path}: the value has {len(value)} letters; at most {limits.RECIPE_BYTES} are read")
-        value = read_yaml(value, f"--set {path}={value}")
-    defaults = {item.name: item.default for item in dataclasses.fields(Recipe)}
-    head, *rest = path.split(".")
-    if head not in defaults:
-        near = difflib.get_close_matches(head, defaults, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(defaults)}"
-        raise UserError(f"unknown recipe field {path!r}; {hint}")
-    default = defaults[head]
-    if dataclasses.is_dataclass(default):
-        held = values.get(head, {})
-        node = {**dataclasses.asdict(default), **held} if isinstance(held, Mapping) else held  # type: ignore[arg-type]
-    else:
-        node = values.get(head, default)
-    values[head] = _put(node, rest, value, path)
-
-
-def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
-    """A copy of the node with one place inside it changed; a part written as a spec is opened."""
-    if not keys:
-        return value
-    key, *rest = keys
-    if isinstance(node, str):
-        name, options = parse_spec(node)
-        node = {"name": name, **options}
-    if isinstance(node, Mapping):
-        return {**node, key: _put(node.get(key), rest, value, path)}
-    if isinstance(node, Sequence):
-        if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) >= len(node):
-            raise UserError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
-        items = list(node)
-        items[int(key)] = _put(items[int(key)], rest, value, path)
-        return items
-    raise UserError(f"recipe field {path!r}: there is nothing inside {node!r}")
 
 
 def _is_made(part: object) -> bool:

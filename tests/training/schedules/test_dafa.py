@@ -65,14 +65,14 @@ def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
 
 def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     """P is the mean softmax of the kept average, on the validation split under its attack."""
-    changes = TINY | METHODS["frontier-short"] | {"epochs": 1}
-    run = train("frontier-short", out=tmp_path / "run", data="digits", changes=changes)
+    changes = TINY | METHODS["frontier"] | {"epochs": 1}
+    run = train("frontier", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
     images = held_out(run)
     engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
     shares = torch.zeros(10, 10)
-    for done in engine.attack(run.recipe.parts().validation_attack, Threat.parse("Linf:0.1"), jobs):
+    for done in engine.attack(run.recipe.parts.validation_attack, Threat.parse("Linf:0.1"), jobs):
         shares.index_add_(0, done.y, done.logits.softmax(1))
     expected = class_weights(shares / images.class_counts()[:, None], 1.0).clamp_min(0.1)
     assert float((expected - 1).abs().max()) > 1e-4

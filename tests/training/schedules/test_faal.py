@@ -81,7 +81,7 @@ def test_faals_margins_and_loss_by_hand(weighted: bool, expected: list[float]) -
 def test_a_reduction_has_settings_that_the_recipe_keeps() -> None:
     recipe = Recipe.read("faal", {"reduction.radius": 0.1})
     assert recipe.completed(Threat("Linf", 0.1)).reduction == {"name": "faal", "radius": 0.1, "weighted": False}
-    assert Recipe.read("at", {"reduction": "faal:radius=0.2"}).parts().reduction == FAAL(radius=0.2)
+    assert Recipe.read("at", {"reduction": "faal:radius=0.2"}).parts.reduction == FAAL(radius=0.2)
     with pytest.raises(UserError, match="reduction 'mean' has no settings"):
         Recipe.read("at", {"reduction": "mean:radius=0.2"})
     with pytest.raises(UserError, match="unknown reduction 'fall'"):

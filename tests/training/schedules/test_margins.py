@@ -47,10 +47,10 @@ def test_margins_of_classes_never_seen_stand_and_of_absent_ones_stay() -> None:
 
 
 def test_the_two_margins_recipes_differ_in_one_sign() -> None:
-    for short in ("", "-short"):
-        smaller, larger = (Recipe.read(f"margins-{name}{short}") for name in ("smaller", "larger"))
+    for budget in (None, "short"):
+        smaller, larger = (Recipe.read(f"margins-{name}", budget=budget) for name in ("smaller", "larger"))
         texts: dict[str, Any] = {"name": smaller.name, "description": smaller.description, "source": smaller.source}
         assert dataclasses.replace(larger, **texts, schedules=smaller.schedules) == smaller
-        (one,), (other,) = smaller.parts().schedules, larger.parts().schedules
+        (one,), (other,) = smaller.parts.schedules, larger.parts.schedules
         assert isinstance(one, Margins)
         assert dataclasses.replace(one, slope=-one.slope) == other

@@ -47,7 +47,7 @@ def weight_decays(scale: Scale) -> Grid:
 
 def rates(scale: Scale) -> Grid:
     """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
-    if scale.short:
+    if scale.budget == "short":
         return {"cyclic": ("at", {}), "stepwise": ("at", {"rate": {"name": "step"}})}
     rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
     return {"stepwise": ("at", {}), "cyclic": ("at", {"rate": {"name": "cyclic"}, **rate})}

@@ -101,7 +101,7 @@ def _of_images(run: Run, worst: float) -> float:
 
 def _saved(run: Run) -> float:
     """Of a held-out image: the inner attack and three passes of the update, against one of the average's judgements."""
-    parts = run.recipe.parts()
+    parts = run.recipe.parts
     trained = 2 * parts.attack.length + 3
     judged = 1 + 2 * parts.validation_attack.length + 1
     return float(trained - judged)

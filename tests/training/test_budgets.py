@@ -1,0 +1,135 @@
+"""Budgets of recipes: the short ones are those that were files of their own; mistakes are one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classwise
+from classwise.errors import UserError
+from classwise.threat import Threat
+from classwise.training import recipe as recipes
+from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import budget_names, budgets_of, recipe_names
+
+from .on_digits import TINY
+
+BEFORE = Path(__file__).parent / "data" / "short_recipes.jsonl"
+"""The complete recipes of the 53 files ``NAME-short.yaml``, as the last version that had them completed them."""
+
+
+def before() -> dict[str, dict[str, Any]]:
+    lines = map(json.loads, BEFORE.read_text(encoding="utf-8").splitlines())
+    return {line["method"]: line for line in lines}
+
+
+def test_every_recipe_has_the_short_budget() -> None:
+    assert budget_names() == ["short"]
+    assert len(recipe_names()) == 53
+    assert sorted(before()) == recipe_names() == [name for name in recipe_names() if budgets_of(name) == ["short"]]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_complete_short_recipe_is_the_one_from_before(name: str) -> None:
+    recipe = Recipe.read(name, budget="short")
+    complete = recipe.completed(recipe.parts.threat or Threat("Linf", 8 / 255))
+    wanted = before()[name]
+    assert json.dumps(complete._plain()) == json.dumps(wanted["recipe"])
+    assert complete.digest() == wanted["digest"]
+
+
+def test_changes_come_after_the_budget() -> None:
+    recipe = Recipe.read("cfa-at", {"epochs": 12, "optimizer.lr": "1/10"}, budget="short")
+    assert (recipe.name, recipe.epochs, recipe.parts.optimizer.lr) == ("cfa-at-short", 12, 0.1)
+
+
+def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
+    changes = TINY | {"epochs": 1}
+    run = classwise.train("at-ema", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    assert run.recipe.name == "at-ema-short"
+    assert run.recipe.rate == {"name": "one-cycle", "peak": 0.4}
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "says"),
+    [
+        ("at", "shrot", "unknown budget 'shrot'; did you mean 'short'?"),
+        ("at", "x", "unknown budget 'x'; known: short"),
+        ("at-short", None, "unknown recipe 'at-short'; use at with --budget short"),
+        ("cfa-tradess-short", None, "unknown recipe 'cfa-tradess-short'; did you mean 'cfa-trades'?"),
+        ({"epochs": 3}, "short", "recipe 'custom' has no budgets"),
+    ],
+)
+def test_a_mistake_is_one_line(name: Any, budget: str | None, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Recipe.read(name, budget=budget)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_that_is_complete_has_no_budgets() -> None:
+    with pytest.raises(UserError, match="recipe 'at' has no budgets"):
+        Recipe.read(Recipe.read("at"), budget="short")
+
+
+def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "extends: cfa-at\nname: mine\nbatch_size: 64\n"
+        "budgets:\n  tiny: {epochs: 2, description: 'Two epochs of {name}.'}\n"
+    )
+    assert budgets_of(str(file)) == ["short", "tiny"]
+    short, tiny = (Recipe.read(file, budget=budget) for budget in ("short", "tiny"))
+    assert (short.name, short.epochs, short.batch_size) == ("mine-short", 30, 64)
+    assert short.parts.averaging.relative == 0.8  # type: ignore[attr-defined]
+    assert (tiny.name, tiny.epochs, tiny.description) == ("mine-tiny", 2, "Two epochs of mine.")
+    assert tiny.optimizer == Recipe.read("cfa-at").optimizer
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("3", "should map budgets to changes"),
+        ("{short: 3}", "'short': 3 should map a budget"),
+        ("{short: {3: 1}}", "should map a budget"),
+        ("{3: {}}", "should map a budget"),
+        ("{short: {epoch: 3}}", "unknown recipe field 'epoch'; did you mean 'epochs'?"),
+        (
+            "{short: {unchanged: 3}}",
+            "should list fields of the budget: description, source, optimizer.lr, rate",
+        ),
+        ("{short: {unchanged: [lr]}}", "should list fields of the budget"),
+        ("{short: {unchanged: [[lr]]}}", "should list fields of the budget"),
+        ("{short: {budgets: {}}}", "unknown recipe field 'budgets'"),
+    ],
+)
+def test_a_mistake_in_a_budget_is_one_line(block: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"extends: at\nbudgets: {block}\n")
+    with pytest.raises(UserError) as caught:
+        Recipe.read(file, budget="short")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_builds_its_parts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Recipe] = []
+    build = recipes.build_parts
+
+    def counted(recipe: Recipe) -> recipes.Parts:
+        built.append(recipe)
+        return build(recipe)
+
+    monkeypatch.setattr(recipes, "build_parts", counted)
+    out = tmp_path / "run"
+    run = classwise.train("cfa-trades", budget="short", out=out, data="digits", changes=TINY | {"epochs": 1})
+    assert len(built) == 1
+    plan = Recipe.read("faal", TINY | {"epochs": 1, "data.name": "digits"})
+    classwise.train(plan, out=tmp_path / "second", data="digits", seed=0)
+    assert len(built) == 2
+    assert Run.open(run.path).recipe.parts.objective == Recipe.read("trades").parts.objective
+    assert len(built) == 4

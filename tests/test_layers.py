@@ -29,7 +29,9 @@ LAYERS = (
 """From left to right."""
 
 FOUNDATION = {
+    "bibliography",
     "compute",
+    "description",
     "destinations",
     "draws",
     "environment",

@@ -245,6 +245,8 @@ class APGD(AutoPGD):
         objective: ``"ce"``, or ``"dlr"`` (with 2 classes: the margin, and a notice).
     """
 
+    source = ("croce2020reliable", "croce2021mind")
+
     objective: Literal["ce", "dlr"] = "ce"
 
     def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
@@ -268,6 +270,8 @@ class APGD(AutoPGD):
 class APGDDLR(APGD):
     """Auto-PGD on the difference of logits ratio unless ``objective`` says else."""
 
+    source = ("croce2020reliable", "croce2021mind")
+
     objective: Literal["ce", "dlr"] = "dlr"
 
 
@@ -288,6 +292,8 @@ class APGDT(AutoPGD):
         samples: passes that are averaged at each point, for models that draw at random (EOT).
         targets: how many wrong classes are tried; never more than there are.
     """
+
+    source = ("croce2020reliable", "croce2021mind")
 
     targets: Count = 9
 

@@ -124,6 +124,8 @@ class PGD(Ascent):
             and a notice says so once), or ``"kl"`` (TRADES' inner maximisation).
     """
 
+    source = ("madry2018towards",)
+
     objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
 
     def check(self) -> None:
@@ -171,6 +173,8 @@ class PGDT(Ascent):
         targets: how many classes to try, the best clean logit first. A model of C classes has C - 1 of them.
     """
 
+    source = ("gowal2019alternative",)
+
     targets: Count = 9
 
     needs_reference = True
@@ -206,6 +210,8 @@ class PGDT(Ascent):
 class FGSM(Ascent):
     """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
 
+    source = ("goodfellow2015explaining",)
+
     steps: Count = 1
     step_size: StepSize = "1eps"
     begin: Start = "none"
@@ -226,6 +232,8 @@ class NFGSM(FGSM):
     Args:
         noise: the radius of the noise, in radii of the ball.
     """
+
+    source = ("dejorge2022make",)
 
     begin: Start = "uniform"
     noise: Positive = 2.0
@@ -251,6 +259,8 @@ class TemperaturePGD(Ascent):
             underflow to zero at large 1/T. ``"stable"`` ascends log sum_{k != y} exp((z_k - z_y)/T): the same
             direction, no underflow.
     """
+
+    source = ("tian2021analysis",)
 
     inverse_temperature: Positive = 5.0
     arithmetic: Literal["stable", "paper"] = "stable"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.compute import EXACT, Forward
+from classwise.description import Described
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.threat import Norm, Threat
@@ -71,7 +72,7 @@ class Case:
         return self.threat.uniform(self.x, self.index, self.draws, self._counter(counter))
 
 
-class Attack(ABC):
+class Attack(Described, ABC):
     """An attack: hyper-parameters, a start, a step.
 
     Subclasses are frozen dataclasses (`classwise.settings.settings`). A step may look at its own row only, so the
@@ -96,7 +97,7 @@ class Attack(ABC):
         """Whether the case must hold the logits on the clean images."""
         return False
 
-    def check(self) -> None:  # noqa: B027  # most attacks have all they need
+    def check(self) -> None:  # most attacks have all they need
         """See that it was given all that it cannot run without.
 
         Raises:

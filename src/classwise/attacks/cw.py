@@ -167,6 +167,8 @@ class CarliniWagnerLinf(_CarliniWagner):
         tau_factor: how fast tau shrinks, between 0 and 1; nearer to 1 finds nearer points and takes longer.
     """
 
+    source = ("carlini2017towards",)
+
     tau_factor: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.9
 
     norms = ("Linf",)
@@ -213,6 +215,8 @@ class CarliniWagnerL2(_CarliniWagner):
     A descent succeeds if it meets a misclassified point. A step is one forward and one backward pass. ``fast`` also
     caps a descent at 1,000 steps.
     """
+
+    source = ("carlini2017towards",)
 
     steps: Count = 10_000
     learning_rate: Positive = 0.01

@@ -126,6 +126,8 @@ class FAB(_Boundary):
     that target's boundary only.
     """
 
+    source = ("croce2020minimally",)
+
     @property
     def starts(self) -> int:
         """Starts of an image."""
@@ -170,6 +172,8 @@ class FABTargeted(_Boundary):
     Args:
         targets: how many classes to try; fewer where the model has fewer others.
     """
+
+    source = ("croce2020minimally", "croce2020reliable")
 
     targets: Count = 9
 

@@ -45,6 +45,8 @@ class Foreign(Attack):
             images with a target.
     """
 
+    source = ()
+
     attack: Any = None
     build: Any = None
     model: Any = None

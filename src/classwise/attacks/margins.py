@@ -25,6 +25,8 @@ class PMA(Ascent):
     the paper's 2/255 at the radius 8/255.
     """
 
+    source = ("xie2024towards",)
+
     steps: Count = 100
     step_size: StepSize = "0.25eps"
 
@@ -50,6 +52,8 @@ class MD(Ascent):
         steps: of one run; at least 2.
         restarts: how many pairs of runs.
     """
+
+    source = ("ma2023imbalanced",)
 
     steps: Count = 50
     step_size: StepSize = "1eps"

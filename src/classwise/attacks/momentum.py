@@ -23,6 +23,8 @@ class MIFGSM(Ascent):
         decay: how much of the momentum each step keeps, 0 or more; at 0 it is the basic iterative method.
     """
 
+    source = ("dong2018boosting",)
+
     step_size: StepSize = "0.1eps"
     begin: Start = "none"
     decay: NonNegative = 1.0
@@ -56,6 +58,8 @@ class DIFGSM(MIFGSM):
         probability: the chance that a step uses a copy.
         resize: the smallest copy, as a share of the image's height and width.
     """
+
+    source = ("xie2019improving",)
 
     decay: NonNegative = 0.0
     probability: Share = 0.5

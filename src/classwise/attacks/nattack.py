@@ -44,6 +44,8 @@ class NAttack(Attack):
         UserError: under L2 and L1.
     """
 
+    source = ("li2019nattack",)
+
     steps: Count = 500
     samples: Count = 300
     learning_rate: Positive = 0.02

@@ -48,6 +48,8 @@ class Square(Attack):
         UserError: under L1.
     """
 
+    source = ("andriushchenko2020square",)
+
     proposals: Count = 5000
     p: Share = 0.8
     restarts: Count = 1

@@ -51,6 +51,8 @@ class Transfer(Attack):
         UserError: if there is no surrogate, it cannot be read, or its channels or classes are not those of the model.
     """
 
+    source = ()
+
     surrogate: str | nn.Module = ""
     attack: Annotated[Attack, pydantic.BeforeValidator(_attack)] = dataclasses.field(
         default_factory=lambda: make(ATTACKS, DEFAULT)

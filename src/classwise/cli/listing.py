@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Budget, Changes, DataOptions, Json, Root, pairs
+from classwise.description import summary
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,36 +86,38 @@ def attacks(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
     from classwise.attacks.suites import SUITES
+    from classwise.bibliography import line_of
     from classwise.cli import explaining
     from classwise.settings import describe, make
-    from classwise.training.citing import SOURCES, papers
+    from classwise.training.citations import papers, sources
 
     if name is None:
         suites = {suite: f"A suite: {', '.join(next(iter(SUITES[suite].values())))}, in cascade." for suite in SUITES}
         _list({**_summaries(ATTACKS), **suites}, json)
         return
-    sources = [paper.line() for paper in papers(name)] if name in (*SUITES, *SOURCES) else []
     if name in SUITES:
+        lines = [paper.line() for paper in papers(name)]
         if json:
-            console.show_json({"name": name, "versions": SUITES[name], "sources": sources})
+            console.show_json({"name": name, "versions": SUITES[name], "sources": lines})
             return
-        for line in sources:
+        for line in lines:
             typer.echo(f"source: {line}")
         rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
         console.show(["suite", "attacks, each on what those before it left standing"], rows)
         return
     cls = ATTACKS.load(name)
+    lines = [line_of(source) for source in sources(cls)]
     defaults = describe(ATTACKS, make(ATTACKS, name))
     del defaults["name"]
     settings = _settings(ATTACKS, cls, defaults)
     if json:
         told = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}
-        facts = {"name": name, "summary": _summary(cls), "norms": cls.norms, "sources": sources}
+        facts = {"name": name, "summary": summary(cls), "norms": cls.norms, "sources": lines}
         console.show_json({**facts, "settings": defaults, "about": told})
         return
     typer.echo(explaining.summary(cls) or name)
     typer.echo(f"norms: {', '.join(cls.norms)}")
-    for line in sources:
+    for line in lines:
         typer.echo(f"source: {line}")
     console.show(["setting", "default", "values", "what it is"], settings)
     given = [cls.required] if cls.required else []
@@ -158,7 +159,7 @@ def models(json: Json = False) -> None:
         with torch.device("meta"):  # shapes only, no numbers
             built = build_model(name, num_classes=10, in_channels=3)
         count = sum(parameter.numel() for parameter in built.parameters())
-        rows.append((name, count, _summary(MODELS.load(name))))
+        rows.append((name, count, summary(MODELS.load(name))))
     if json:
         console.show_json({name: {"parameters": count, "summary": summary} for name, count, summary in rows})
         return
@@ -178,6 +179,8 @@ def recipes(
     json: Json = False,
 ) -> None:
     """List the recipes and their budgets, or print one complete, as YAML.
+
+    The cost is that of an image in a step, in forward passes.
 
     \b
     Examples:
@@ -203,14 +206,13 @@ def recipes(
             raise UserError("--budget is of one recipe; name it, as in classwise recipes at --budget short")
         found = [(Recipe.read(known), budgets_of(known)) for known in recipe_names()]
         if json:
-            facts = {
-                one.name: {"summary": one.description, "source": one.source, "epochs": one.epochs, "budgets": budgets}
-                for one, budgets in found
-            }
-            console.show_json(facts)
+            console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})
             return
-        rows = [(one.name, one.epochs, ", ".join(budgets), one.description) for one, budgets in found]
-        console.show(["name", "epochs", "budgets", "what it is"], rows)
+        rows = [
+            (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
+            for one, budgets in found
+        ]
+        console.show(["name", "epochs", "cost", "budgets", "what it is"], rows)
         return
     recipe = Recipe.read(names[0], wanted, budget=budget)
     if whole:
@@ -219,6 +221,11 @@ def recipes(
         console.show_json(dataclasses.asdict(recipe))
     else:
         typer.echo(recipe.yaml().rstrip())
+
+
+def _recipe_facts(recipe: Recipe, budgets: list[str]) -> dict[str, Any]:
+    facts = {"summary": recipe.description, "source": recipe.source, "epochs": recipe.epochs, "budgets": budgets}
+    return facts | {"changes": recipe.changes, "passes": dataclasses.asdict(recipe.parts.passes)}
 
 
 def _whole(recipe: Recipe) -> Recipe:
@@ -242,7 +249,7 @@ def cite(
         classwise cite cfa-trades >> paper.bib
         classwise cite autoattack >> paper.bib
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.citing import papers
+    from classwise.training.citations import papers
 
     found = papers(name)
     if json:
@@ -255,7 +262,7 @@ def cite(
 
 
 def _summaries(registry: Registry[Any]) -> dict[str, str]:
-    return {name: _summary(registry.load(name)) for name in registry}
+    return {name: summary(registry.load(name)) for name in registry}
 
 
 def _list(found: Mapping[str, str], json: bool) -> None:
@@ -263,11 +270,3 @@ def _list(found: Mapping[str, str], json: bool) -> None:
         console.show_json({name: {"summary": summary} for name, summary in found.items()})
         return
     console.show(["name", "what it is"], list(found.items()))
-
-
-def _summary(part: object) -> str:
-    """The first paragraph of a docstring; of a partial, with what it fills in."""
-    if isinstance(part, functools.partial):
-        filled = ", ".join(f"{key}={value}" for key, value in part.keywords.items())
-        return f"{_summary(part.func)} Here {filled}."
-    return " ".join(inspect.cleandoc(part.__doc__ or "").partition("\n\n")[0].split())

@@ -9,6 +9,7 @@ import pydantic
 import torch
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.settings import settings
@@ -77,7 +78,7 @@ Padding = Annotated[int, pydantic.Field(ge=0)]
 
 
 @settings
-class Augmentation(ABC):
+class Augmentation(Described, ABC):
     """What a training set-up does to the images of a batch."""
 
     @abstractmethod
@@ -89,6 +90,9 @@ class Augmentation(ABC):
 class Plain(Augmentation):
     """No augmentation."""
 
+    source = ()
+    example = "none"
+
     def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002
         """The images as they are."""
         return x
@@ -97,6 +101,9 @@ class Plain(Augmentation):
 @settings
 class Crop(Augmentation):
     """A random crop of the padded image, for images whose mirror image is something else, such as digits."""
+
+    source = ()
+    example = "crop:padding=4"
 
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"
@@ -109,6 +116,9 @@ class Crop(Augmentation):
 @settings
 class CropFlip(Augmentation):
     """A random crop of the padded image, mirrored half of the time: the usual one for CIFAR."""
+
+    source = ()
+    example = "crop-flip:padding=4"
 
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"

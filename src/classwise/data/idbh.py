@@ -45,6 +45,10 @@ class IDBHWeak(Augmentation):
         erase: how often a rectangle is erased.
     """
 
+    source = ("li2023data",)
+    changes = ("data",)
+    example = "idbh-weak"
+
     shift: Annotated[int, pydantic.Field(ge=0)] = 10
     erase: Share = 0.5
 

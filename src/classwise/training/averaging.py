@@ -13,6 +13,7 @@ import pydantic
 import torch
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.errors import UserError
 from classwise.settings import Count, NonNegative, Number, Share, settings
 from classwise.training.classes import Signals
@@ -36,7 +37,7 @@ class Average:
     news: dict[str, Any] | None = None
 
 
-class Averager(ABC):
+class Averager(Described, ABC):
     """Folds a run's weights into an average. Subclasses are frozen dataclasses."""
 
     #: The signals that it needs at the end of an epoch.
@@ -66,6 +67,9 @@ def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
 class NoAverage(Averager):
     """No average."""
 
+    source = ()
+    example = "none"
+
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Nothing."""
         del weights, signals, progress
@@ -81,6 +85,10 @@ class EMA(Averager):
         begin: the share of training from which it runs; the first weights then are its start.
         every: fold in after each ``"epoch"`` or each ``"step"``.
     """
+
+    source = ("rebuffi2021data",)
+    changes = ("average",)
+    example = "ema:decay=0.85"
 
     decay: Share = 0.85
     begin: Share = 0.25
@@ -111,6 +119,10 @@ class SWA(Averager):
         begin: the share of training from which it runs.
         every: fold in after each ``"epoch"`` or each ``"step"``.
     """
+
+    source = ("izmailov2018averaging",)
+    changes = ("average",)
+    example = "swa:begin=0.5"
 
     begin: Share = 0.5
     every: Literal["epoch", "step"] = "epoch"
@@ -144,6 +156,10 @@ class FAWA(Averager):
         relative: what the worst class must reach as a share of the best worst class so far; None to go by
             ``threshold`` alone.
     """
+
+    source = ("wei2023cfa, section 4.3",)
+    changes = ("average",)
+    example = "fawa:decay=0.85,threshold=0.2"
 
     decay: Share = 0.85
     begin: Share = 0.25
@@ -238,6 +254,10 @@ class ChartFAWA(GatedAverage):
         slack: how many standard deviations below the reference still pass.
     """
 
+    source = ("wei2023cfa, section 4.3",)
+    changes = ("average",)
+    example = "fawa-chart:decay=0.85"
+
     window: Count = 10
     slack: NonNegative = 0.5
 
@@ -268,6 +288,10 @@ class IUTFAWA(GatedAverage):
         threshold: what every class must be shown to reach.
         confidence: how sure each bound is.
     """
+
+    source = ("wei2023cfa, section 4.3",)
+    changes = ("average",)
+    example = "fawa-iut:decay=0.85,threshold=0.2"
 
     threshold: Share = 0.2
     confidence: Annotated[Number, pydantic.Field(gt=0.5, lt=1)] = 0.9

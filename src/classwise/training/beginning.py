@@ -15,7 +15,8 @@ from classwise.storage import check_writable, is_unused
 from classwise.team import Team
 from classwise.threat import Threat
 from classwise.training.folder import Run
-from classwise.training.recipe import DataSettings, Recipe
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_settings import DataSettings
 
 GREY = 0.5
 """An Linf radius from which on every image can become the grey one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -14,7 +15,7 @@ _ROUNDING = 1e-9
 
 
 @settings
-class Codat:
+class Codat(Described):
     """max over p of sum_c p_c L_c, where L_c is the mean loss of class c in the batch.
 
     p sums to 1, is not negative, and its chi-square divergence from uniform, 1/C sum_c (C p_c - 1)^2, is at most rho.
@@ -24,6 +25,10 @@ class Codat:
     Args:
         rho: the radius of the ball; 0 is the mean over classes, C - 1 and more is the worst class alone.
     """
+
+    source = ("zhi2025codat",)
+    changes = ("weight",)
+    example = "codat:rho=0.1"
 
     rho: NonNegative = 0.1
 

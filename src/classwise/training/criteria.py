@@ -16,6 +16,7 @@ from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.compute import Forward
+from classwise.description import Described
 from classwise.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
 
@@ -23,7 +24,7 @@ Base = Callable[[Tensor, Tensor], Tensor]
 """Logits (N, C) and labels (N,) to losses (N,)."""
 
 
-class Criterion(ABC):
+class Criterion(Described, ABC):
     """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
 
     #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
@@ -53,6 +54,9 @@ class Softmax(Criterion):
         scale: s, the inverse temperature; the class setting ``scale`` overrides it.
         margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it class by class.
     """
+
+    source = ()
+    example = "softmax"
 
     scale: Positive = 1.0
     margin: NonNegative = 0.0
@@ -85,6 +89,10 @@ class Hypersphere(Softmax):
         margin: m, subtracted from the label's cosine.
     """
 
+    source = ("pang2020boosting, eq. 7",)
+    changes = ("scale", "margin", "network")
+    example = "he:scale=15,margin=0.2"
+
     scale: Positive = 15.0
     margin: NonNegative = 0.2
 
@@ -102,6 +110,10 @@ class Focal(Softmax):
         margin: m.
         gamma: 0 leaves the base loss as it is.
     """
+
+    source = ("lin2017focal, eq. 4",)
+    changes = ("loss",)
+    example = "focal:gamma=2"
 
     gamma: NonNegative = 2.0
 
@@ -124,6 +136,10 @@ class LabelSmoothing(Softmax):
         margin: m.
         smoothing: a; 0 leaves the base loss as it is.
     """
+
+    source = ("szegedy2016rethinking, section 7",)
+    changes = ("loss",)
+    example = "label-smoothing:smoothing=0.1"
 
     smoothing: Share = 0.1
 

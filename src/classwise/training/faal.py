@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.settings import Positive, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -47,7 +48,7 @@ def _log_distribution(log_distance: Tensor, gaps: Tensor) -> Tensor:
 
 
 @settings
-class FAAL:
+class FAAL(Described):
     """C/N sum_i p_{y_i} l_i, where p is worst for the mean margins of the classes in the batch.
 
     The margin of an image is max_{j != y} S_j - S_y in softmax S at its attacked point (its clean one, if the objective
@@ -58,6 +59,10 @@ class FAAL:
         weighted: weigh the margin of a class by its images in the batch over those of an even batch, as the public
             code does.
     """
+
+    source = ("zhang2024fairness",)
+    changes = ("weight",)
+    example = "faal:radius=0.5"
 
     radius: Positive = 0.5
     weighted: bool = False

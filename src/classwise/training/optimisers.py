@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
+from classwise.description import Described
 from classwise.settings import NonNegative, Positive, Share, settings
 
 
-class Optimiser(ABC):
+class Optimiser(Described, ABC):
     """Builds a torch optimiser; ``lr`` is the rate that the rate schedule multiplies."""
 
     lr: float
@@ -23,6 +24,9 @@ class Optimiser(ABC):
 @settings
 class SGD(Optimiser):
     """Stochastic gradient descent with momentum."""
+
+    source = ()
+    example = "sgd:lr=0.1"
 
     lr: Positive = 0.1
     momentum: Share = 0.9
@@ -51,6 +55,10 @@ class Adam(Optimiser):
         weight_decay: the factor of the weights that joins the gradient, or that leaves the weights if ``decoupled``.
         decoupled: decay the weights apart from the gradient (AdamW: Loshchilov and Hutter, ICLR 2019).
     """
+
+    source = ("kingma2015adam",)
+    changes = ("update",)
+    example = "adam:lr=1e-3"
 
     lr: Positive = 1e-3
     betas: tuple[Share, Share] = (0.9, 0.999)

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import pydantic
 
+from classwise.description import Described
 from classwise.errors import UserError
 from classwise.settings import Count, NonNegative, Number, Share, settings
 
 
-class Rate(ABC):
+class Rate(Described, ABC):
     """A factor for the optimiser's learning rate."""
 
     @abstractmethod
@@ -24,6 +25,9 @@ class Rate(ABC):
 @settings
 class Constant(Rate):
     """One rate throughout."""
+
+    source = ()
+    example = "constant"
 
     def factor(self, progress: float) -> float:
         """1."""
@@ -40,6 +44,9 @@ class Step(Rate):
         gamma: the factor of each drop.
     """
 
+    source = ()
+    example = "step:gamma=0.1"
+
     milestones: tuple[Share, ...] = (0.5, 0.75)
     gamma: NonNegative = 0.1
 
@@ -55,6 +62,9 @@ class OneCycle(Rate):
     Args:
         peak: the share of training at which the rate is highest.
     """
+
+    source = ("rice2020overfitting",)
+    example = "one-cycle:peak=0.4"
 
     peak: Share = 0.4
 
@@ -77,6 +87,9 @@ class Cyclic(Rate):
         low: the factor at a triangle's ends.
     """
 
+    source = ("smith2017cyclical", "wong2020fast")
+    example = "cyclic:cycles=1,peak=0.5"
+
     cycles: Count = 1
     peak: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.5
     low: Share = 0.0
@@ -98,6 +111,9 @@ class Linear(Rate):
     Args:
         points: (share of training, factor) pairs, the shares rising.
     """
+
+    source = ("wong2020fast",)
+    example = "three-stage"
 
     points: tuple[tuple[Share, NonNegative], ...] = (
         (0.0, 0.0),
@@ -126,6 +142,9 @@ class Linear(Rate):
 @settings
 class Cosine(Rate):
     """Half a cosine from the full rate to 0 (Loshchilov and Hutter, ICLR 2017)."""
+
+    source = ("loshchilov2017sgdr",)
+    example = "cosine"
 
     def factor(self, progress: float) -> float:
         """The cosine's height."""

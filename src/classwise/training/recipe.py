@@ -7,22 +7,22 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import Field
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.compute import Compute
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
+from classwise.description import CHANGES, Described, Passes
 from classwise.errors import UserError
 from classwise.models import MODELS
-from classwise.settings import Count, Number, Seed, Share, build, describe, make, parse_spec, settings
+from classwise.settings import Count, Seed, build, describe, make, parse_spec, settings
 from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
@@ -40,86 +40,11 @@ from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
 from classwise.training.rates import Rate
 from classwise.training.recipe_files import apply_budget, change, read_value, read_values, take_budgets
+from classwise.training.recipe_settings import DataSettings, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions import Reduction
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
 from classwise.training.updates import Update
-
-Part = str | dict[str, Any]
-"""A part as a recipe writes it: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
-
-
-@settings
-class UnlabelledSettings:
-    """Images without labels that join the training batches under a teacher's labels.
-
-    Args:
-        name: a data set's name, or a path; the labels of the set are not looked at.
-        teacher: a run folder or a file of weights that names its model; its predictions are the labels.
-        split: the split to take.
-        share: the share of such images in a batch.
-        subset: take a subset of so many images, stratified by the labels of the set; None for all.
-        subset_seed: which subset.
-        options: of the file format, as in `DataSettings`.
-    """
-
-    name: str
-    teacher: str
-    split: str = "train"
-    share: Annotated[Number, Field(gt=0, lt=1)] = 0.5
-    subset: Count | None = None
-    subset_seed: Seed = 0
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def of(self, batch_size: int) -> int:
-        """How many images of a batch they are."""
-        return round(self.share * batch_size)
-
-
-@settings
-class DataSettings:
-    """The training data.
-
-    Args:
-        name: a data set's name, or a path.
-        root: the data directory, if it is not one of the usual places.
-        subset: train on a stratified subset of so many images; None for all.
-        subset_seed: which subset.
-        validation: the share of each class that is held out of training for validation.
-        augment: what happens to a training image.
-        unlabelled: images for self-training; None for none.
-        options: of the file format, such as ``{"size": 64}``; an audit of the run reads its test images by them too.
-    """
-
-    name: str = "digits"
-    root: str | None = None
-    subset: Count | None = None
-    subset_seed: Seed = 0
-    validation: Share = 0.02
-    augment: Part = "none"
-    unlabelled: UnlabelledSettings | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@settings
-class ModelSettings:
-    """The model.
-
-    Args:
-        name: a name of the zoo, or ``package.module:callable``.
-        width: the width factor.
-        options: further arguments of the model.
-        start: a run folder or a file of weights to start from; None for random weights.
-        sync_batch_norm: where several processes share a step, measure the statistics of batch normalisation over all of
-            them, and not in each; on GPUs only.
-    """
-
-    name: str = "preactresnet18"
-    width: float = Field(default=1.0, gt=0)
-    options: dict[str, Any] = field(default_factory=dict)
-    start: str | None = None
-    sync_batch_norm: bool = False
-
 
 _LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.start", "model.sync_batch_norm")
 """Fields that came after the first runs: where they say nothing, a recipe is the one from before."""
@@ -201,6 +126,21 @@ class Recipe:
         asked = [*zip(self.schedules, parts.schedules, strict=True), (self.reduction, parts.reduction)]
         specs = [spec for spec, part in asked if getattr(part, "fine_tunes", False)]
         return [parse_spec(spec)[0] if isinstance(spec, str) else spec["name"] for spec in specs]
+
+    @property
+    def described_parts(self) -> list[Described]:
+        """The parts that describe themselves, in the order of the fields; no attack where none acts."""
+        parts = self.parts
+        attack = [parts.attack] if parts.objective.attacks else []
+        crafted = (parts.objective, parts.objective.criterion, *attack, self.data.unlabelled, *parts.schedules)
+        rest = (parts.reduction, parts.update, parts.optimizer, parts.rate, parts.averaging, parts.augment)
+        return [part for part in (*crafted, *rest) if isinstance(part, Described)]
+
+    @property
+    def changes(self) -> list[str]:
+        """What its parts may change of plain training, in words of `classwise.description.CHANGES`."""
+        found = {word for part in self.described_parts for word in part.changes}
+        return [word for word in CHANGES if word in found]
 
     def completed(self, threat: Threat) -> Recipe:
         """The recipe with every default of every part written out, and the threat of the run; its parts are these."""
@@ -314,6 +254,15 @@ class Parts:
     selection: Selection
     validation_attack: Attack
     augment: Augmentation
+
+    @property
+    def passes(self) -> Passes:
+        """The passes of an image in a step while everything acts: the steps of the attack, and what each part adds."""
+        objective = self.objective
+        crafting = objective.crafting + Passes(1, 1) * (self.attack.length if objective.attacks else 0)
+        total = crafting + objective.cost * self.update.evaluations
+        others = (*self.schedules, self.reduction, self.update, self.averaging, self.augment)
+        return sum((part.cost for part in others if isinstance(part, Described)), total)
 
 
 def build_parts(recipe: Recipe) -> Parts:

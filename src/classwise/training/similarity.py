@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -13,7 +14,7 @@ from classwise.training.reductions import mean
 
 
 @settings
-class LogitSimilarity:
+class LogitSimilarity(Described):
     """The mean loss, plus strength * mean over pairs j < k of max(0, cos(mean logits of j, mean logits of k)).
 
     The means are those of the batch's attacked images (of the clean ones, if the objective attacks none); the pairs are
@@ -22,6 +23,10 @@ class LogitSimilarity:
     Args:
         strength: lambda.
     """
+
+    source = ("benz2021robustness, section 3.3",)
+    changes = ("loss",)
+    example = "logit-similarity:strength=0.1"
 
     strength: NonNegative = 0.1
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from classwise.description import Described
 from classwise.settings import NonNegative, Share, settings
 
 _TINY = 1e-20
 """Keeps a layer whose gradient is zero where it is."""
 
 
-class Update(ABC):
+class Update(Described, ABC):
     """One change of the weights. ``loss`` may be called more than once (AWP and SAM do)."""
+
+    #: How often a step evaluates the loss and its gradients.
+    evaluations: ClassVar[int] = 1
 
     @abstractmethod
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
@@ -26,6 +31,9 @@ class Update(ABC):
 @settings
 class Plain(Update):
     """One backward pass, one step of the optimiser."""
+
+    source = ()
+    example = "plain"
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
         """Compute the loss and its gradients, and step."""
@@ -51,6 +59,11 @@ class AWP(Update):
         gamma: the size of the perturbation relative to each layer's weights; the paper: 0.01 for AT, 0.005 for TRADES.
         begin: the share of training from which it acts; the public code for TRADES waits for epoch 10 of 200.
     """
+
+    source = ("wu2020adversarial, eq. 8 to 10",)
+    changes = ("update",)
+    example = "awp:gamma=0.01"
+    evaluations = 2
 
     gamma: NonNegative = 0.01
     begin: Share = 0.0

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.compute import Forward
+from classwise.description import Passes
 from classwise.draws import Draws
 from classwise.settings import settings
 from classwise.training.classes import ClassSettings, Term
@@ -17,6 +18,11 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch
 @settings
 class AdversarialTraining(Objective):
     """CE(f(x'), y) at x' = the inner attack's point."""
+
+    source = ("madry2018towards, eq. 2.1",)
+    changes = ("loss",)
+    example = "at"
+    cost = Passes(forward=1, to_weights=1)
 
     weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
 from classwise.compute import Forward
+from classwise.description import Passes
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
@@ -29,6 +30,11 @@ class Balanced(Objective):
         uniform: weight of the two divergences from the uniform law U.
         past: how many steps w goes beyond the first misclassified iterate; the public code takes 1.
     """
+
+    source = ("sun2023improving",)
+    changes = ("loss",)
+    example = "bat:beta=6,uniform=1"
+    cost = Passes(forward=3, to_weights=3)
 
     beta: NonNegative = 6.0
     uniform: NonNegative = 1.0

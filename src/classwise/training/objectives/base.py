@@ -13,6 +13,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack, Case
 from classwise.compute import Forward
+from classwise.description import Described, Passes
 from classwise.draws import Draws
 from classwise.settings import describe, make, settings
 from classwise.threat import Threat
@@ -88,7 +89,7 @@ def _criterion(value: object) -> object:
 
 
 @settings
-class Objective(ABC):
+class Objective(Described, ABC):
     """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.settings.settings`).
 
     Args:
@@ -98,6 +99,10 @@ class Objective(ABC):
 
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
 
+    #: The passes that its points take beside the steps of the inner attack; ``cost`` is that of the loss at them.
+    crafting: ClassVar[Passes] = Passes()
+    #: Whether it has an inner attack.
+    attacks: ClassVar[bool] = True
     #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
     regularised: ClassVar[bool] = False
     #: The terms of its steps that class weights multiply.

@@ -24,6 +24,10 @@ class ConfusionWeighted(Trades):
         begin: the share of training from which this holds; before it, the loss is that of TRADES.
     """
 
+    source = ("jin2025enhancing",)
+    changes = ("loss",)
+    example = "csr:beta=6,clean=0.7,confused=0.3"
+
     clean: NonNegative = 0.7
     confused: NonNegative = 0.3
     begin: Share = 0.0

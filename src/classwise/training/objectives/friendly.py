@@ -74,6 +74,10 @@ class Friendly(AdversarialTraining):
         UserError: if there is not one more tau than milestones.
     """
 
+    source = ("zhang2020attacks",)
+    changes = ("loss",)
+    example = "fat"
+
     tau: tuple[Past, ...] = (0, 1, 2)
     milestones: tuple[Share, ...] = (50 / 120, 90 / 120)
 
@@ -99,6 +103,10 @@ class FriendlyTrades(Trades):
     Raises:
         UserError: if there is not one more tau than milestones.
     """
+
+    source = ("zhang2020attacks",)
+    changes = ("loss",)
+    example = "fat-trades:beta=6"
 
     tau: tuple[Past, ...] = (0, 1, 2, 3)
     milestones: tuple[Share, ...] = (30 / 85, 50 / 85, 70 / 85)

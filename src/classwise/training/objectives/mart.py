@@ -10,6 +10,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
 from classwise.compute import Forward
+from classwise.description import Passes
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
@@ -25,6 +26,11 @@ class Mart(Objective):
     Args:
         beta: the paper's lambda; a class schedule may set one per class.
     """
+
+    source = ("wang2020improving",)
+    changes = ("loss",)
+    example = "mart:beta=5"
+    cost = Passes(forward=2, to_weights=2)
 
     beta: NonNegative = 5.0
 

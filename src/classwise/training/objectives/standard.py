@@ -8,6 +8,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.compute import Forward
+from classwise.description import Passes
 from classwise.draws import Draws
 from classwise.settings import settings
 from classwise.training.classes import ClassSettings, Term
@@ -17,6 +18,11 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch
 @settings
 class Standard(Objective):
     """CE(f(x), y)."""
+
+    source = ()
+    example = "standard"
+    cost = Passes(forward=1, to_weights=1)
+    attacks = False
 
     weighed: ClassVar[frozenset[Term]] = frozenset({"clean"})
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
 from classwise.compute import Forward
+from classwise.description import Passes
 from classwise.draws import Draws
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
@@ -21,6 +22,12 @@ class Trades(Objective):
     Args:
         beta: the weight of the divergence; a class schedule may set one per class.
     """
+
+    source = ("zhang2019theoretically, eq. 5",)
+    changes = ("loss",)
+    example = "trades:beta=6"
+    cost = Passes(forward=2, to_weights=2)
+    crafting = Passes(forward=1)
 
     beta: NonNegative = 6.0
 

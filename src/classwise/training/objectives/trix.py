@@ -30,6 +30,10 @@ class Trix(Trades):
         strength: lambda of DAFA's formula.
     """
 
+    source = ("medi2025trix",)
+    changes = ("loss", "target")
+    example = "trix:beta=6,strength=1"
+
     strength: NonNegative = 1.0
 
     def points(

@@ -30,6 +30,10 @@ class AutoBeta(ClassSchedule):
             (C, C); None to go by the confusion alone.
     """
 
+    source = ("tian2021analysis, section 6.1",)
+    changes = ("beta",)
+    example = "auto-beta:beta=0.5"
+
     beta: NonNegative = 0.5
     begin: Count = 100
     confusion: Matrix | None = None

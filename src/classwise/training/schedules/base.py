@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from classwise.description import Described
 from classwise.errors import UserError, unknown
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -54,7 +55,7 @@ class Classes:
         return self.counts.device
 
 
-class ClassSchedule(ABC):
+class ClassSchedule(Described, ABC):
     """Reads per-class signals, returns per-class settings. Subclasses are frozen dataclasses.
 
     Schedules compose in list order: each folds its changes over the settings that it is given.

@@ -36,6 +36,10 @@ class CCM(_Calibration):
         begin: the epoch (from 0) from which it acts; the public code waits for 10.
     """
 
+    source = ("wei2023cfa, eq. 6",)
+    changes = ("radius",)
+    example = "ccm:lambda1=0.5"
+
     lambda1: NonNegative = 0.5
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
@@ -54,6 +58,10 @@ class CCR(_Calibration):
         lambda2: 0.5 in the paper.
         begin: the epoch (from 0) from which it acts; the division holds from the first epoch.
     """
+
+    source = ("wei2023cfa, eq. 7 and 8",)
+    changes = ("weight", "beta")
+    example = "ccr:lambda2=0.5"
 
     lambda2: NonNegative = 0.5
 

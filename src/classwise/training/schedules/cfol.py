@@ -29,6 +29,10 @@ class CFOL(ClassSchedule):
             multiplies losses by C p.
     """
 
+    source = ("pethick2023revisiting",)
+    changes = ("weight", "sampling")
+    example = "cfol:mix=0.5"
+
     mix: Share = 0.5
     rate: NonNegative = 5e-6
     acts: Literal["sampling", "weights"] = "sampling"

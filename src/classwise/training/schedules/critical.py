@@ -24,6 +24,10 @@ class CriticalClass(ClassSchedule):
         terms: what losses are weighed.
     """
 
+    source = ("benz2021robustness, section 3.3",)
+    changes = ("weight",)
+    example = "critical-class:critical=3,weight=4"
+
     critical: ClassName
     weight: NonNegative = 4.0
     terms: tuple[Term, ...] = BOTH
@@ -56,6 +60,10 @@ class TowardsClass(ClassSchedule):
     Args:
         target: the class, by its name or its number as text.
     """
+
+    source = ("benz2021robustness, section 3.3",)
+    changes = ("target",)
+    example = "towards-class:target=3"
 
     target: ClassName
 

@@ -27,6 +27,10 @@ class ConfusionSpectrum(ClassSchedule):
         handicap: factor of the true logit.
     """
 
+    source = ("jin2025enhancing",)
+    changes = ("weight",)
+    example = "csr:handicap=0.9"
+
     low: NonNegative = 0.01
     high: Positive = 2.01
     handicap: Positive = 0.9

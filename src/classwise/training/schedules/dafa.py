@@ -47,6 +47,10 @@ class DAFA(ClassSchedule):
         margins: whether radii and steps change too.
     """
 
+    source = ("lee2024dafa, algorithm 1",)
+    changes = ("radius", "weight")
+    example = "dafa:strength=1,begin=70"
+
     strength: NonNegative = 1.0
     begin: Count = 70
     floor: NonNegative = 0.1
@@ -95,6 +99,10 @@ class AverageDAFA(DAFA):
     The average is what is kept in the end, and its confidences waver less from epoch to epoch than the online model's.
     Without an average, P is the online model's.
     """
+
+    source = ("lee2024dafa, algorithm 1",)
+    changes = ("radius", "weight")
+    example = "dafa-average:strength=1,begin=70"
 
     reads = frozenset({"valid.average_confidence"})
     confidence = "valid.average_confidence"

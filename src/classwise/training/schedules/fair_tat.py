@@ -22,6 +22,10 @@ class FairTAT(ClassSchedule):
         smoothing: images that every class is given beside its count, so that none is left out.
     """
 
+    source = ("medi2025fairtat",)
+    changes = ("target",)
+    example = "fair-tat:smoothing=1"
+
     smoothing: Positive = 1.0
 
     reads = frozenset({"train.confusion"})

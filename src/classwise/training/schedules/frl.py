@@ -37,6 +37,10 @@ class FRL(ClassSchedule):
         widest: the largest factor of a radius.
     """
 
+    source = ("xu2021robust, algorithm 2",)
+    changes = ("radius", "weight")
+    example = "frl:tolerance=0.07"
+
     tolerance: Share = 0.07
     rate: NonNegative = 0.05
     boundary: NonNegative = 2.0

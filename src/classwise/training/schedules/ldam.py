@@ -33,6 +33,10 @@ class LDAM(ClassSchedule):
         terms: what losses are weighed.
     """
 
+    source = ("cao2019learning",)
+    changes = ("weight", "margin")
+    example = "ldam:largest=0.5,scale=1"
+
     largest: NonNegative = 0.5
     scale: Positive = 30.0
     begin: Annotated[int, pydantic.Field(ge=0)] = 160

@@ -51,6 +51,10 @@ class ClassWeights(ClassSchedule):
         begin: the epoch (from 0) from which it acts.
     """
 
+    source = ("cui2019class", "benz2021robustness, section 3.3")
+    changes = ("weight", "sampling")
+    example = "class-weights:kind=effective,by=robust"
+
     kind: Literal["inverse", "effective", "robust-error"] = "effective"
     by: Literal["images", "robust"] = "images"
     base: Base = 0.9999
@@ -60,6 +64,11 @@ class ClassWeights(ClassSchedule):
     begin: Annotated[int, pydantic.Field(ge=0)] = 0
 
     reads = frozenset({"train.robust"})
+
+    def sources(self) -> tuple[str, ...]:
+        """Those of its kind."""
+        effective, robust_error = self.source
+        return {"effective": (effective,), "robust-error": (robust_error,)}.get(self.kind, ())
 
     @property
     def weighs(self) -> frozenset[Term]:

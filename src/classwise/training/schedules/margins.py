@@ -27,6 +27,10 @@ class Margins(RobustAccuracyFollower):
         floor: the smallest radius, as a share of eps.
     """
 
+    source = ()
+    changes = ("radius",)
+    example = "margins:slope=1"
+
     slope: Number = 1.0
     floor: Share = 0.1
 

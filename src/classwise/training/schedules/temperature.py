@@ -34,6 +34,10 @@ class LIS(ClassSchedule):
         epochs: how many epochs the rise takes; the paper's run has 100.
     """
 
+    source = ()
+    changes = ("scale",)
+    example = "lis:first=1,last=75"
+
     first: Positive = 1.0
     last: Positive = 75.0
     epochs: Count = 100
@@ -67,6 +71,10 @@ class CMP(ClassSchedule):
         epochs: how many epochs the rise takes; the paper's 90 of 100.
         cap: the largest 1/T.
     """
+
+    source = ()
+    changes = ("scale",)
+    example = "cmp:first=0.2,last=1"
 
     first: Share = 0.2
     last: Share = 1.0

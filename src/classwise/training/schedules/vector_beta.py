@@ -20,6 +20,9 @@ class VectorBeta(ClassSchedule):
         beta: class (its name, or its number as text) to beta, such as ``{"cat": 0.5}``.
     """
 
+    source = ("tian2021analysis, section 6.1",)
+    changes = ("beta",)
+
     beta: dict[ClassName, NonNegative]
 
     needs_beta = True

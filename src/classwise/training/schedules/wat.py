@@ -23,6 +23,10 @@ class WAT(ClassSchedule):
         beta: the weight of the divergence in the experts' losses; that of the objective may be another.
     """
 
+    source = ("li2023wat",)
+    changes = ("weight",)
+    example = "wat:rate=0.1"
+
     rate: NonNegative = 0.1
     beta: NonNegative = 6.0
 

@@ -1,0 +1,68 @@
+"""The papers that parts name as their sources, and their BibTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper.
+
+    Args:
+        key: its BibTeX key.
+        authors: family name first, joined by "and".
+        title: the title.
+        venue: the proceedings or the journal.
+        year: when it appeared.
+        kind: the BibTeX kind of entry.
+    """
+
+    key: str
+    authors: str
+    title: str
+    venue: str
+    year: int
+    kind: str = "inproceedings"
+
+    def bibtex(self) -> str:
+        """The entry."""
+        place = {"inproceedings": "booktitle", "article": "journal"}[self.kind]
+        fields = {"author": self.authors, "title": f"{{{self.title}}}", place: self.venue, "year": str(self.year)}
+        lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
+        return f"@{self.kind}{{{self.key},\n{lines}\n}}"
+
+    def line(self) -> str:
+        """The paper in a line of text, authors by their family names."""
+        names = [author.partition(",")[0] for author in self.authors.split(" and ")]
+        authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
+        return f"{authors}, {self.title}, {self.venue}, {self.year}"
+
+
+def _read() -> dict[str, Paper]:
+    entries = yaml.safe_load((resources.files("classwise") / "bibliography.yaml").read_text(encoding="utf-8"))
+    venues = entries["venues"]
+    return {
+        key: Paper(key, **{**fields, "venue": venues.get(fields["venue"], fields["venue"])})
+        for key, fields in entries["papers"].items()
+    }
+
+
+PAPERS: Mapping[str, Paper] = _read()
+"""Every paper by its key."""
+
+
+def papers_of(sources: Iterable[str]) -> list[Paper]:
+    """The papers that sources such as ``"madry2018towards, eq. 2.1"`` name, each once; what is no key is left out."""
+    keys = dict.fromkeys(source.partition(",")[0] for source in sources)
+    return [PAPERS[key] for key in keys if key in PAPERS]
+
+
+def line_of(source: str) -> str:
+    """A source in a line of text: the paper and the place in it; a source that names no key of a paper unchanged."""
+    key, comma, place = source.partition(",")
+    return f"{PAPERS[key].line()}{comma}{place}" if key in PAPERS else source

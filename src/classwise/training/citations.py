@@ -1,0 +1,38 @@
+"""What to cite: the papers behind a recipe, a part, an attack or a suite."""
+
+from __future__ import annotations
+
+from classwise.attacks import ATTACKS
+from classwise.attacks.suites import SUITES, members
+from classwise.bibliography import Paper, papers_of
+from classwise.data import AUGMENTATIONS
+from classwise.settings import parse_spec
+from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names, unknown_recipe
+
+PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS, AUGMENTATIONS, ATTACKS)
+"""The tables of the parts that describe themselves."""
+
+
+def papers(name: str) -> list[Paper]:
+    """The papers behind a recipe, a part, an attack or a suite, each once, in the order of the recipe's fields.
+
+    Raises:
+        UserError: if there is nothing of that name.
+    """
+    if name in recipe_names():
+        return papers_of(source for part in Recipe.read(name).described_parts for source in part.sources())
+    names = [parse_spec(spec)[0] for spec in members(name)] if name in SUITES else [name]
+    parts = [registry.load(each) for each in names for registry in PARTS if each in registry]
+    if not parts:
+        raise unknown_recipe(
+            name, "recipe, part or attack", [*SUITES, *(part for registry in PARTS for part in registry)]
+        )
+    return papers_of(source for part in parts for source in sources(part))
+
+
+def sources(part: object) -> tuple[str, ...]:
+    """The sources that a part names; none of a plain function."""
+    found: tuple[str, ...] = getattr(part, "source", ())
+    return found

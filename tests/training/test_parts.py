@@ -1,0 +1,127 @@
+"""Parts describe themselves; `python -m tests.training.test_parts` writes the tables of the documents from that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from classwise.attacks import ATTACKS
+from classwise.bibliography import PAPERS, line_of, papers_of
+from classwise.description import CHANGES, Described, summary
+from classwise.registry import Registry
+from classwise.settings import make
+from classwise.training import CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES
+from classwise.training.citations import PARTS, sources
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import recipe_names
+
+DOCS = Path(__file__).parents[2] / "docs"
+REGISTERED = [(registry, name) for registry in PARTS for name in registry]
+TRAINING = [(registry, name) for registry, name in REGISTERED if registry is not ATTACKS]
+NEEDY = {"vector-beta"}
+"""Parts that have no example, since they need a number for each class."""
+
+
+def ids(value: object) -> str:
+    return value.kind if isinstance(value, Registry) else str(value)
+
+
+def table(*rows: tuple[object, ...]) -> str:
+    """Rows as Markdown; the first one names the columns."""
+    first, *rest = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (first, ["---"] * len(first), *rest))
+
+
+def objectives() -> str:
+    rows: list[tuple[object, ...]] = [("name", "loss of an image", "passes")]
+    for name in OBJECTIVES:
+        passes = Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"}).parts.passes
+        backward = passes.to_image + passes.to_weights
+        rows.append((f"`{name}`", summary(OBJECTIVES.load(name)), f"{passes.forward} + {backward}"))
+    return table(*rows)
+
+
+def schedules() -> str:
+    rows: list[tuple[object, ...]] = [("schedule", "what it does", "changes", "reads", "example")]
+    for name in SCHEDULES:
+        cls = SCHEDULES.load(name)
+        reads = ", ".join(f"`{signal}`" for signal in sorted(cls.reads)) or "-"
+        example = f"`{cls.example}`" if cls.example else "-"
+        rows.append((f"`{name}`", summary(cls), ", ".join(cls.changes), reads, example))
+    return table(*rows)
+
+
+def listed(registry: Registry[Any], about: str) -> str:
+    return table(("name", about), *((f"`{name}`", summary(registry.load(name))) for name in registry))
+
+
+def recipes() -> str:
+    rows: list[tuple[object, ...]] = [("recipe", "what it does", "changes", "cost", "epochs")]
+    for recipe in map(Recipe.read, recipe_names()):
+        changes = ", ".join(recipe.changes) or "-"
+        cost = recipe.parts.passes.equivalents
+        rows.append((f"`{recipe.name}`", recipe.description, changes, cost, recipe.epochs))
+    return table(*rows)
+
+
+TABLES = {
+    ("objectives.md", "objectives"): objectives,
+    ("objectives.md", "criteria"): lambda: listed(CRITERIA, "loss"),
+    ("objectives.md", "reductions"): lambda: listed(REDUCTIONS, "from the images' losses to one number"),
+    ("schedules.md", "schedules"): schedules,
+    ("methods.md", "recipes"): recipes,
+}
+"""The generated tables: page and name to text."""
+
+
+def block(name: str) -> re.Pattern[str]:
+    """Where a generated table lies in its page."""
+    return re.compile(rf"(<!-- generated: {name} -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+
+
+@pytest.mark.parametrize(("page", "name"), TABLES)
+def test_the_documents_hold_the_generated_tables(page: str, name: str) -> None:
+    """To write them again: ``python -m tests.training.test_parts``."""
+    (found,) = block(name).findall((DOCS / page).read_text(encoding="utf-8"))
+    assert found[1] == TABLES[page, name]()
+
+
+@pytest.mark.parametrize(("registry", "name"), REGISTERED, ids=ids)
+def test_every_part_names_papers_that_are_known(registry: Registry[Any], name: str) -> None:
+    part = registry.load(name)
+    if isinstance(part, type):
+        assert issubclass(part, Described)
+        assert "source" in vars(part), "it is not that of its base class"
+    assert len(papers_of(sources(part))) == len(sources(part))
+    assert summary(part)
+
+
+def test_every_paper_is_a_source_of_a_part() -> None:
+    used = {source.partition(",")[0] for registry, name in REGISTERED for source in sources(registry.load(name))}
+    assert used | {"carmon2019unlabeled"} == set(PAPERS)  # of unlabelled images, which are a setting of the data
+
+
+def test_a_source_is_a_line() -> None:
+    assert line_of("madry2018towards, eq. 2.1").endswith(", 2018, eq. 2.1")
+    assert line_of("a report of our own, 2026") == "a report of our own, 2026"
+
+
+@pytest.mark.parametrize(("registry", "name"), TRAINING, ids=ids)
+def test_every_part_of_training_has_an_example_that_builds_it(registry: Registry[Any], name: str) -> None:
+    cls = registry.load(name)
+    if not isinstance(cls, type):
+        return  # a plain function, whose name is its example
+    assert issubclass(cls, Described)
+    assert set(cls.changes) <= set(CHANGES)
+    if name not in NEEDY:
+        assert type(make(registry, cls.example)) is cls
+
+
+if __name__ == "__main__":
+    for (page, name), text in TABLES.items():
+        file = DOCS / page
+        old = file.read_text(encoding="utf-8")
+        file.write_text(block(name).sub(lambda found: found[1] + text() + found[3], old), encoding="utf-8")  # noqa: B023

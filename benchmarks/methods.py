@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import Timing, paired, table
 from benchmarks.training_step import images
+from classwise.description import Passes
 from classwise.progress import Silent
 from classwise.threat import Threat
 from classwise.training.averaging import Averager
@@ -26,35 +26,27 @@ AGREES = 1.25
 """Measured and counted costs agree if neither is more than so many times the other."""
 
 
-@dataclass
-class Passes:
-    """Images that went through the model: forward, back to the image alone, and back to the weights too."""
+class PassCounter:
+    """Counts the passes of images through a model from now on.
 
-    forward: int = 0
-    to_image: int = 0
-    to_weights: int = 0
+    Args:
+        model: the model.
+    """
 
-    def watch(self, model: nn.Module) -> None:
-        """Count the model's passes from now on."""
+    def __init__(self, model: nn.Module) -> None:
+        self.passes = Passes()
         model.register_forward_hook(self._seen)
 
     def _seen(self, model: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         count = len(inputs[0])
         learns = any(weight.requires_grad for weight in model.parameters())
-        self.forward += count
+        self._add(Passes(forward=count))
         if logits.requires_grad:
-            logits.register_hook(lambda _: self._back(count, learns))  # type: ignore[no-untyped-call]
+            back = Passes(to_weights=count) if learns else Passes(to_image=count)
+            logits.register_hook(lambda _: self._add(back))  # type: ignore[no-untyped-call]
 
-    def _back(self, count: int, learns: bool) -> None:
-        if learns:
-            self.to_weights += count
-        else:
-            self.to_image += count
-
-    @property
-    def equivalents(self) -> int:
-        """In forward passes: a gradient of the activations costs one, and that of the weights one more."""
-        return self.forward + self.to_image + 2 * self.to_weights
+    def _add(self, more: Passes) -> None:
+        self.passes += more
 
 
 def methods() -> dict[str, list[str]]:
@@ -109,11 +101,10 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
 
 def counted(made: Trainer, batch: int) -> Passes:
     """The passes of one step, in images."""
-    passes = Passes()
-    passes.watch(made.model)
+    counter = PassCounter(made.model)
     made.train_step(torch.arange(batch), made.class_settings())
     made.model._forward_hooks.clear()
-    return passes
+    return counter.passes
 
 
 def measured(at: Trainer, made: Trainer, rounds: int) -> Timing:

@@ -114,6 +114,11 @@ TEXTS: dict[str, bytes] = {
     "extends with NUL": b'extends: "a\\0.yaml"\n',
     "extends a device": b"extends: /dev/zero\n",
     "extends a secret": b"extends: /etc/passwd\n",
+    "budgets are a number": b"extends: at\nbudgets: 3\n",
+    "a budget is a list": b"extends: at\nbudgets: {short: [1]}\n",
+    "budgets with numbers for names": b"extends: at\nbudgets: {1: {2: 3}}\n",
+    "a budget of budgets": b"extends: at\nbudgets: {short: {budgets: {short: {}}}}\n",
+    "a budget of another name": b"extends: at\nname: 5\nbudgets: {../at: {}}\n",
     "20 MB of comments": b"# " + b"x" * 20_000_000 + b"\nname: a\n",
     "20 MB of items": b"schedules: [" + b"1," * 10_000_000 + b"]\n",
     "many fields": b"".join(b"f%d: 1\n" % n for n in range(50_000)),
@@ -156,6 +161,11 @@ def cases(random: Random) -> Iterator[Case]:
     for name, text in TEXTS.items():
         if name.startswith(("alias", "integer", "recursive", "not", "bad", "list key")):
             yield Case(f"recipes show: {name}", ("recipes", "show", "mine.yaml"), {"mine.yaml": text}, EITHER)
+        if "budget" in name:
+            words = train("--budget=short", recipe="mine.yaml")
+            yield Case(f"recipe on a budget: {name}", words, {"mine.yaml": text}, EITHER)
+    for name in ("", "shrot", "../short", "short.yaml", "/etc/passwd", "\u202ea", "x" * 300):
+        yield Case(f"budget: {name[:30]!a}", train(f"--budget={name}"), {}, REFUSED)
     for name, make in DEEP.items():
         for depth in (50, 400, 3000, 100_000):
             yield Case(f"recipe: {name}, {depth} deep", train(recipe="mine.yaml"), {"mine.yaml": make(depth)}, EITHER)

@@ -111,7 +111,7 @@ def test_a_source_is_a_line() -> None:
 
 @pytest.mark.parametrize(("registry", "name"), TRAINING, ids=ids)
 def test_every_part_of_training_has_an_example_that_builds_it(registry: Registry[Any], name: str) -> None:
-    cls = registry.load(name)
+    cls: Any = registry.load(name)
     if not isinstance(cls, type):
         return  # a plain function, whose name is its example
     assert issubclass(cls, Described)

@@ -63,7 +63,8 @@ def assert_alike(shared: Run, alone: Run) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: Path, tmp_path: Path) -> None:
-    alone = train(recipe, out=tmp_path / "run", changes=with_memory(recipe, folder), batch_size=WHOLE)
+    changes = with_memory(recipe, folder)
+    alone = train(recipe, budget="short", out=tmp_path / "run", changes=changes, batch_size=WHOLE)
     shared = Run(folder / recipe)
     assert_alike(shared, alone)
     losses = [state_of(run)["schedules"][-1]["loss"] for run in (shared, alone)]

@@ -55,7 +55,7 @@ class Softmax(Criterion):
         margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it class by class.
     """
 
-    source = ()
+    source: ClassVar[tuple[str, ...]] = ()
     example = "softmax"
 
     scale: Positive = 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ class Trades(Objective):
     """
 
     source = ("zhang2019theoretically, eq. 5",)
-    changes = ("loss",)
+    changes: ClassVar[tuple[str, ...]] = ("loss",)
     example = "trades:beta=6"
     cost = Passes(forward=2, to_weights=2)
     crafting = Passes(forward=1)

@@ -10,10 +10,10 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.bibliography import PAPERS, line_of, papers_of
-from classwise.description import CHANGES, Described, summary
+from classwise.description import CHANGES, Described, Passes, summary
 from classwise.registry import Registry
 from classwise.settings import make
-from classwise.training import CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES
+from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import PARTS, sources
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
@@ -39,8 +39,7 @@ def objectives() -> str:
     rows: list[tuple[object, ...]] = [("name", "loss of an image", "passes")]
     for name in OBJECTIVES:
         passes = Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"}).parts.passes
-        backward = passes.to_image + passes.to_weights
-        rows.append((f"`{name}`", summary(OBJECTIVES.load(name)), f"{passes.forward} + {backward}"))
+        rows.append((f"`{name}`", summary(OBJECTIVES.load(name)), plus(passes)))
     return table(*rows)
 
 
@@ -52,6 +51,21 @@ def schedules() -> str:
         example = f"`{cls.example}`" if cls.example else "-"
         rows.append((f"`{name}`", summary(cls), ", ".join(cls.changes), reads, example))
     return table(*rows)
+
+
+def updates() -> str:
+    rows: list[tuple[object, ...]] = [("part", "what it does", "changes", "passes (AT / TRADES)")]
+    for field, registry in (("update", UPDATES), ("averaging", AVERAGERS)):
+        for name in registry:
+            cls = registry.load(name)
+            asked = {field: name, "attack": "pgd:steps=10"}
+            passes = " / ".join(plus(Recipe.read(base, asked).parts.passes) for base in ("at", "trades"))
+            rows.append((f"`{field}: {name}`", summary(cls), ", ".join(cls.changes) or "-", passes))
+    return table(*rows)
+
+
+def plus(passes: Passes) -> str:
+    return f"{passes.forward} + {passes.to_image + passes.to_weights}"
 
 
 def listed(registry: Registry[Any], about: str) -> str:
@@ -72,6 +86,7 @@ TABLES = {
     ("objectives.md", "criteria"): lambda: listed(CRITERIA, "loss"),
     ("objectives.md", "reductions"): lambda: listed(REDUCTIONS, "from the images' losses to one number"),
     ("schedules.md", "schedules"): schedules,
+    ("updates.md", "updates"): updates,
     ("methods.md", "recipes"): recipes,
 }
 """The generated tables: page and name to text."""

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import classwise
+from classwise.cli import main
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training import recipe as recipes
-from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import budget_names, budgets_of, recipe_names
 
@@ -116,20 +117,43 @@ def test_a_mistake_in_a_budget_is_one_line(block: str, says: str, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_builds_its_parts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Recipe] = []
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
+    """The recipes whose parts are built during a test."""
+    found: list[Recipe] = []
     build = recipes.build_parts
 
     def counted(recipe: Recipe) -> recipes.Parts:
-        built.append(recipe)
+        found.append(recipe)
         return build(recipe)
 
     monkeypatch.setattr(recipes, "build_parts", counted)
-    out = tmp_path / "run"
-    run = classwise.train("cfa-trades", budget="short", out=out, data="digits", changes=TINY | {"epochs": 1})
+    return found
+
+
+def test_a_run_builds_its_parts_once(built: list[Recipe], tmp_path: Path) -> None:
+    changes = TINY | {"epochs": 1}
+    classwise.train("cfa-trades", budget="short", out=tmp_path / "a", data="digits", changes=changes)
     assert len(built) == 1
-    plan = Recipe.read("faal", TINY | {"epochs": 1, "data.name": "digits"})
-    classwise.train(plan, out=tmp_path / "second", data="digits", seed=0)
+    plan = Recipe.read("faal", changes | {"data.name": "digits"})
+    classwise.train(plan, out=tmp_path / "b", data="digits", seed=0)
     assert len(built) == 2
-    assert Run.open(run.path).recipe.parts.objective == Recipe.read("trades").parts.objective
-    assert len(built) == 4
+
+
+def test_the_command_line_builds_the_parts_of_a_run_once(built: list[Recipe], tmp_path: Path) -> None:
+    changes = [f"--set={field}={json.dumps(value)}" for field, value in (TINY | {"epochs": 1}).items()]
+    words = ["train", "cfa-trades", "--budget=short", "--data=digits", *changes]
+    assert main([*words, f"--out={tmp_path / 'run'}"]) == 0
+    assert len(built) == 1
+    assert main([*words, "--estimate"]) == 0
+    assert len(built) == 2
+
+
+def test_the_parts_of_a_complete_recipe_are_those_that_its_file_gives() -> None:
+    """It takes them over from the recipe that it completes."""
+    for name in ("cfa-trades", "he-mart", "csr", "rst", "frontier"):
+        recipe = Recipe.read(name, budget="short")
+        complete = recipe.completed(Threat("Linf", 0.1))
+        assert complete.parts == Recipe.read(yaml.safe_load(complete.yaml())).parts
+        assert complete.times_batch(2).parts == complete.parts
+        assert complete.times_batch(2).batch_size == 2 * recipe.batch_size

@@ -104,6 +104,12 @@ class Run:
         verify(self.recipe_file)
         return Recipe.read(str(self.recipe_file))
 
+    def with_recipe(self, recipe: Recipe) -> Run:
+        """The run, given its recipe, which is then not read (nor its parts built) again."""
+        found = Run(self.path)
+        found.__dict__["recipe"] = recipe
+        return found
+
     @cached_property
     def environment(self) -> Mapping[str, Any]:
         """The environment of the run."""

@@ -141,8 +141,10 @@ def _train(
     threat = plan.parts.threat or usual_threat(images)
     plan = plan.completed(threat)
     parts = plan.parts
+    written = plan
     if run.recipe_file.is_file():
         check_same(run, plan, images, team)
+        written = run.recipe
     extra = pseudo_labelled(plan, images, run, device, unlabelled)
     agreed(team, {"recipe": plan.digest(), "data": images.fingerprint(), "folder": str(out)} if team.size > 1 else {})
     if team.size > 1:
@@ -159,7 +161,7 @@ def _train(
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
         Trainer(plan, parts, images, run, device, progress, extra, team, on_nan).run_all()
     team.meet()
-    return Run(run.path)
+    return Run(run.path).with_recipe(written)
 
 
 class Trainer:

@@ -178,7 +178,7 @@ def recipes(
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """List the recipes and their budgets, or print one complete, as YAML.
+    """List the recipes and their budgets, or print one as YAML.
 
     The cost is that of an image in a step, in forward passes.
 

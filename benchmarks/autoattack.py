@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import table
 from classwise.attacks import ATTACKS
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
 from classwise.compute import FAST
 from classwise.data import load_data

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
 from classwise.compute import FAST
 from classwise.data import Images, load_data
 from classwise.errors import unknown

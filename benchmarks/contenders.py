@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
 from classwise.compute import FAST
 from classwise.settings import make
 from classwise.threat import Norm, Threat
@@ -67,7 +66,7 @@ class Passes:
 
 
 class Ours(Passes):
-    """Our attack, which counts its own passes: a hook on the model would keep the engine from its leaner twin."""
+    """Our attack, which counts its own passes: a hook on the model would keep the engine from fusing it."""
 
     def __init__(self, engine: Engine, attack: Attack, threat: Threat) -> None:
         super().__init__()

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.pairing import paired, table
-from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.gradient.ascent import PGD
 from classwise.compute import FAST
 from classwise.data import Images, load_data
 from classwise.errors import UserError

@@ -9,11 +9,10 @@ from torch import nn
 
 from benchmarks.evaluation import CHECKPOINTS
 from benchmarks.pairing import table
-from classwise.attacks.apgd import APGD
-from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.gradient.apgd import APGD
+from classwise.attacks.gradient.ascent import PGD
 from classwise.compute import FAST
 from classwise.data import Images, load_data
 from classwise.errors import UserError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,9 @@ EXCEPTIONS = {
 }
 """Imports to the right that are meant, each with its reason: (module, layer)."""
 
+WITHOUT_CIRCLES = ("foundation", "stats", "theory", "models", "attacks", "analysis", "cli")
+"""The layers in which no modules import each other in a circle, lazy imports and those for types included."""
+
 STARTUP = ("classwise", "classwise.cli", "classwise.errors", "classwise.registry", "classwise.progress")
 """What the command line imports before it knows the command; and with every ``__init__`` it holds nothing heavy."""
 
@@ -104,7 +108,8 @@ def imports_of(module: str) -> Iterator[Import]:
                     for alias in child.names:
                         yield Import(module, f"classwise.{alias.name}", child.lineno, lazy, for_types)
                 else:
-                    yield Import(module, child.module, child.lineno, lazy, for_types)
+                    for target in dict.fromkeys(imported_from(child.module, alias.name) for alias in child.names):
+                        yield Import(module, target, child.lineno, lazy, for_types)
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 yield from visit(child, True, for_types)
             elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
@@ -116,6 +121,50 @@ def imports_of(module: str) -> Iterator[Import]:
                 yield from visit(child, lazy, for_types)
 
     yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
+
+
+def imported_from(package: str, name: str) -> str:
+    """The module that ``from package import name`` refers to: a submodule of that name, else the package itself."""
+    if package.startswith("classwise."):
+        place = SOURCE.joinpath(*package.split("."), name)
+        if place.with_suffix(".py").is_file() or (place / "__init__.py").is_file():
+            return f"{package}.{name}"
+    return package
+
+
+@functools.cache
+def import_graph() -> dict[str, set[str]]:
+    """Each module of ours and those that it imports, lazily and for types too; without the public face itself."""
+    names = {name for name in modules() if layer_of(name) is not None}
+    return {name: {found.target for found in imports_of(name)} & names for name in names}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node, or of one that leads to itself (Tarjan, 1972)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        path.append(node)
+        for other in sorted(graph[node]):
+            if other not in number:
+                visit(other)
+            if other in path:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            start = path.index(node)
+            component = sorted(path[start:])
+            del path[start:]
+            if len(component) > 1 or node in graph[node]:
+                found.append(component)
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found
 
 
 def to_the_right(module: str) -> Iterator[Import]:
@@ -157,6 +206,23 @@ def test_every_exception_is_needed_and_lazy() -> None:
         if not (found.lazy or found.for_types or module == "classwise.__main__")
     ]
     assert not hasty
+
+
+@pytest.mark.parametrize("layer", WITHOUT_CIRCLES)
+def test_no_modules_of_a_layer_import_each_other_in_a_circle(layer: str) -> None:
+    wrong = [circle for circle in circles(import_graph()) if layer in map(layer_of, circle)]
+    assert not wrong
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set(), "f": {"f", "a"}, "g": {"a", "e"}}
+    assert circles(graph) == [["b", "c"], ["f"]]
+
+
+def test_an_import_of_a_submodule_by_name_is_an_import_of_it() -> None:
+    assert imported_from("classwise.attacks", "losses") == "classwise.attacks.losses"
+    assert imported_from("classwise.attacks", "engine") == "classwise.attacks.engine"
+    assert imported_from("classwise.attacks", "ATTACKS") == "classwise.attacks"
 
 
 @pytest.mark.parametrize("module", [name for name in modules() if source_of(name).name == "__init__.py"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD
+from classwise.attacks.gradient.ascent import PGD
 from classwise.errors import UserError
 from classwise.registry import Registry
 from classwise.settings import describe, flat_options, make, parse_spec
@@ -76,7 +76,7 @@ def test_a_described_part_is_made_again(name: str) -> None:
         ("pgd:step_size=-1eps", "positive multiple of the radius"),
         ("pgd:steps", "'steps' should be key=value"),
         ("no.such.module:Thing", "there is no module 'no'"),
-        ("classwise.attacks.ascent:PDG", "did you mean 'PGD'?"),
+        ("classwise.attacks.gradient.ascent:PDG", "did you mean 'PGD'?"),
         ({"steps": 3}, "has no 'name'"),
     ],
 )

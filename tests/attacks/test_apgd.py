@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.apgd import APGD, APGDDLR, APGDT, AutoPGD
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import Attack, Case, State
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine, Job, State
+from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
+from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.attacks.queue import Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.settings import settings
@@ -175,7 +174,7 @@ def test_l1_radii_are_three_two_and_one_over_the_steps() -> None:
 
 
 def test_the_l1_step_takes_the_signs_of_a_share_of_the_largest_gradients() -> None:
-    from classwise.attacks.apgd import _largest_signs
+    from classwise.attacks.gradient.apgd import _largest_signs
 
     gradient = torch.tensor([[0.5, -4.0, 3.0, -2.0, 1.0, 0.0], [0.5, -4.0, 3.0, -2.0, 1.0, 0.0]])
     signs = _largest_signs(gradient, torch.tensor([0.5, 0.01]))

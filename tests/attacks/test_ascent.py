@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.ascent import FGSM, PGD, Ascent, TemperaturePGD
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine, Job
+from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.losses import margin
-from classwise.attacks.queue import Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.errors import UserError

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD
 from classwise.attacks.base import Attack
-from classwise.attacks.foreign import Foreign
+from classwise.attacks.blackbox.transfer import Transfer
+from classwise.attacks.external import Foreign
+from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
-from classwise.attacks.transfer import Transfer
 from classwise.errors import UserError
 from classwise.settings import make
 from classwise.threat import Norm, Threat

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.ascent import FGSM, PGD
-from classwise.attacks.base import Attack, Case, State
-from classwise.attacks.cw import CarliniWagnerLinf
-from classwise.attacks.engine import Engine, Stop
-from classwise.attacks.fab import FAB
+from classwise.attacks.base import Attack
+from classwise.attacks.blackbox.nattack import NAttack
+from classwise.attacks.blackbox.square import Square
+from classwise.attacks.engine import Case, Engine, Finished, Job, State, Stop
+from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.losses import margin
-from classwise.attacks.nattack import NAttack
-from classwise.attacks.queue import Finished, Job
-from classwise.attacks.square import Square
+from classwise.attacks.minimal.cw import CarliniWagnerLinf
+from classwise.attacks.minimal.fab import FAB
 from classwise.compute import Compute, Forward
 from classwise.errors import UserError
 from classwise.settings import settings

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.ascent import PGD, PGDT
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine, Job
+from classwise.attacks.gradient.ascent import PGD, PGDT
+from classwise.attacks.gradient.margins import MD, PMA
 from classwise.attacks.losses import margin
-from classwise.attacks.margins import MD, PMA
-from classwise.attacks.queue import Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.threat import Norm, Threat

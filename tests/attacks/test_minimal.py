@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.cw import CarliniWagnerL2, CarliniWagnerLinf
-from classwise.attacks.engine import Engine, Stop
-from classwise.attacks.fab import FAB, FABTargeted
-from classwise.attacks.queue import Finished, Job
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine, Finished, Job, Stop
+from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
+from classwise.attacks.minimal.fab import FAB, FABTargeted
 from classwise.compute import EXACT, Compute
 from classwise.draws import Draws
 from classwise.errors import UserError

@@ -8,11 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.gradient.ascent import PGD
+from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM, resampling
 from classwise.attacks.losses import margin
-from classwise.attacks.momentum import DIFGSM, MIFGSM, resampling
-from classwise.attacks.queue import Job
 from classwise.threat import Norm, Threat
 
 from .models import Linear, Small, images

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Case
-from classwise.attacks.engine import Engine
+from classwise.attacks.blackbox.nattack import NAttack
+from classwise.attacks.engine import Case, Engine, Finished, Job
 from classwise.attacks.losses import margin
-from classwise.attacks.nattack import NAttack
-from classwise.attacks.queue import Finished, Job
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.threat import Threat

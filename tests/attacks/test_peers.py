@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks import square
-from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack
-from classwise.attacks.momentum import DIFGSM, MIFGSM
-from classwise.attacks.square import Square, _bump_pair, _Window
+from classwise.attacks.blackbox import square
+from classwise.attacks.blackbox.square import Square, _bump_pair, _Window
+from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM
 
 from .models import Small, images
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.base import Case
+from classwise.attacks.engine import Case
 from classwise.draws import Draws
 from classwise.settings import make
 from classwise.threat import Threat

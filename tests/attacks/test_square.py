@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from classwise.attacks.base import Case, State
-from classwise.attacks.engine import Engine
+from classwise.attacks.blackbox.square import SCHEDULED, Square, _bump, _bump_pair, _moved
+from classwise.attacks.engine import Case, Engine, Job, State
 from classwise.attacks.losses import margin
-from classwise.attacks.queue import Job
-from classwise.attacks.square import SCHEDULED, Square, _bump, _bump_pair, _moved
 from classwise.compute import EXACT, Compute
 from classwise.draws import Draws
 from classwise.threat import Threat

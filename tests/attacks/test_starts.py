@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.transfer import Transfer
+from classwise.attacks.base import Attack
+from classwise.attacks.blackbox.transfer import Transfer
+from classwise.attacks.engine import Case
+from classwise.attacks.gradient.ascent import PGD
 from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.errors import UserError

@@ -9,16 +9,15 @@ import pytest
 import torch
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD, PGDT
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.momentum import MIFGSM
-from classwise.attacks.queue import Job
-from classwise.attacks.transfer import Transfer
+from classwise.attacks.blackbox.transfer import Transfer
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.gradient.ascent import PGD, PGDT
+from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.audit import audit
 from classwise.errors import UserError
 from classwise.models import save_weights
-from classwise.models.loading import load_model
+from classwise.models.loading.loader import load_model
 from classwise.settings import describe, make
 from classwise.threat import Threat
 

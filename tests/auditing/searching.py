@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
 from classwise.attacks.losses import margin
 from classwise.compute import Forward
 from classwise.settings import Count, settings

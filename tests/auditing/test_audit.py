@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from classwise.attacks.ascent import PGD, Ascent
-from classwise.attacks.base import Case
+from classwise.attacks.engine import Case
+from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing import running
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.guards.evidence import Evidence

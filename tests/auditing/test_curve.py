@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import Case, State
+from classwise.attacks.engine import Case, State
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.curve import _Brackets, _Search, curve
 from classwise.auditing.radii import COLUMNS, Curve
 from classwise.compute import EXACT, Forward

@@ -16,10 +16,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.apgd import APGDDLR, APGDT
-from classwise.attacks.ascent import FGSM, PGD, Ascent
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine
+from classwise.attacks.gradient.apgd import APGDDLR, APGDT
+from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.audit import audit
 from classwise.auditing.guards import GUARDS, Evidence, Scale, run_guards
 from classwise.auditing.guards.chance import excessive

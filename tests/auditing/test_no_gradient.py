@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import NoGradientError
-from classwise.attacks.fab import FAB
-from classwise.attacks.transfer import Transfer
+from classwise.attacks.blackbox.transfer import Transfer
+from classwise.attacks.engine import NoGradientError
+from classwise.attacks.gradient.ascent import PGD
+from classwise.attacks.minimal.fab import FAB
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.condition import Condition
 from classwise.auditing.curve import curve

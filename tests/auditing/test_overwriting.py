@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # the field's own name for it
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD
 from classwise.attacks.autoattack import AutoAttack
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
 from classwise.compute import EXACT, FAST, Compute

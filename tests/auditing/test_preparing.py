@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.attacks.ascent import PGD
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.preparing import name_of, threat_for, training_attack_of
 from classwise.data import DATA

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from classwise.attacks.ascent import FGSM, PGD, TemperaturePGD
+from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
 from classwise.auditing.suite import norm_of, parse_attacks
 from classwise.errors import UserError
 
@@ -41,7 +41,7 @@ def test_the_default_is_not_the_usual_training_attack() -> None:
         ({"strong": "pgd:steps=50", "weak": FGSM()}, ["strong", "weak"]),
         ({"mine": "tpgd"}, [label.replace("tpgd", "mine") for label in GRID]),
         ({"name": "pgd", "steps": 3}, ["pgd"]),
-        ([PGD(steps=3), "classwise.attacks.ascent:FGSM"], ["pgd", "fgsm"]),
+        ([PGD(steps=3), "classwise.attacks.gradient.ascent:FGSM"], ["pgd", "fgsm"]),
         ("tests.auditing.test_suite:Mine", ["Mine"]),
         ("fast", ["apgd-ce", "pma", "apgd-t"]),
         (["pgd", "autoattack:version=rand"], ["pgd", "apgd-ce", "apgd-dlr"]),

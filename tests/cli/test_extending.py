@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
 from classwise.attacks.losses import margin
 from classwise.compute import Forward
 from classwise.settings import Share, settings

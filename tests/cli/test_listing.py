@@ -80,9 +80,9 @@ def test_the_specs_of_attacks_that_need_a_setting_work(
 
 
 def test_an_attack_of_ones_own_is_shown_too(classwise: Classwise) -> None:
-    said = classwise("attacks", "classwise.attacks.ascent:PGD")
+    said = classwise("attacks", "classwise.attacks.gradient.ascent:PGD")
     assert said.status == 0
-    assert _example(said.out) == "classwise.attacks.ascent:PGD:steps=10,step_size=0.25eps"
+    assert _example(said.out) == "classwise.attacks.gradient.ascent:PGD:steps=10,step_size=0.25eps"
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -11,9 +11,9 @@ from torch import nn
 from classwise.errors import UserError
 from classwise.models import MODELS, build_model, load_model
 from classwise.models.base import Classifier
-from classwise.models.preactresnet import PreActResNet
-from classwise.models.small_cnn import SmallCNN
-from classwise.models.wideresnet import WideResNet
+from classwise.models.zoo.preactresnet import PreActResNet
+from classwise.models.zoo.small_cnn import SmallCNN
+from classwise.models.zoo.wideresnet import WideResNet
 
 NARROW = {"densenet121": 1 / 16, "densenet169": 1 / 16, "wrn-28-10": 1 / 40, "wrn-34-10": 1 / 40, "wideresnet": 1 / 40}
 

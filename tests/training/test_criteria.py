@@ -16,7 +16,7 @@ from classwise.compute import EXACT
 from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.models import MODELS, build_model
-from classwise.models.heads import CosineHead
+from classwise.models.zoo.heads import CosineHead
 from classwise.settings import make
 from classwise.threat import Threat
 from classwise.training import CRITERIA, OBJECTIVES

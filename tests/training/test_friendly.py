@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.base import Attack, Case
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case
 from classwise.compute import EXACT, Forward
 from classwise.draws import Draws
 from classwise.errors import UserError

@@ -13,7 +13,7 @@ from torch import nn
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.models.normalise import Normalized
+from classwise.models.normalization import Normalized
 from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.loop import train

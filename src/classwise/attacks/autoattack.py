@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Finished, Job
+from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
 from classwise.compute import EXACT, Compute
 from classwise.errors import UserError

@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
-import torch
 from torch import Tensor, nn
 
-from classwise.compute import EXACT, Forward
+from classwise.attacks.engine import BoundAttack, Case, State, Stop, perturb
+from classwise.compute import Forward
 from classwise.description import Described
-from classwise.draws import Draws
 from classwise.errors import UserError
 from classwise.threat import Norm, Threat
-
-if TYPE_CHECKING:
-    from classwise.attacks.engine import Stop
-
-State = dict[str, Tensor]
-"""The columns of an attack in progress, each (N, ...).
-
-Every state has ``x`` (the iterate), ``iteration`` (steps taken) and ``done``; after a step also ``seen`` (the point
-whose logits the step evaluated) and ``margin`` (z_y - max other, at ``seen``). Further columns are the attack's own.
-"""
-
-_RESTART = 1 << 32
-
-
-@dataclass(frozen=True)
-class Case:
-    """The rows that an attack works on.
-
-    Args:
-        x: clean images in [0, 1], (N, C, H, W).
-        y: labels, int64 (N,).
-        index: what each image is called in draws, int64 (N,).
-        threat: the ball; its radius one number or (N,).
-        draws: the attack's random draws; use `uniform` and `normal` below.
-        target: the class to reach, int64 (N,); -1 for an untargeted row. None: all rows untargeted.
-        step_size: a step for each image, (N,), which overrides the attack's own.
-        reference: logits on the clean images, (N, classes), for losses that compare with them.
-        restart: how many starts each row has had, int64 (N,).
-    """
-
-    x: Tensor
-    y: Tensor
-    index: Tensor
-    threat: Threat
-    draws: Draws
-    target: Tensor | None = None
-    step_size: Tensor | None = None
-    reference: Tensor | None = None
-    restart: Tensor | None = None
-
-    def _counter(self, counter: int | Tensor) -> int | Tensor:
-        return counter if self.restart is None else self.restart * _RESTART + counter
-
-    def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Each row's own uniform draws in [0, 1), (N, *shape), fresh for every restart and counter."""
-        return self.draws.uniform(self.index, shape, self._counter(counter))
-
-    def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Each row's own normal draws, (N, *shape), fresh for every restart and counter."""
-        return self.draws.normal(self.index, shape, self._counter(counter))
-
-    def inside(self, counter: int | Tensor = 0) -> Tensor:
-        """A uniform start in each row's ball, shaped like ``x``."""
-        return self.threat.uniform(self.x, self.index, self.draws, self._counter(counter))
 
 
 class Attack(Described, ABC):
@@ -159,10 +101,7 @@ class Attack(Described, ABC):
             stop: ``"broken"`` returns the first misclassified iterate, else the one of lowest margin; ``"never"``
                 returns the last iterate.
         """
-        from classwise.attacks.engine import Engine
-
-        engine = Engine(model, compute=EXACT, batch=max(len(x), 1), stop=stop, seed=seed)
-        return engine.perturb(self, x, y, Threat.parse(threat), index=index, target=target)
+        return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, stop=stop)
 
     def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, stop: Stop = "broken") -> BoundAttack:
         """The attack on one model under one threat, to be called as ``attack(images, labels)``."""
@@ -171,81 +110,3 @@ class Attack(Described, ABC):
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
         """Refuse politely: an attack alone has no model and no radius."""
         raise UserError(f"{type(self).__name__} needs a model and a radius first: attack.bind(model, 'Linf:8/255')")
-
-
-@dataclass(frozen=True)
-class BoundAttack:
-    """An attack with its model and threat, callable as most libraries' attacks are."""
-
-    attack: Attack
-    model: nn.Module
-    threat: Threat
-    seed: int = 0
-    stop: Stop = "broken"
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Adversarial images, shaped like ``images``."""
-        return self.attack.perturb(self.model, images, labels, self.threat, seed=self.seed, stop=self.stop)
-
-
-Loss = Callable[[Tensor], Tensor]
-
-
-class NoGradientError(UserError):
-    """The model's logits have no gradient with respect to its input."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the model's logits do not depend on its input in autograd (it detaches them, runs under torch.no_grad, or "
-            "leaves torch); use an attack without gradients, such as square"
-        )
-
-
-def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """Logits at ``x`` (N, C) and the gradient of the summed loss there (shaped like ``x``).
-
-    The loss is summed, not averaged, so that a row's gradient does not depend on the size of its batch. Where a
-    gradient is not finite it counts as zero, so that a broken model cannot push an image out of the ball.
-
-    Raises:
-        NoGradientError: if the logits do not depend on ``x`` in autograd. (A gradient that is zero is no error.)
-    """
-    with torch.enable_grad():
-        leaf = x.detach().requires_grad_(True)
-        logits = model(leaf)
-        gradient = image_gradient(loss(logits), leaf) if logits.requires_grad else None
-    if gradient is None:
-        raise NoGradientError
-    return logits.detach(), gradient.nan_to_num(0.0, 0.0, 0.0).contiguous()
-
-
-def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Tensor | None:
-    """The gradient of the sum of ``values`` at ``leaf``, shaped like it; None if they do not depend on it."""
-    (gradient,) = torch.autograd.grad(values.sum(), leaf, retain_graph=retain, allow_unused=True)
-    return gradient
-
-
-def recordable(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that was made in `torch.inference_mode`, which autograd refuses."""
-    return tensor.clone() if tensor.is_inference() else tensor
-
-
-def rows(case: Case, which: Tensor) -> Case:
-    """The case of some of the rows."""
-
-    def pick(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[which]
-
-    epsilon = case.threat.epsilon
-    threat = case.threat.with_epsilon(epsilon[which]) if isinstance(epsilon, Tensor) else case.threat
-    return dataclasses.replace(
-        case,
-        x=case.x[which],
-        y=case.y[which],
-        index=case.index[which],
-        threat=threat,
-        target=pick(case.target),
-        step_size=pick(case.step_size),
-        reference=pick(case.reference),
-        restart=pick(case.restart),
-    )

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case, NoGradientError
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine, NoGradientError
 from classwise.auditing.suite import Suite
 from classwise.data.images import Batch
 from classwise.draws import Draws
@@ -33,7 +33,7 @@ def split_suite(suite: Suite, engine: Engine, batch: Batch, threat: Threat) -> t
         The suite without the attacks that asked for a gradient which the model does not have, and the reason in one
         sentence without its full stop; the suite itself and an empty reason for a model with gradients.
     """
-    reason = engine.missing_gradient(batch.x.to(engine.device))
+    reason = engine.passes.missing_gradient(batch.x.to(engine.device))
     if not reason:
         return suite, ""
     if isinstance(threat.epsilon, Tensor):
@@ -63,10 +63,10 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
     """Whether an attack makes its first step without asking for a gradient."""
     rows = torch.arange(engine.batch) % len(batch.x)
     index, x, y = (part[rows].to(engine.device) for part in batch)
-    reference = engine.logits(x) if attack.needs_reference else None
+    reference = engine.passes.logits(x) if attack.needs_reference else None
     case = Case(x, y, index, threat, Draws(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index))
     try:
-        with engine.borrowed(attack) as model:
+        with engine.forward_for(attack) as model:
             attack.step(model, case, attack.start(model, case))
     except NoGradientError:
         return False

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from classwise import interruption
-from classwise.attacks.engine import Stop
-from classwise.attacks.queue import SMALLEST_BATCH
+from classwise.attacks.engine import SMALLEST_BATCH, Stop
 from classwise.auditing import parts
 from classwise.auditing.claims import check_place, claim, settings_of
 from classwise.auditing.estimating import estimate
@@ -35,7 +34,7 @@ from classwise.data.loading import named_set
 from classwise.data.stream import Stream
 from classwise.environment import environment
 from classwise.errors import UserError
-from classwise.models.loading import is_stored
+from classwise.models.loading.loader import is_stored
 from classwise.ownership import owned
 from classwise.progress import Progress, Silent
 from classwise.team import Team, joined
@@ -184,7 +183,7 @@ def audit(
             was_training=ready.was_training,
             untrained=ready.untrained,
             no_gradient=ready.no_gradient,
-            overwrites=runner.engine.overwrites,
+            overwrites=runner.engine.passes.overwrites,
             training_attack=training_attack_of(model),
             probe=probe,
         )

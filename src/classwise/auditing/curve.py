@@ -23,8 +23,7 @@ from torch import Tensor
 
 from classwise import interruption
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Finished, Job
+from classwise.attacks.engine import Engine, Finished, Job
 from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.claims import check_place, claim, settings_of

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case, value_and_gradient
-from classwise.attacks.engine import Counted, Engine, Stop
-from classwise.attacks.queue import SMALLEST_BATCH
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, Case, CountedForward, Engine, Stop, value_and_gradient
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
 from classwise.auditing.preparing import Model, prepare
@@ -88,13 +87,13 @@ def estimate(
     batch = engine.batch
     x = _batch(piece, batch, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
-        judge_seconds = _timed(lambda: engine.logits(x), engine.device)
-    classes = engine.classes(x)
+        judge_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
+    classes = engine.passes.classes(x)
     judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
     forwards, backwards, seconds = judged, 0, judged * judge_seconds
     clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
     for attack in suite.attacks.values():
-        with engine.borrowed(attack) as passes:
+        with engine.forward_for(attack) as passes:
             more, back = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
             kind = attack.precise, back > 0
             if kind not in clocks:
@@ -116,7 +115,7 @@ def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, boo
     return (forwards - backwards) * forward + backwards * both if both else forwards * forward
 
 
-def _clock(model: Counted, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
+def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
     """Seconds of a forward pass, and of one with its gradient; 0 for the latter where none is taken."""
     both = _timed(lambda: value_and_gradient(model, x, _first_logit), device) if gradients else 0.0
     return _timed(lambda: model(x), device), both
@@ -128,14 +127,14 @@ def _batch(piece: Images, count: int, device: torch.device) -> Batch:
 
 
 def _cost(
-    engine: Engine, model: Counted, attack: Attack, piece: Images, threat: Threat, classes: int
+    engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat, classes: int
 ) -> tuple[int, int]:
     """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
     index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch), engine.device)
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
-    reference = engine.logits(x) if attack.needs_reference else None
+    reference = engine.passes.logits(x) if attack.needs_reference else None
     case = Case(x, y, index, threat, Draws(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
     state, before = attack.start(model, case), (model.forwards, model.backwards)
     attack.step(model, case, state)

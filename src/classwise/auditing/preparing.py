@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Stop
-from classwise.attacks.queue import SMALLEST_BATCH
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
 from classwise.auditing.applicable import split_suite
 from classwise.auditing.fitting import SMALL_PIXELS, USUAL_BATCH, fitting_batch
 from classwise.auditing.keeping import Kind
@@ -28,7 +27,7 @@ from classwise.data.loading import named_set
 from classwise.data.stream import Stream, as_data
 from classwise.errors import UserError, unknown
 from classwise.models.base import Classifier, Wrapper, bare
-from classwise.models.loading import load_model
+from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
 from classwise.models.weights import fingerprint
 from classwise.threat import Threat

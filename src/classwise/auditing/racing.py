@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from classwise import interruption
-from classwise.attacks.queue import Finished, Job
+from classwise.attacks.engine import Finished, Job
 from classwise.auditing import states
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.claims import check_place, claim, settings_of

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import special
 from torch import Tensor
 
-from classwise.attacks.queue import Finished
+from classwise.attacks.engine import Finished
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.parts import TOLD
 from classwise.stats.metrics import confidence_variance

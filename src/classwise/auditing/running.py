@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from classwise import interruption
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import SMALLEST_BATCH, Finished, Job
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
 from classwise.auditing.keeping import EXAMPLES
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan

@@ -8,8 +8,8 @@ from typing import Any
 
 from classwise import limits
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.base import Attack
+from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.errors import UserError, unknown

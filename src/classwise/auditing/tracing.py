@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, Engine
 from classwise.data.images import Batch
 from classwise.draws import Draws
 from classwise.threat import Threat
@@ -26,15 +26,15 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     pad = torch.arange(max(engine.batch, len(x)), device=engine.device) % len(x)
     epsilon = threat.epsilon
     ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
-    reference = engine.logits(x)[pad] if attack.needs_reference else None
+    reference = engine.passes.logits(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
     draws = Draws(engine.seed, "attack")
     case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
     confidences = []
-    with engine.borrowed(attack) as model:
+    with engine.forward_for(attack) as model:
         state = attack.start(model, case)
         for step in range(attack.length + 1):
-            confidences.append(engine.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
+            confidences.append(engine.passes.logits(state["x"])[: len(x)].double().softmax(1).cpu().numpy())
             if step < attack.length:
                 state = attack.step(model, case, state)
     values = np.stack(confidences, axis=1)

@@ -355,7 +355,7 @@ def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
 
 def _seeds_of(model: str) -> list[Run]:
     """The runs in a folder of seeds, or nothing."""
-    from classwise.models.loading import is_stored
+    from classwise.models.loading.loader import is_stored
     from classwise.training.folder import runs_in
 
     if not is_stored(model) or not runs_in(Path(model)):
@@ -371,7 +371,7 @@ def _run_of(model: str, *, needed: bool) -> Run | None:
     Raises:
         UserError: for a path or a name of nothing, or one without a run that is needed.
     """
-    from classwise.models.loading import is_stored
+    from classwise.models.loading.loader import is_stored
     from classwise.training.folder import Run
 
     if not is_stored(model):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
 from classwise.data import Images
 from classwise.errors import UserError
 from classwise.ownership import owned

@@ -24,7 +24,7 @@ from classwise.draws import Draws
 from classwise.environment import environment
 from classwise.errors import UserError, unknown
 from classwise.models import build_model, load_model
-from classwise.models.lean import affine_norms
+from classwise.models.fusion import affine_norms
 from classwise.models.modes import frozen
 from classwise.ownership import owned
 from classwise.progress import Measured, Progress, Silent

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine
+from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import cross_entropy, divergence, margin
-from classwise.attacks.queue import Job
 from classwise.data import Images
 from classwise.team import Team
 from classwise.threat import Threat

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings, ClassSums

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import Case
+from classwise.attacks.engine import Case
+from classwise.attacks.gradient.ascent import PGD
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.threat import Threat

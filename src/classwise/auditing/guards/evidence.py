@@ -12,10 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, value_and_gradient
-from classwise.attacks.engine import Engine
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine, Job, value_and_gradient
 from classwise.attacks.losses import negative_margin
-from classwise.attacks.queue import Job
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.compute import EXACT, Compute
 from classwise.data.images import Batch

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import FGSM
 from classwise.attacks.base import Attack
+from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.chance import excessive, stronger
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, percent, quoted

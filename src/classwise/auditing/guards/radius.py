@@ -8,8 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.chance import excess, excessive
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, on_sample, percent
 from classwise.compute import Forward

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from classwise.attacks.ascent import FGSM, PGD
 from classwise.attacks.base import Attack
+from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, percent
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.suite import attack_length

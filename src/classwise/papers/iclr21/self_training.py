@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from classwise.attacks.ascent import TEMPERATURES
+from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from classwise.analysis.temperatures import OVERALL, ablation
-from classwise.attacks.ascent import TEMPERATURES
+from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.bounds import minus, negative, plus
 from classwise.papers.claims import Part, Test

@@ -9,7 +9,7 @@ import numpy as np
 
 from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
-from classwise.attacks.ascent import TEMPERATURES
+from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.bounds import minus, negative, plus
 from classwise.papers.claims import CORRELATION, Test, difference, interval

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.attacks.ascent import TEMPERATURES
+from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.bounds import greatest, wider

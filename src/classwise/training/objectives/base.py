@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar
 import pydantic
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case
 from classwise.compute import Forward
 from classwise.description import Described, Passes
 from classwise.draws import Draws

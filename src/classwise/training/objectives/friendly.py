@@ -8,7 +8,8 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case
 from classwise.compute import Forward
 from classwise.draws import Draws
 from classwise.errors import UserError

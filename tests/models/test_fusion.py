@@ -1,4 +1,4 @@
-"""Lean passes: the same function in lower precision, the model itself as it was."""
+"""Fused copies: the same function in lower precision, the model itself unchanged."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine
-from classwise.attacks.queue import Job
+from classwise.attacks.engine import Engine, Job
+from classwise.attacks.gradient.ascent import PGD
 from classwise.compute import FAST, Compute, Forward
 from classwise.models import MODELS, build_model
 from classwise.models.base import Classifier, pooled
-from classwise.models.lean import _fold_norms, _traced, affine_norms, lean
+from classwise.models.fusion import _fold_norms, _traced, affine_norms, fuse
 from classwise.models.logits import LogitsModel
 from classwise.threat import Threat
 
@@ -128,15 +127,15 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
         model = trained(build_model(name, num_classes=5, in_channels=3, width=0.125, head=head, **normal))
         before = {key: value.clone() for key, value in model.state_dict().items()}
         exact = both(Compute().forward(model), x)
-        # Deep networks without shortcuts lose much of the gradient to bfloat16; a twin should lose about as much.
+        # Deep networks without shortcuts lose much of the gradient to bfloat16; the fused copy about as much.
         rounded = alike(both(Compute(dtype="bfloat16").forward(model), x)[1], exact[1])
         for compute in (FAST, Compute(dtype="bfloat16")):
-            with lean(model, compute) as forward:
+            with fuse(model, compute) as forward:
                 logits, gradient = both(forward, x)
             assert logits.dtype == gradient.dtype == torch.float32
             assert alike(logits, exact[0]) > 0.999
             assert alike(gradient, exact[1]) > min(0.9, 0.75 * rounded)
-        with lean(model, Compute(channels_last=True)) as forward:
+        with fuse(model, Compute(channels_last=True)) as forward:
             logits, gradient = both(forward, x)
         assert torch.allclose(logits, exact[0], rtol=1e-4, atol=1e-4)
         assert alike(gradient, exact[1]) > 0.9999
@@ -145,15 +144,15 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn-")])
-def test_a_twin_is_the_same_function_but_for_rounding(name: str) -> None:
+def test_a_fused_copy_is_the_same_function_but_for_rounding(name: str) -> None:
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
     model = trained(build_model(name, num_classes=5, in_channels=3, width=0.0625)).double()
-    twin = _traced(model)
-    assert twin is not None
-    _fold_norms(twin)
+    fused = _traced(model)
+    assert fused is not None
+    _fold_norms(fused)
     norms = sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    assert sum(isinstance(module, nn.BatchNorm2d) for module in called(twin)) < max(norms, 1)
-    for one, other in zip(both(twin, x), both(model, x), strict=True):
+    assert sum(isinstance(module, nn.BatchNorm2d) for module in called(fused)) < max(norms, 1)
+    for one, other in zip(both(fused, x), both(model, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9 * float(other.abs().max()))
 
 
@@ -162,17 +161,17 @@ def called(network: fx.GraphModule) -> list[nn.Module]:
     return [layers[str(node.target)] for node in network.graph.nodes if node.op == "call_module"]
 
 
-def test_a_twin_multiplies_less() -> None:
+def test_a_fused_copy_multiplies_less() -> None:
     """Half of the normalisations of a pre-activation network stand behind a convolution."""
     model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
     x = torch.rand(4, 3, 16, 16)
     with torch.profiler.profile() as usual, torch.no_grad():
         Compute(dtype="bfloat16").forward(model)(x)
-    with lean(model, FAST) as forward, torch.profiler.profile() as twin, torch.no_grad():
+    with fuse(model, FAST) as forward, torch.profiler.profile() as fused, torch.no_grad():
         forward(x)
     assert calls(usual, "aten::batch_norm") == 17
-    assert calls(twin, "aten::batch_norm") == 0
-    assert calls(twin, "aten::addcmul") == 9
+    assert calls(fused, "aten::batch_norm") == 0
+    assert calls(fused, "aten::addcmul") == 9
 
 
 def calls(profile: torch.profiler.profile, name: str) -> int:
@@ -192,27 +191,27 @@ class Noisy(nn.Module):
         return pooled(self.norm(x) + 0.1 * torch.randn(x.shape))
 
 
-def test_the_logits_of_a_twin_are_finer_than_bfloat16() -> None:
+def test_the_logits_of_a_fused_copy_are_finer_than_bfloat16() -> None:
     model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
-    with lean(model, FAST) as forward, torch.no_grad():
+    with fuse(model, FAST) as forward, torch.no_grad():
         logits = forward(torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)))
     assert float((logits != logits.bfloat16()).float().mean()) > 0.9
 
 
 @pytest.mark.parametrize("size", [8, 16, 28, 40])
 @pytest.mark.parametrize("name", ["lenet", "small-cnn", "inception-v3"])
-def test_a_twin_asks_for_the_size_of_its_images_too(name: str, size: int) -> None:
+def test_a_fused_copy_adapts_to_the_size_of_images(name: str, size: int) -> None:
     """These pad small images: traced once, they must do so for each size anew."""
     model = trained(build_model(name, num_classes=5, in_channels=1, width=0.125))
-    with lean(model, Compute(channels_last=True)) as twin, torch.no_grad():
+    with fuse(model, Compute(channels_last=True)) as fused, torch.no_grad():
         for side in (32, size):
             x = torch.rand(4, 1, side, side, generator=torch.Generator().manual_seed(side))
-            torch.testing.assert_close(twin(x), model(x), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_anybody_elses_logits_are_finer_too() -> None:
     class Own(nn.Module):
-        """A user's network, which has no twin."""
+        """A user's network, which is not fused."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -223,21 +222,21 @@ def test_anybody_elses_logits_are_finer_too() -> None:
 
     model = Own().eval()
     x = torch.rand(8, 3, 2, 2, generator=torch.Generator().manual_seed(0))
-    with lean(model, FAST) as forward, torch.no_grad():
+    with fuse(model, FAST) as forward, torch.no_grad():
         logits = forward(x)
         assert model.hidden(x.flatten(1)).dtype == torch.float32  # as ever where nothing is mixed
     with torch.no_grad():
         assert float((logits != logits.bfloat16()).float().mean()) > 0.9
         torch.testing.assert_close(logits, model(x), rtol=0.02, atol=0.02)
     assert "forward" not in model.last.__dict__
-    with lean(model.double(), Compute()) as forward, torch.no_grad():
+    with fuse(model.double(), Compute()) as forward, torch.no_grad():
         assert torch.equal(forward(x.double()), model(x.double()).float())
 
 
 def test_anybody_elses_code_runs_itself() -> None:
     model = Noisy().eval()
     x = torch.rand(4, 3, 8, 8)
-    with lean(LogitsModel(model), FAST) as forward:
+    with fuse(LogitsModel(model), FAST) as forward:
         first, second = forward(x), forward(x)
         assert "forward" in model.norm.__dict__  # its normalisation is shortened all the same
     assert model.passes == 2
@@ -249,7 +248,7 @@ def test_a_watched_network_is_still_watched() -> None:
     seen: list[int] = []
     network = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
     network.register_forward_hook(lambda *_: seen.append(1))
-    with lean(model, FAST) as forward:
+    with fuse(model, FAST) as forward:
         forward(torch.rand(2, 3, 32, 32))
     assert seen == [1]
 
@@ -271,13 +270,13 @@ def test_a_convolution_used_twice_keeps_its_weights() -> None:
     model = trained(Twice())
     x = torch.rand(8, 3, 8, 8)
     exact = both(Compute().forward(model), x)
-    with lean(model, FAST) as forward:
+    with fuse(model, FAST) as forward:
         found = both(forward, x)
     assert alike(found[0], exact[0]) > 0.999
     assert alike(found[1], exact[1]) > 0.9
 
 
-def test_the_engine_attacks_by_the_twin_and_judges_by_the_model() -> None:
+def test_the_engine_attacks_the_fused_copy_and_verifies_on_the_model() -> None:
     model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
     x = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)

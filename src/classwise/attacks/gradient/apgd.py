@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack, Case, State, value_and_gradient
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State, value_and_gradient
 from classwise.compute import Forward
 from classwise.settings import Count, Share, settings
 from classwise.threat import Threat

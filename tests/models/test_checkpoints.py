@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from classwise.errors import UserError
 from classwise.models import read_state
-from classwise.models.state import CONTAINERS
+from classwise.models.loading.checkpoints import CONTAINERS
 
 STATE = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
 OTHER = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}

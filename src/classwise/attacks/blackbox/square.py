@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
 from classwise.compute import Forward
 from classwise.errors import UserError
 from classwise.settings import Count, Share, settings

@@ -1,4 +1,4 @@
-"""A borrowed network with less to do: its weights stand still, and only the gradient of the image is asked for."""
+"""Fused inference copies: batch normalisation folded into convolutions, for gradients of images alone."""
 
 from __future__ import annotations
 
@@ -14,57 +14,56 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from classwise.compute import Compute, Forward
 from classwise.models.base import Classifier
-from classwise.models.normalise import Normalized
+from classwise.models.normalization import Normalized
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 _Forwards = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 
 
 @contextmanager
-def lean(model: nn.Module, compute: Compute) -> Iterator[Forward]:
+def fuse(model: nn.Module, compute: Compute) -> Iterator[Forward]:
     """The model as a function with fewer operations, for gradients with respect to images.
 
-    For a network of the zoo it is a twin: normalisation behind a convolution is folded into it, and weights are cast
-    and laid out once instead of in every pass (of linear layers they stay in float32). Anybody else's model runs
-    itself, since its Python code may do anything (draw noise, count calls) that a twin would lose. Of these only batch
-    normalisation is shortened, in lower precision (`affine_norms`), and the last linear layer kept out of it
-    (`fine_logits`).
+    A network of the zoo is copied and fused: normalisation after a convolution is folded into it, and weights are cast
+    and laid out once instead of in every pass (those of linear layers stay in float32). Any other model runs itself,
+    since its Python code may do anything (draw noise, count calls) that a copy would lose. There, in lower precision,
+    batch normalisation is a multiply-add (`affine_norms`) and the last linear layer stays in float32 (`fine_logits`).
 
     Args:
-        model: in evaluation mode, frozen, and left alone while the function is used.
-        compute: how passes run. In float32 the twin's logits are the model's up to rounding.
+        model: in evaluation mode, frozen, and unchanged while the function is used.
+        compute: how passes run. In float32 the copy's logits are the model's up to rounding.
     """
     network = _traced(model) if _is_plain(model) else None
     if network is not None:
-        yield _twin(model, network, compute)
+        yield _fused(model, network, compute)
     else:
         with affine_norms(model), fine_logits(model):
             yield compute.forward(model)
 
 
 class _Tracer(fx.Tracer):
-    """Follows the Python code down to torch's own layers and to last layers, whatever these do inside."""
+    """Traces the Python code down to torch's own layers and to last layers of any kind."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether it is a network of the zoo, normalised or not, of which nobody watches or replaces a layer."""
+    """Whether it is a network of the zoo, normalised or not, without hooks or replaced forward passes."""
     network = model.model if isinstance(model, Normalized) else model
     return isinstance(network, Classifier) and all(_is_plain_layer(module) for module in model.modules())
 
 
 def _is_plain_layer(module: nn.Module) -> bool:
-    watched = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    return type(module).__module__.startswith(_KNOWN) and not watched and "forward" not in module.__dict__
+    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return type(module).__module__.startswith(_KNOWN) and not hooked and "forward" not in module.__dict__
 
 
 _KNOWN = ("torch.nn.modules.", "classwise.models.")
 
 
 def _fold_norms(network: fx.GraphModule) -> None:
-    """Merge each normalisation into the convolution before it, where nothing else reads that one's output."""
+    """Fold each normalisation into the convolution before it, where nothing else reads the convolution's output."""
     calls = Counter(node.target for node in network.graph.nodes)
     layers = dict(network.named_modules())
     for node in network.graph.nodes:
@@ -88,8 +87,8 @@ def _traced(model: nn.Module) -> fx.GraphModule | None:
         return None
 
 
-def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forward:
-    """The copy put to work: it is changed for good."""
+def _fused(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forward:
+    """The forward pass of the copy, which is changed in place."""
     dtype = getattr(torch, compute.dtype)
     _fold_norms(network)
     for module in network.modules():
@@ -115,13 +114,13 @@ def _twin(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwar
 
 @contextmanager
 def fine_logits(model: nn.Module) -> Iterator[None]:
-    """Let the last linear layer run in its own precision under mixed precision too; afterwards all is as it was.
+    """Run the last linear layer in its own precision under mixed precision too; restore it afterwards.
 
-    In bfloat16 a logit has three digits, too few to tell a small gain by. Taken for the last is the one that the model
-    names last; should logits come from elsewhere, nothing is lost but a little time.
+    In bfloat16 a logit has three digits, too few to show a small gain. The last layer is the one that the model names
+    last; where logits come from another layer, this costs a little time and changes nothing else.
     """
     last = [module for module in model.modules() if type(module) is nn.Linear][-1:]
-    with _standing_in({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
+    with _replaced({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
         yield
 
 
@@ -138,23 +137,23 @@ def _exact(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 @contextmanager
 def affine_norms(model: nn.Module) -> Iterator[int]:
-    """Let batch normalisation run as a multiply-add wherever mixed precision is on; afterwards all is as it was.
+    """Run batch normalisation as a multiply-add wherever mixed precision is on; restore it afterwards.
 
-    The library's own kernel works out the gradients of scale and shift too, which an attack on a frozen model throws
-    away: its backward pass takes about four times as long as this one's. In float32 nothing changes, not a bit. The
-    statistics are read once, so the model must stay in evaluation mode, its weights untouched, while it is borrowed.
+    The library's own kernel also computes the gradients of scale and shift, which an attack on a frozen model
+    discards: its backward pass takes about four times as long. In float32 no bit changes. The statistics are read
+    once, so the model must stay in evaluation mode with its weights unchanged meanwhile.
 
     Yields:
-        How many layers it changed: those that are exactly torch's own, in evaluation mode, with running statistics.
+        The number of changed layers: those that are exactly torch's own, in evaluation mode, with running statistics.
     """
     changed: _Forwards = {module: _affine(module) for module in model.modules() if _is_plain_norm(module)}
-    with _standing_in(changed):
+    with _replaced(changed):
         yield len(changed)
 
 
 @contextmanager
-def _standing_in(forwards: _Forwards) -> Iterator[None]:
-    """Other forward passes on these very layers, for a while."""
+def _replaced(forwards: _Forwards) -> Iterator[None]:
+    """Replace the forward passes of these layers; restore them afterwards."""
     try:
         for module, forward in forwards.items():
             module.forward = forward
@@ -183,11 +182,11 @@ def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
     ready: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
 
     def like(x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift spread over one image, which runs along memory as it does: several times faster on a CPU."""
+        """Scale and shift spread over one image in its memory format: several times faster on a CPU."""
         format_ = _format(x)
         key = x.shape[1:], x.dtype, format_
         if key not in ready:
-            ready[key] = tuple(  # type: ignore[assignment]  # torch cannot say that two in gives two out
+            ready[key] = tuple(  # type: ignore[assignment]  # torch has no type for two in, two out
                 value.to(x.dtype)
                 .view(1, -1, *[1] * (x.ndim - 2))
                 .expand(1, *x.shape[1:])

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
 from classwise.compute import Forward
 from classwise.errors import UserError
 from classwise.models.base import bare

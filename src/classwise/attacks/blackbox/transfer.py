@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
 from classwise.compute import EXACT, Forward
 from classwise.errors import UserError
 from classwise.models.base import Classifier, Wrapper
-from classwise.models.loading import load_model
+from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
 from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import fingerprint

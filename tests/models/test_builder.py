@@ -12,7 +12,7 @@ import torch
 from classwise.errors import UserError
 from classwise.models import MODELS, build_model, fingerprint
 from classwise.models.logits import LogitsModel
-from classwise.models.normalise import Normalized
+from classwise.models.normalization import Normalized
 
 OWN = "tests.models.samples:Own"
 

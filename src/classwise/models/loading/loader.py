@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from classwise.compute import check_device
 from classwise.errors import UserError, unknown
-from classwise.models import MODELS
 from classwise.models.base import Classifier, Wrapper, bare
-from classwise.models.building import build
-from classwise.models.fitting import Fit, fit, insert, shape_shown
+from classwise.models.loading.builder import build
+from classwise.models.loading.checkpoints import Checkpoint, read_state
+from classwise.models.loading.state_dict import Fit, fit, insert, shape_shown
 from classwise.models.logits import LogitsModel
-from classwise.models.normalise import Normalized
-from classwise.models.state import Checkpoint, read_state
+from classwise.models.normalization import Normalized
+from classwise.models.registry import MODELS
 from classwise.models.weights import SCHEMA_VERSION, fingerprint
 
 KEPT = ("best-average", "best", "last")

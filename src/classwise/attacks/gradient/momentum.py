@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.ascent import Ascent, Start
-from classwise.attacks.base import Case, State
+from classwise.attacks.engine import Case, State
+from classwise.attacks.gradient.ascent import Ascent, Start
 from classwise.compute import Forward
 from classwise.settings import NonNegative, Share, StepSize, settings
 

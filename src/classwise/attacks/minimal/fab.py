@@ -11,9 +11,12 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from classwise.attacks import losses, minimal
-from classwise.attacks.base import Attack, Case, NoGradientError, State, image_gradient, value_and_gradient
-from classwise.attacks.hyperplane import toward
+from classwise.attacks import losses
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, NoGradientError, State, image_gradient, value_and_gradient
+from classwise.attacks.engine.rows import choose
+from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
+from classwise.attacks.minimal.hyperplane import toward
 from classwise.compute import Forward
 from classwise.settings import Count, Positive, Share, settings
 
@@ -57,12 +60,12 @@ class _Boundary(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The image itself, or a point half the radius away."""
         del model
-        minimal.check_norm(self, "FAB", case.threat.norm, "take APGD for L1")
+        check_norm(self, "FAB", case.threat.norm, "take APGD for L1")
         attempt = self._attempt(case)
         away = case.threat.project(case.x + 0.5 * case.threat.radius(case.x) * self._ray(case), case.x)
-        x = minimal.by_row(attempt > 0, away, case.x)
+        x = choose(attempt > 0, away, case.x)
         count = torch.zeros_like(case.y)
-        return {"x": x, "iteration": count, "done": count > 0, **minimal.unfound(case)}
+        return {"x": x, "iteration": count, "done": count > 0, **unfound(case)}
 
     def step(self, model: Forward, case: Case, state: State) -> State:
         """Linearise, go to the boundary from the iterate and from the image, mix the two, look where that leads."""
@@ -76,16 +79,16 @@ class _Boundary(Attack):
         far = torch.where(margin < 0, case.threat.distance(moved, clean), torch.inf)
         near = torch.where(here < 0, case.threat.distance(x, clean), torch.inf)
         first = near < far
-        point = minimal.by_row(first, x, moved)
-        found = minimal.remembered(state, point, torch.minimum(near, far))
+        point = choose(first, x, moved)
+        found = remembered(state, point, torch.minimum(near, far))
         iteration = state["iteration"] + 1
         done = iteration >= self.steps
-        following = minimal.by_row(margin < 0, clean + self.beta * (moved - clean), moved)
+        following = choose(margin < 0, clean + self.beta * (moved - clean), moved)
         return {
             **state,
             **found,
-            **minimal.told(case, point, torch.where(first, here, margin)),
-            "x": minimal.by_row(done & found["minimal_distance"].isfinite(), found["best"], following),
+            **reported(case, point, torch.where(first, here, margin)),
+            "x": choose(done & found["minimal_distance"].isfinite(), found["best"], following),
             "iteration": iteration,
             "done": done,
         }
@@ -158,7 +161,7 @@ class FAB(_Boundary):
                 nearer = length < least
                 least = torch.where(nearer, length, least)
                 value = torch.where(nearer, gap, value)
-                normal = minimal.by_row(nearer, gradient, normal)
+                normal = choose(nearer, gradient, normal)
         return logits.detach(), value, normal
 
 

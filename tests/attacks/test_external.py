@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.ascent import PGD
-from classwise.attacks.engine import Engine
-from classwise.attacks.foreign import Foreign
-from classwise.attacks.queue import Finished, Job
+from classwise.attacks.engine import Engine, Finished, Job
+from classwise.attacks.external import Foreign
+from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.errors import UserError
 from classwise.models.logits import LogitsModel

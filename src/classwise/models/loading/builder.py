@@ -12,12 +12,45 @@ from torch import nn
 
 from classwise import limits
 from classwise.errors import UserError, unknown
-from classwise.models import MODELS
 from classwise.models.base import Classifier, Wrapper
-from classwise.models.heads import CosineHead
 from classwise.models.logits import LogitsModel
-from classwise.models.normalise import Normalized
+from classwise.models.normalization import Normalized
+from classwise.models.registry import MODELS
+from classwise.models.zoo.heads import CosineHead
 from classwise.registry import described, is_builtin
+
+
+def build_model(
+    name: str,
+    *,
+    num_classes: int,
+    in_channels: int,
+    width: float = 1.0,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """A fresh model of the zoo, or of a ``package.module:callable`` of your own.
+
+    Args:
+        name: A name of `MODELS` or a path; it is called with the classes, channels, width and options that it accepts.
+        num_classes: The number of logits.
+        in_channels: The number of colour channels.
+        width: A factor on the number of channels of every layer.
+        mean: With ``std``, puts a `Normalized` layer before the network.
+        std: The deviation of each channel, in units of [0, 1] images.
+        **options: Settings of that model alone, such as ``depth=34`` of a wide residual network. Every model of the zoo
+            has ``head="cosine"``: it then returns the cosines between its feature and the weights of each class.
+
+    Returns:
+        The model in training mode. Its attribute ``spec`` is a mapping with which this function builds it again.
+
+    Raises:
+        UserError: for an unknown name, or an option that the model does not have.
+    """
+    return build(
+        name, num_classes=num_classes, in_channels=in_channels, width=width, mean=mean, std=std, options=options
+    )
 
 
 def build(
@@ -30,10 +63,7 @@ def build(
     std: Sequence[float] | None,
     options: Mapping[str, Any],
 ) -> nn.Module:
-    """The work of `classwise.models.build_model`, which describes it.
-
-    A number of classes or channels that is None is left to the callable.
-    """
+    """`build_model`, but a number of classes or channels that is None is left to the callable."""
     for what, count in (("num_classes", num_classes), ("in_channels", in_channels)):
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f"model {name!r}: {what} = {count!r} should be a whole number of at least 1")

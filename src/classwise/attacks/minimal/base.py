@@ -1,11 +1,13 @@
-"""What attacks that look for the nearest misclassified point share: its memory, and what the engine is told."""
+"""Shared parts of attacks that minimise a distance: the nearest point found, and what the engine is given."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, Case, State
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State
+from classwise.attacks.engine.rows import choose
 from classwise.errors import UserError
 from classwise.threat import Norm
 
@@ -17,30 +19,25 @@ def unfound(case: Case) -> State:
 
 
 def remembered(state: State, point: Tensor, distance: Tensor) -> State:
-    """``minimal_distance`` and ``best`` with a point weighed in; its distance is infinite if it is right."""
+    """``minimal_distance`` and ``best``, updated with a point; its distance is infinite if it is no success."""
     nearer = distance < state["minimal_distance"]
     return {
         "minimal_distance": torch.where(nearer, distance, state["minimal_distance"]),
-        "best": by_row(nearer, point, state["best"]),
+        "best": choose(nearer, point, state["best"]),
     }
 
 
-def told(case: Case, point: Tensor, margin: Tensor) -> State:
-    """``seen`` and ``margin`` for the engine: outside its ball a point counts for nothing, however wrong it is."""
+def reported(case: Case, point: Tensor, margin: Tensor) -> State:
+    """``seen`` and ``margin`` for the engine: a point outside the ball is no success, whatever its margin."""
     inside = case.threat.distance(point, case.x) <= case.threat.radius(case.x).flatten()
-    return {"seen": by_row(inside, point, case.x), "margin": torch.where(inside, margin, torch.inf)}
-
-
-def by_row(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """``torch.where`` with a mask of rows, (N,)."""
-    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+    return {"seen": choose(inside, point, case.x), "margin": torch.where(inside, margin, torch.inf)}
 
 
 def check_norm(attack: Attack, name: str, norm: Norm, instead: str) -> None:
-    """Refuse a norm that an attack lacks.
+    """Refuse a norm that an attack does not support.
 
     Raises:
-        UserError: naming the norms that it has, and what to take ``instead``.
+        UserError: naming the norms that it supports, and what to use ``instead``.
     """
     if norm not in attack.norms:
         raise UserError(f"{name} has no {norm}: it knows {' and '.join(attack.norms)}; {instead}")

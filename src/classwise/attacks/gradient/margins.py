@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.ascent import Ascent
-from classwise.attacks.base import Case, State
+from classwise.attacks.engine import Case, State
+from classwise.attacks.gradient.ascent import Ascent
 from classwise.settings import Count, StepSize, settings
 
 

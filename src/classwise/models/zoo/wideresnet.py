@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.errors import UserError
 from classwise.models.base import Classifier, channels, pooled
-from classwise.models.preactresnet import stage
+from classwise.models.zoo.preactresnet import stage
 
 
 class WideResNet(Classifier):

@@ -14,8 +14,11 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.attacks import losses, minimal
-from classwise.attacks.base import Attack, Case, State, value_and_gradient
+from classwise.attacks import losses
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Case, State, value_and_gradient
+from classwise.attacks.engine.rows import choose
+from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
 from classwise.compute import Forward
 from classwise.settings import Count, Number, Positive, settings
 
@@ -77,7 +80,7 @@ class _CarliniWagner(Attack):
     def start(self, model: Forward, case: Case) -> State:
         """The image, moved a millionth towards grey."""
         del model
-        minimal.check_norm(self, f"C&W's {self.norms[0]} attack", case.threat.norm, self.instead)
+        check_norm(self, f"C&W's {self.norms[0]} attack", case.threat.norm, self.instead)
         variable = ((case.x * 2 - 1) * _SHRINK).atanh()
         count = torch.zeros_like(case.y)
         zero = torch.zeros(len(case.x), dtype=case.x.dtype, device=case.x.device)
@@ -95,7 +98,7 @@ class _CarliniWagner(Attack):
             "largest_failure": zero.clone(),
             "smallest_success": zero + torch.inf,
             "tried": count.clone(),  # values of c that are behind us
-            **minimal.unfound(case),
+            **unfound(case),
         }
 
     def step(self, model: Forward, case: Case, state: State) -> State:
@@ -108,8 +111,8 @@ class _CarliniWagner(Attack):
         distance = torch.where((margin < 0) & (hinge <= 0), case.threat.distance(x, case.x), torch.inf)
 
         succeeded = state["succeeded"] | self.success(distance, state)
-        state = {**state, "succeeded": succeeded, **minimal.remembered(state, x, distance)}
-        told = minimal.told(case, x, margin)
+        state = {**state, "succeeded": succeeded, **remembered(state, x, distance)}
+        report = reported(case, x, margin)
         check = state["descended"] % max(self.longest // 10, _SHORTEST_WINDOW) == 0
         stalled = check & (loss > state["earlier_loss"] * _PATIENCE)
         state["earlier_loss"] = torch.where(check, loss, state["earlier_loss"])
@@ -121,10 +124,10 @@ class _CarliniWagner(Attack):
         iteration = state["iteration"] + 1
         done = state["done"] | (state["tried"] >= self.searches) | (iteration >= self.length)
         if self.fast:
-            done = done | (told["margin"] < 0)
+            done = done | (report["margin"] < 0)
         found = done & state["minimal_distance"].isfinite()
-        following = minimal.by_row(found, state["best"], _image(state["variable"]))
-        return {**state, **told, "x": following, "iteration": iteration, "done": done}
+        following = choose(found, state["best"], _image(state["variable"]))
+        return {**state, **report, "x": following, "iteration": iteration, "done": done}
 
     def _adam(self, state: State, gradient: Tensor, ends: Tensor) -> State:
         """Adam's step in tanh space; rows whose descent ends stay where they are."""
@@ -134,7 +137,7 @@ class _CarliniWagner(Attack):
         power = descended.to(gradient.dtype).view(-1, *[1] * (gradient.ndim - 1))
         unbiased, spread = first / (1 - _BETA_1**power), second / (1 - _BETA_2**power)
         moved = state["variable"] - self.learning_rate * unbiased / (spread.sqrt() + _TINY)
-        variable = minimal.by_row(ends, state["variable"], moved)
+        variable = choose(ends, state["variable"], moved)
         return {"variable": variable, "first_moment": first, "second_moment": second, "descended": descended}
 
     def next_c(self, state: State, leaves: Tensor, reached: Tensor) -> State:
@@ -253,7 +256,7 @@ class CarliniWagnerL2(_CarliniWagner):
 
     def search(self, state: State, ends: Tensor) -> State:
         """Another c, and back to the image."""
-        back = minimal.by_row(ends, state["origin"], state["variable"])
+        back = choose(ends, state["origin"], state["variable"])
         return {**self.next_c(state, ends, state["succeeded"]), "variable": back}
 
 
@@ -275,8 +278,8 @@ def _hinge(logits: Tensor, case: Case) -> Tensor:
 def _afresh(state: State, ends: Tensor) -> State:
     """A fresh Adam for the rows whose descent has ended."""
     return {
-        "first_moment": minimal.by_row(ends, torch.zeros_like(state["first_moment"]), state["first_moment"]),
-        "second_moment": minimal.by_row(ends, torch.zeros_like(state["second_moment"]), state["second_moment"]),
+        "first_moment": choose(ends, torch.zeros_like(state["first_moment"]), state["first_moment"]),
+        "second_moment": choose(ends, torch.zeros_like(state["second_moment"]), state["second_moment"]),
         "descended": torch.where(ends, 0, state["descended"]),
         "earlier_loss": torch.where(ends, torch.inf, state["earlier_loss"]),
         "succeeded": state["succeeded"] & ~ends,

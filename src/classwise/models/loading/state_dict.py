@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from classwise import limits
 from classwise.errors import UserError
 from classwise.models.base import Classifier
-from classwise.models.state import Checkpoint
+from classwise.models.loading.checkpoints import Checkpoint
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "0.", "1.", "attacker.model.")
 """What wrappers put before every key: DataParallel, compilation, normalising layers, averages, attackers."""

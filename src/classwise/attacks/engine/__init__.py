@@ -1,0 +1,36 @@
+"""The engine: any attack over any stream of images, on one model.
+
+`passes` runs the model, `rows` holds the columns of images under attack, `queue` keeps the device batch full, and
+`engine` puts them together.
+"""
+
+from classwise.attacks.engine.engine import BoundAttack, Engine, Stop, perturb
+from classwise.attacks.engine.passes import (
+    CountedForward,
+    NoGradientError,
+    Passes,
+    image_gradient,
+    recordable,
+    value_and_gradient,
+)
+from classwise.attacks.engine.queue import SMALLEST_BATCH
+from classwise.attacks.engine.rows import Case, Finished, Job, State, rows
+
+__all__ = [
+    "SMALLEST_BATCH",
+    "BoundAttack",
+    "Case",
+    "CountedForward",
+    "Engine",
+    "Finished",
+    "Job",
+    "NoGradientError",
+    "Passes",
+    "State",
+    "Stop",
+    "image_gradient",
+    "perturb",
+    "recordable",
+    "rows",
+    "value_and_gradient",
+]

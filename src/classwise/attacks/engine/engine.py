@@ -1,0 +1,148 @@
+"""The engine: any attack over any stream of images, on one model.
+
+An attack may compute in bfloat16, so what it reports is only a candidate: an attack has succeeded on an image when a
+float32 pass over the final image says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.engine.passes import CountedForward, Passes
+from classwise.attacks.engine.queue import AttackSteps, BatchSizes, Queue
+from classwise.attacks.engine.rows import Finished, Job
+from classwise.compute import EXACT, Compute
+from classwise.errors import UserError
+from classwise.threat import Threat
+
+Stop = Literal["broken", "never"]
+"""``"broken"``: return the first verified adversarial example, else the iterate of lowest margin. ``"never"``: the last
+iterate."""
+
+
+class Engine:
+    """Runs any attack over any stream of images.
+
+    Args:
+        model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
+        compute: how the attack's gradients are computed; success is always decided in float32.
+        batch: images on the device at once, fixed; results repeat bit for bit only at one batch size of 32 or more.
+        stop: see `Stop`.
+        poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It never
+            changes a result.
+        seed: the seed of all random numbers.
+
+    Raises:
+        UserError: for a batch without images.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        compute: Compute = EXACT,
+        batch: int = 128,
+        stop: Stop = "broken",
+        poll: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if batch < 1:
+            raise UserError(f"batch = {batch}: a batch holds at least 1 image, and 32 for results that repeat")
+        self.model = model
+        self.passes = Passes(model, compute, batch)
+        self.device = self.passes.device
+        self.batch = batch
+        self.stop = stop
+        self.poll = poll or (1 if self.device.type == "cpu" else 4)
+        self.seed = seed
+        self._batch_sizes: dict[int, BatchSizes] = {}
+
+    def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Float32 logits for each block of images, at the engine's batch size."""
+        yield from self.passes.predict(images)
+
+    def perturb(
+        self,
+        attack: AttackSteps,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        *,
+        index: Tensor | None = None,
+        target: Tensor | None = None,
+    ) -> Tensor:
+        """The image that the attack found for every row of one batch, in the batch's order."""
+        with torch.inference_mode(mode=False):
+            columns = {} if target is None else {"target": target}
+            if isinstance(threat.epsilon, Tensor):
+                columns["epsilon"] = threat.epsilon
+            index = torch.arange(len(x)) if index is None else index
+            result = x.clone()
+            for done in self.attack(attack, threat, [Job(index, x, y, columns)]):
+                result[done.row.to(x.device)] = done.x.to(x.device)
+            return result
+
+    def attack(self, attack: AttackSteps, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
+        """Attack a stream of images; yields them in blocks as they finish.
+
+        Args:
+            attack: the attack.
+            threat: norm and radius; a job's ``epsilon`` column overrides the radius.
+            jobs: the images; every job must have the same columns.
+        """
+        # Each smaller batch size is tried once for an attack, however many streams it runs on.
+        batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack))
+        with self.forward_for(attack) as forward:
+            queue = Queue(
+                self.passes,
+                forward,
+                attack,
+                threat,
+                seed=self.seed,
+                poll=self.poll,
+                early_stop=self.stop == "broken",
+                batch_sizes=batch_sizes,
+            )
+            yield from queue.run(jobs)
+
+    def forward_for(self, attack: AttackSteps) -> AbstractContextManager[CountedForward]:
+        """The forward pass that an attack uses; the model is in evaluation mode and frozen meanwhile."""
+        return self.passes.for_gradients(precise=attack.precise)
+
+
+def perturb(
+    attack: AttackSteps,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat | str,
+    *,
+    seed: int = 0,
+    index: Tensor | None = None,
+    target: Tensor | None = None,
+    stop: Stop = "broken",
+) -> Tensor:
+    """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
+    engine = Engine(model, compute=EXACT, batch=max(len(x), 1), stop=stop, seed=seed)
+    return engine.perturb(attack, x, y, Threat.parse(threat), index=index, target=target)
+
+
+@dataclass(frozen=True)
+class BoundAttack:
+    """An attack with its model and threat, callable as ``attack(images, labels)`` like most libraries' attacks."""
+
+    attack: AttackSteps
+    model: nn.Module
+    threat: Threat
+    seed: int = 0
+    stop: Stop = "broken"
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Adversarial images, shaped like ``images``."""
+        return perturb(self.attack, self.model, images, labels, self.threat, seed=self.seed, stop=self.stop)

@@ -1,0 +1,373 @@
+"""Evaluation is a queue, not a loop over fixed batches.
+
+An image leaves as soon as an adversarial example is found and the next one takes its slot, so the device works on full
+batches of images that are still robust. Every device batch has one fixed size, padded with copies (at the end of the
+data a smaller one, if it was seen to give the same bits), and every row's arithmetic depends on its own row only. So an
+image's result depends neither on which others are evaluated nor on the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.engine.passes import CountedForward, Passes, recordable
+from classwise.attacks.engine.rows import (
+    Buffer,
+    Case,
+    Columns,
+    Finished,
+    Job,
+    State,
+    choose,
+    join,
+    masked,
+    prefixed,
+    put,
+    same_bits,
+    take,
+    unprefixed,
+)
+from classwise.attacks.losses import margin as logit_margin
+from classwise.compute import Forward
+from classwise.draws import Draws
+from classwise.threat import Threat
+
+SMALLEST_BATCH = 32
+"""Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
+
+_GRAIN = 8
+"""Smaller batches are of multiples of so many images."""
+_MUCH = 0.75
+"""A size of batch is tried if it is at most this share of the one before."""
+_LONG = 8
+"""From how many steps on it pays to try whether a smaller batch gives the same bits, which costs a step."""
+
+
+class AttackSteps(Protocol):
+    """What the engine asks of an attack; `classwise.attacks.base.Attack` describes it."""
+
+    @property
+    def records(self) -> tuple[str, ...]:
+        """Columns of the state that belong in the outcomes."""
+
+    @property
+    def carries(self) -> tuple[str, ...]:
+        """Columns of the state that the next start of an image takes over."""
+
+    @property
+    def minimises(self) -> bool:
+        """Whether it looks for the nearest point over all its starts."""
+
+    @property
+    def precise(self) -> bool:
+        """Whether it computes in float32 whatever the engine's settings are."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it needs the logits on the clean images."""
+
+    @property
+    def length(self) -> int:
+        """The largest number of steps of a start."""
+
+    def starts_for(self, classes: int) -> int:
+        """Starts of each image, at that many classes."""
+
+    def start(self, model: Forward, case: Case) -> State:
+        """The first state."""
+
+    def step(self, model: Forward, case: Case, state: State) -> State:
+        """The state after one more step."""
+
+
+@dataclass
+class BatchSizes:
+    """Which smaller batch sizes gave the same bits as a larger one in a step of an attack."""
+
+    attack: AttackSteps  # held, so that its id stays its own
+    admissible: set[tuple[int, ...]] = field(default_factory=set)  # the size and the shape of an image
+    refused: bool = False  # whether one did not
+
+
+_HIT, _LAST, _LOWEST = 0, 1, 2
+"""Which image of a row is to be verified: the hit, the last iterate, the iterate of lowest margin."""
+
+
+class Queue:
+    """One attack over one stream: slots on the device, candidates to verify, rows that return to the slots.
+
+    Every row is a set of columns: what the job gave (``x0``, ``y``, ``index``, ...), the attack's state
+    (``state.x``, ...), what the queue saw on the way (``hit_x``, ``low_x``, ...), and the best image that float32 has
+    verified (``best_x``, ...). Rows move between slots and buffers with all their columns.
+
+    Args:
+        passes: float32 passes of the model, and the size of a device batch.
+        forward: the forward pass that the attack uses.
+        attack: the attack.
+        threat: norm and radius; a job's ``epsilon`` column overrides the radius.
+        seed: the seed of the attack's random numbers.
+        poll: steps between checks of which rows have finished.
+        early_stop: return the first verified adversarial example, else the iterate of lowest margin; without, the last
+            iterate.
+        batch_sizes: what is known of smaller batches for this attack.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        forward: CountedForward,
+        attack: AttackSteps,
+        threat: Threat,
+        *,
+        seed: int,
+        poll: int,
+        early_stop: bool,
+        batch_sizes: BatchSizes,
+    ) -> None:
+        self._passes = passes
+        self._forward = forward
+        self._attack = attack
+        self._threat = threat
+        self._draws = Draws(seed, "attack")
+        self._poll = poll
+        self._early_stop = early_stop
+        self._batch_sizes = batch_sizes
+        self._fresh = Buffer()
+        self._returned = Buffer()  # rows that a verification sent back, or that begin another start
+        self._candidates = Buffer()  # rows of which one image waits for float32
+
+    def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
+        """Attack a stream of images to its end; every job must have the same columns."""
+        self._fresh = Buffer(self._rows_of(jobs))
+        size = self._passes.batch_size
+        slots: Columns = {}
+        live = torch.zeros(size, dtype=torch.bool)
+        while True:
+            slots, live = self._refilled(slots, live)
+            if live.any():
+                slots, live = self._stepped(slots, live)
+                leaving = live & (slots["hit"] | slots["state.done"]).cpu()
+                if leaving.any():
+                    self._candidates.add(_candidates(take(slots, leaving.nonzero().squeeze(1))))
+                    live &= ~leaving
+            drained = not (live.any() or self._waiting())
+            while len(self._candidates) >= size or (drained and len(self._candidates)):
+                yield from self._verify(self._candidates.pop(size))
+            if drained and not self._returned.peek():
+                return
+
+    def _waiting(self) -> bool:
+        return self._returned.peek() or self._fresh.peek()
+
+    def _refilled(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
+        """The slots with every unused one taken, as far as rows are waiting."""
+        size = self._passes.batch_size
+        if len(live) < size and self._waiting():  # rows came back after the slots were narrowed
+            slots = take(slots, torch.arange(size) % len(live))
+            live = torch.cat([live, live.new_zeros(size - len(live))])
+        vacant = (~live).nonzero().squeeze(1)
+        incoming = self._incoming(len(vacant))
+        if incoming is None:
+            return slots, live
+        count = len(incoming["row"])
+        if slots:
+            put(slots, vacant[:count], incoming)
+        else:
+            slots = take(incoming, torch.arange(size) % count)
+        return slots, live.index_fill(0, vacant[:count], value=True)
+
+    def _stepped(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
+        """The slots after a step; at a smaller batch size where no row waits for the unused slots.
+
+        Libraries choose kernels by batch size, so a smaller batch may change the last bits. It is used only after one
+        step at that size has given every row the same bits as the larger batch.
+        """
+        rows = live.nonzero().squeeze(1)
+        size = max(SMALLEST_BATCH, _GRAIN * -(-len(rows) // _GRAIN))
+        trial = (size, *slots["x0"].shape[1:])
+        known = trial in self._batch_sizes.admissible
+        worth_a_trial = not self._batch_sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live)
+        if size >= len(live) or not (known or worth_a_trial) or self._waiting():
+            return self._advance(slots), live
+        narrow = self._advance(take(slots, rows[torch.arange(size) % len(rows)]))
+        if not known:
+            wide = self._advance(slots)
+            if not same_bits(take(wide, rows), take(narrow, torch.arange(len(rows)))):
+                self._batch_sizes.refused = True
+                return wide, live
+            self._batch_sizes.admissible.add(trial)
+        return narrow, torch.arange(size) < len(rows)
+
+    def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
+        """Jobs as columns on the device, with the bookkeeping that every row carries."""
+        device, row = self._passes.device, 0
+        classes: int | None = None
+        for job in jobs:
+            count = len(job.x)
+            if not count:
+                continue
+            given = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
+            columns = {name: recordable(value).to(device) for name, value in given.items()}
+            columns["row"] = torch.arange(row, row + count, device=device)
+            for name in ("restart", "forwards", "backwards", "stage", "best_iteration"):
+                columns[name] = torch.zeros_like(columns["row"])
+            if self._attack.needs_reference and "reference" not in columns:
+                columns["reference"] = self._passes.logits(columns["x0"])
+                columns["forwards"] += 1
+            if classes is None:
+                known = columns.get("reference")
+                classes = self._passes.classes(columns["x0"]) if known is None else known.shape[1]
+            columns["success"] = torch.zeros_like(columns["row"], dtype=torch.bool)
+            columns["best_x"] = columns["x0"]
+            columns["best_logits"] = torch.zeros(count, classes, device=device)
+            columns["best_margin"] = torch.full((count,), torch.inf, device=device)
+            row += count
+            yield columns
+
+    def _incoming(self, count: int) -> Columns | None:
+        """Up to ``count`` rows ready to step: returned ones first, then new ones, started."""
+        parts = []
+        if count and self._returned.peek():
+            parts.append(self._returned.pop(count))
+            count -= len(parts[0]["row"])
+        if count and self._fresh.peek():
+            parts.append(self._started(self._fresh.pop(count)))
+        return join(parts) if parts else None
+
+    def _started(self, columns: Columns) -> Columns:
+        """Rows at the beginning of a start, with nothing seen yet."""
+        state = self._attack.start(self._forward, self._case(columns))
+        known = unprefixed(columns)  # of the start before, if there was one
+        state |= {name: known[name] for name in self._attack.carries if name in known}
+        zero = torch.zeros_like(columns["row"])
+        seen: Columns = {"hit": zero.bool()}
+        if self._early_stop:
+            nothing = torch.full(zero.shape, torch.inf, device=zero.device)
+            seen |= {"hit_x": columns["x0"], "hit_iteration": zero}
+            seen |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": nothing}
+        return columns | seen | prefixed(state)
+
+    def _case(self, columns: Columns) -> Case:
+        threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
+        optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
+        return Case(columns["x0"], columns["y"], columns["index"], threat, self._draws, **optional)
+
+    def _advance(self, slots: Columns) -> Columns:
+        """Step every slot ``poll`` times; rows that were hit or are done do not change any more."""
+        case, forward = self._case(slots), self._forward
+        for turn in range(self._poll):
+            before = forward.forwards, forward.backwards
+            new = self._attack.step(forward, case, unprefixed(slots))
+            size = len(slots["row"])  # a step may pass several versions of every image at once
+            passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
+            moved = self._fold(slots, new, *passes)
+            if turn:
+                ended = slots["hit"] | slots["state.done"]
+                moved = {
+                    name: value if value is slots[name] else choose(ended, slots[name], value)
+                    for name, value in moved.items()
+                }
+            slots = moved
+        return slots
+
+    def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
+        """The slots after a step, with the first hit and the lowest margin recorded."""
+        result = slots | prefixed(new)
+        result["forwards"] = slots["forwards"] + forwards
+        result["backwards"] = slots["backwards"] + backwards
+        if not self._early_stop:
+            return result
+        value, seen, taken = new["margin"], new["seen"], slots["state.iteration"]
+        hit, lower = value < 0, value < slots["low_margin"]
+        return result | {
+            "hit": hit,
+            "hit_x": choose(hit, seen, slots["hit_x"]),
+            "hit_iteration": torch.where(hit, taken, slots["hit_iteration"]),
+            "low_x": choose(lower, seen, slots["low_x"]),
+            "low_iteration": torch.where(lower, taken, slots["low_iteration"]),
+            "low_margin": torch.where(lower, value, slots["low_margin"]),
+        }
+
+    def _verify(self, rows: Columns) -> Iterator[Finished]:
+        """Verify one image of each row in float32; then the row is finished, or continues in one of four ways."""
+        stage = rows["stage"]
+        candidate, taken = self._candidate(rows)
+        candidate = self._inside(candidate, rows)
+        logits = self._passes.logits(candidate)
+        success = (logits.argmax(1) != rows["y"]) | ~logits.isfinite().all(1)
+        value = logit_margin(logits, rows["y"])
+        better = success | (~rows["success"] & ~(rows["best_margin"] <= value))
+        rows |= {
+            "forwards": rows["forwards"] + 1,
+            "best_x": choose(better, candidate, rows["best_x"]),
+            "best_logits": choose(better, logits, rows["best_logits"]),
+            "best_margin": torch.where(better, value, rows["best_margin"]),
+            "best_iteration": torch.where(better, taken, rows["best_iteration"]),
+            "success": rows["success"] | success,
+        }
+        robust = ~success
+        false_alarm = robust & (stage == _HIT)
+        resumes = false_alarm & ~rows["state.done"]
+        ends = false_alarm & rows["state.done"]
+        lower = (
+            robust & (stage == _LAST) & (rows["low_margin"] < value) if self._early_stop else torch.zeros_like(robust)
+        )
+        exhausted = robust & ~(resumes | ends | lower)
+        # Where the nearest point is sought, another start may find a nearer one.
+        may_restart = exhausted | success if self._attack.minimises and not self._early_stop else exhausted
+        restarts = may_restart & (rows["restart"] + 1 < self._attack.starts_for(logits.shape[1]))
+        if len(some := masked(rows, resumes)["row"]):
+            self._returned.add(masked(rows, resumes) | {"hit": torch.zeros_like(some, dtype=torch.bool)})
+        for mask, next_stage in ((ends, _LAST), (lower, _LOWEST)):
+            if len(some := masked(rows, mask)["row"]):
+                self._candidates.add(masked(rows, mask) | {"stage": torch.full_like(some, next_stage)})
+        if len(some := masked(rows, restarts)["row"]):
+            restarted = masked(rows, restarts)
+            self._returned.add(self._started(restarted | {"restart": restarted["restart"] + 1}))
+        finished = (success | exhausted) & ~restarts
+        if finished.any():
+            yield self._finished(masked(rows, finished))
+
+    def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
+        """The image to verify of each row, and the steps taken up to it."""
+        image, taken = rows["state.x"], rows["state.iteration"]
+        if self._early_stop:
+            for stage, name in ((_HIT, "hit"), (_LOWEST, "low")):
+                chosen = rows["stage"] == stage
+                image = choose(chosen, rows[f"{name}_x"], image)
+                taken = torch.where(chosen, rows[f"{name}_iteration"], taken)
+        return image, taken
+
+    def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
+        """The images, projected where an attack left the ball or the box."""
+        threat, x0 = self._case(rows).threat, rows["x0"]
+        radius = threat.radius(x0).flatten()
+        limit = radius + 1e-6 * radius.clamp_min(1)
+        boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
+        legal = boxed & (threat.distance(candidate, x0) <= limit)
+        return choose(legal, candidate, threat.project(candidate.nan_to_num(0.0), x0))
+
+    def _finished(self, rows: Columns) -> Finished:
+        return Finished(
+            row=rows["row"],
+            index=rows["index"],
+            y=rows["y"],
+            x0=rows["x0"],
+            x=rows["best_x"],
+            logits=rows["best_logits"],
+            broken=rows["success"],
+            iterations=rows["best_iteration"],
+            forwards=rows["forwards"],
+            backwards=rows["backwards"],
+            records={name: rows[f"state.{name}"] for name in self._attack.records},
+        )
+
+
+def _candidates(rows: Columns) -> Columns:
+    """Rows that have left their slots, marked with the image to verify: the hit, else the last."""
+    return rows | {"stage": torch.where(rows["hit"], _HIT, _LAST)}

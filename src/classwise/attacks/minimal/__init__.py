@@ -1,0 +1,1 @@
+"""Attacks that minimise the distance to a misclassified image: FAB, Carlini and Wagner."""

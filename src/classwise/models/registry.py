@@ -1,0 +1,30 @@
+"""The models that can be named: one line each, and nothing imported until it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODELS: Registry[nn.Module] = Registry(
+    "model",
+    {
+        "lenet": "classwise.models.zoo.lenet:LeNet",
+        "small-cnn": "classwise.models.zoo.small_cnn:SmallCNN",
+        "resnet18": "classwise.models.zoo.resnet:ResNet",
+        "resnet50": "classwise.models.zoo.resnet:resnet50",
+        "preactresnet18": "classwise.models.zoo.preactresnet:PreActResNet",
+        "wideresnet": "classwise.models.zoo.wideresnet:WideResNet",
+        "wrn-28-10": "classwise.models.zoo.wideresnet:wrn_28_10",
+        "wrn-34-10": "classwise.models.zoo.wideresnet:wrn_34_10",
+        "vgg16": "classwise.models.zoo.vgg:vgg16",
+        "vgg19": "classwise.models.zoo.vgg:vgg19",
+        "densenet121": "classwise.models.zoo.densenet:densenet121",
+        "densenet169": "classwise.models.zoo.densenet:densenet169",
+        "googlenet": "classwise.models.zoo.googlenet:GoogLeNet",
+        "inception-v3": "classwise.models.zoo.inception:InceptionV3",
+    },
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import site
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -39,10 +40,10 @@ def user_code(error: BaseException) -> Place | None:
 
 
 def raised_within(error: BaseException, package: ModuleType) -> bool:
-    """Whether an error came through no other code than that of a package and of classwise."""
-    folders = [str(Path(package.__file__ or "").parent)]
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return all(file.startswith("<") or _is_ours(file) or _within(file, folders) for file in files)
+    """Whether an error came through no other code than that of a package, of classwise and of the standard library."""
+    known = {package.__name__, "classwise", *sys.stdlib_module_names}
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return all(name.partition(".")[0] in known for name in names)
 
 
 def _is_ours(file: str) -> bool:

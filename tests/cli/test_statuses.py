@@ -212,6 +212,16 @@ def test_images_that_a_layer_of_torch_refuses_are_bad_input(classwise: Classwise
     assert "the model cannot read images of shape (1, 8, 8) (channels, height, width): Given groups=1" in said.err
 
 
+def test_a_module_without_shapes_is_bad_input(classwise: Classwise, nets: Path) -> None:
+    """Which torch refuses inside a context manager of the standard library."""
+    (nets / "mynets.py").write_text(
+        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.LazyLinear(3))\n"
+    )
+    said = classwise("audit", "mynets:build", *AUDIT, f"--out={nets / 'audit'}")
+    assert said.status == 2
+    assert "uninitialized parameter" in said.err
+
+
 def test_in_python_an_error_of_the_user_is_raised_as_it_is(nets: Path) -> None:
     import classwise as cw
 

@@ -22,8 +22,8 @@ LAYERS = (
     "attacks",
     "training",
     "auditing",
-    "analysis",
     "report",
+    "analysis",
     "papers",
     "cli",
 )

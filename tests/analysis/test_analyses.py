@@ -1,4 +1,4 @@
-"""Every analysis is registered, returns a finding, and its finding has a figure."""
+"""Every analysis is registered under the name of its module, with its result type and the figure of the result."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ import functools
 import inspect
 import typing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from classwise.analysis import ANALYSES
-from classwise.analysis.base import Finding
+from classwise.analysis.ablation import ablation
+from classwise.analysis.base import AnalysisResult
 from classwise.analysis.confusion import confused
 from classwise.analysis.consistency import ranked_alike
+from classwise.analysis.drop import drop
 from classwise.analysis.extremes import extremes
 from classwise.analysis.gap import gap
-from classwise.analysis.norms import norm_link
+from classwise.analysis.norm_link import norm_link
 from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread
-from classwise.analysis.strength import drop
-from classwise.analysis.temperatures import ablation
 from classwise.auditing.outcomes import Outcomes
 from classwise.data.images import Images
 from classwise.errors import UserError
-from classwise.report.analyses import extreme_pictures, figure
 from classwise.report.drawing import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_each_has_a_docstring_a_finding_and_a_figure(name: str) -> None:
-    analysis = ANALYSES.load(name)
+def test_each_module_has_docstring_computation_result_and_figure(name: str) -> None:
+    analysis: Any = ANALYSES.load(name)
     returned = typing.get_type_hints(analysis)["return"]
-    assert issubclass(returned, Finding)
-    assert figure.dispatch(returned) is not figure.dispatch(object), f"register a figure for {returned.__name__}"
+    assert issubclass(returned, AnalysisResult)
+    assert not inspect.isabstract(returned), f"{returned.__name__} lacks a table or a figure"
+    expected = f"classwise.analysis.{name.replace('-', '_')}"
+    assert {analysis.__module__, returned.__module__} == {expected}
     assert any(paper in str(inspect.getmodule(analysis).__doc__) for paper in ("kdd21", "iclr21", "benz20", "cfa23"))
     assert "Raises:" in str(analysis.__doc__) or name == "spread"
 
 
-def test_what_all_rankings_share_is_told_once() -> None:
+def test_an_attack_that_all_rankings_share_is_named_once() -> None:
     one, other = outcomes(), outcomes(seed=5)
     ranked = functools.partial(ranked_alike, {"SGD": one, "Adam": other}, resamples=20, permutations=20)
-    alike = figure(ranked(attacks={"strong": "PGD"})).svg()
+    alike = ranked(attacks={"strong": "PGD"}).figure().svg()
     assert "Rank correlation of the class accuracies, PGD" in alike
     assert "SGD, PGD" not in alike
-    assert "SGD, weak" in figure(ranked()).svg()
+    assert "SGD, weak" in ranked().figure().svg()
 
 
-def findings() -> list[Finding]:
+def results() -> list[AnalysisResult]:
     table = outcomes()
     family = Outcomes.from_predictions(
         table.labels,
@@ -75,37 +77,32 @@ def findings() -> list[Finding]:
     ]
 
 
-@pytest.mark.parametrize("finding", findings(), ids=lambda finding: type(finding).__name__)
-def test_figures_are_whole_and_repeat(finding: Finding, tmp_path: Path) -> None:
-    drawing = figure(finding)
+@pytest.mark.parametrize("result", results(), ids=lambda result: type(result).__name__)
+def test_figures_are_whole_and_repeat(result: AnalysisResult, tmp_path: Path) -> None:
+    drawing = result.figure()
     assert isinstance(drawing, Drawing)
     text = drawing.svg()
     assert "nan" not in text
-    assert text == figure(finding).svg()
-    assert not finding.table.empty
+    assert text == result.figure().svg()
+    assert not result.table.empty
     drawing.save(tmp_path / "x.png")
 
 
 def test_standalone_files_hide_what_only_answers_to_the_pointer() -> None:
-    text = figure(findings()[3]).standalone()
+    text = results()[3].figure().standalone()
     assert 'class="hit"' in text
     assert ".hit { fill: transparent; }" in text
 
 
-def test_a_finding_without_a_figure_is_said() -> None:
-    with pytest.raises(UserError, match="no figure is known for int"):
-        figure(3)  # type: ignore[arg-type]
-
-
 def test_the_ends_of_a_class_as_pictures(tmp_path: Path) -> None:
     table = outcomes()
-    finding = extremes(table, "strong", 0, count=3)
+    result = extremes(table, "strong", 0, count=3)
     pixels = np.random.default_rng(0).random((len(table), 1, 5, 5))
     images = Images(pixels[::-1].astype(np.float32), table.labels[::-1], NAMES, index=np.arange(len(table))[::-1])
-    drawing = extreme_pictures(finding, images)
+    drawing = result.gallery(images)
     shown = [mark.pixels for mark in drawing.marks if isinstance(mark, Picture)]
-    assert np.stack(shown) == pytest.approx(pixels[[*finding.most, *finding.least]], abs=1e-6)
+    assert np.stack(shown) == pytest.approx(pixels[[*result.most, *result.least]], abs=1e-6)
     assert drawing.svg().count("<image ") == 6
     drawing.save(tmp_path / "ends.png")
-    with pytest.raises(UserError, match=f"image {finding.most[0]} is not in images"):
-        extreme_pictures(finding, images.take(images.index != int(finding.most[0])))
+    with pytest.raises(UserError, match=f"image {result.most[0]} is not in images"):
+        result.gallery(images.take(images.index != int(result.most[0])))

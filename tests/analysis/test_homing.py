@@ -18,7 +18,6 @@ from classwise.compute import Compute
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.errors import UserError
-from classwise.report.analyses import figure, misclassified
 from classwise.settings import make
 from classwise.threat import Threat
 from classwise.training.folder import Run
@@ -104,8 +103,8 @@ def test_the_table_and_the_figures(found: Homing) -> None:
     assert table["misclassified"].sum() == found.misclassified.sum()
     assert table["homing"].sum() == found.homing.sum()
     assert ((table["low"] <= table["share"]) & (table["share"] <= table["high"])).all()
-    assert "misclassified images" in misclassified(found).svg()
-    assert figure(found).svg().count("taken for") == (found.homing > 0).sum()
+    assert "misclassified images" in found.misclassified_figure().svg()
+    assert found.figure().svg().count("taken for") == (found.homing > 0).sum()
 
 
 def test_it_costs_c_trainings_and_two_audits_and_goes_on_where_it_was(

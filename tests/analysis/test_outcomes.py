@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from classwise.analysis.ablation import ablation
 from classwise.analysis.consistency import consistency, ranked_alike
+from classwise.analysis.drop import drop
 from classwise.analysis.extremes import extremes
 from classwise.analysis.gap import gap, gap_of
-from classwise.analysis.norms import norm_link_of, row_norms
+from classwise.analysis.norm_link import norm_link_of, row_norms
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread_of
-from classwise.analysis.strength import drop
-from classwise.analysis.temperatures import ablation
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
 from classwise.stats.counts import ClassCounts

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from classwise.analysis.embedding import embedding, embedding_of
+from classwise.analysis.epochs import inside
+from classwise.analysis.fluctuation import fluctuation
 from classwise.analysis.similarity import similarity, similarity_of
 from classwise.analysis.steps import steps_of
-from classwise.analysis.sweeps import sweep
-from classwise.analysis.trends import fluctuation, inside, trend
+from classwise.analysis.sweep import sweep
+from classwise.analysis.trend import trend
 from classwise.auditing.audit import Audit, audit
 from classwise.errors import UserError
-from classwise.report.analyses import figure
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from tests.auditing import toys
@@ -60,8 +61,8 @@ def test_a_trend_by_hand(run: Run) -> None:
     reach = 4.302653 * steps.std(ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
     assert summary["change_overall_high"] == pytest.approx(steps.mean() + reach, rel=1e-5)
     assert trend({"a": run}, window=(0.5, 1.0)).summary.loc["a", "change"] == pytest.approx(0.1)
-    assert "worst 20.0" in figure(found).svg()
-    assert "a worst" in figure(trend({"a": run, "b": (run, "valid")})).svg()
+    assert "worst 20.0" in found.figure().svg()
+    assert "a worst" in trend({"a": run, "b": (run, "valid")}).figure().svg()
 
 
 def test_windows_are_those_of_the_paper() -> None:
@@ -93,7 +94,7 @@ def test_fluctuation_by_a_loop() -> None:
     assert found.runs["change"]["wild"] == pytest.approx(np.mean([abs(b - a) for a, b in zip(worst, worst[1:])]))  # noqa: B905, RUF007
     assert found.runs["change"]["calm"] == found.runs["change_high"]["calm"] == 0  # shared images cancel
     assert found.differences["calm"].high < 0
-    assert "calm" in figure(found).svg()
+    assert "calm" in found.figure().svg()
     with pytest.raises(UserError, match="two epochs or more"):
         fluctuation({"one": wild[:1]}, labels, 3)
 
@@ -111,7 +112,7 @@ def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
     assert change["change"].to_list() == pytest.approx([0.05] * 4)
     assert (change["low"] < 0).all()
     assert (change["adjusted"] >= change["p"]).all()
-    assert "beta" in figure(found).svg()
+    assert "beta" in found.figure().svg()
     with pytest.raises(UserError, match="beta = 3 is not in the sweep"):
         found.change(1.0, 3.0)
     with pytest.raises(UserError, match="no epoch between"):
@@ -144,7 +145,7 @@ def test_steps_are_rows_of_the_trace(kept: Audit) -> None:
     last = kept.outcomes.rows("tpgd").set_index("index").loc[4]
     assert found.confidences[1, 1, found.label] == pytest.approx(last["p_label"], abs=1e-6)
     assert bool(found.fooled.loc["tpgd", 3]) is not bool(last["correct"])
-    assert "pgd, step 3" in figure(found).svg()
+    assert "pgd, step 3" in found.figure().svg()
     for image, attacks, steps, message in ((5, (), (0,), "was not traced"), (4, ("fgsm",), (0,), "traced attack")):
         with pytest.raises(UserError, match=message):
             steps_of(kept, image, attacks, steps)
@@ -166,7 +167,7 @@ def test_similarity_by_a_loop(kept: Audit) -> None:
     assert found.nearest[0] == max(found.cosines[0, 1], found.cosines[0, 2])
     assert found.link is not None
     assert found.interval is not None
-    assert "cosine" in figure(found).svg()
+    assert "cosine" in found.figure().svg()
     assert similarity_of(logits, labels, "abc").link is None
     with pytest.raises(UserError, match="expected shape"):
         similarity_of(logits[:, :2], labels, "abc")
@@ -190,6 +191,6 @@ def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
     assert found.purity.loc[("clean", "class"), "chance"] == pytest.approx(14 / 44)
     assert len(found.points) == 90
     pd.testing.assert_frame_equal(embedding(kept, "pgd").points, embedding(kept, "pgd").points)
-    assert figure(found).svg().count("<circle") == 90
+    assert found.figure().svg().count("<circle") == 90
     with pytest.raises(UserError, match="give more images"):
         embedding_of(clean[:3], attacked[:3], labels[:3], "abc")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.analysis.trends import images_of, measured
+from classwise.analysis.epochs import images_of, measured
 from classwise.errors import UserError
 from classwise.papers.cfa23.classes import worst_fifth
 from classwise.papers.cfa23.selections import RULES, chosen, counts_at

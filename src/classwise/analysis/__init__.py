@@ -1,7 +1,8 @@
-"""Analyses of the papers: functions of outcomes, run folders or kept tensors. They never attack, but for homing.
+"""Analyses of the papers: functions of outcomes, run folders or saved tensors. Only `homing` runs an attack.
 
-Each returns a small frozen `classwise.analysis.base.Finding`, with a table of everything that it says; the figure of a
-finding is drawn by `classwise.report.analyses.figure`. Beside them: `feature_sets`, data sets made from a model.
+Each module holds one analysis under its registered name: the function, its result type (a frozen
+`classwise.analysis.base.AnalysisResult` with a ``table``) and the ``figure()`` of the result. Two further modules serve
+several of them: `epochs`, the epochs of a run as tables, and `feature_sets`, data sets made from a model.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ ANALYSES: Registry[object] = Registry(
         "homing": "classwise.analysis.homing:homing",
         "pairs": "classwise.analysis.pairs:pairs",
         "consistency": "classwise.analysis.consistency:ranked_alike",
-        "drop": "classwise.analysis.strength:drop",
+        "drop": "classwise.analysis.drop:drop",
         "spread": "classwise.analysis.spread:spread",
         "gap": "classwise.analysis.gap:gap",
-        "norm-link": "classwise.analysis.norms:norm_link",
+        "norm-link": "classwise.analysis.norm_link:norm_link",
         "smoothness": "classwise.analysis.smoothness:smoothness",
         "sensitivity": "classwise.analysis.sensitivity:sensitivity",
-        "trend": "classwise.analysis.trends:trend",
-        "fluctuation": "classwise.analysis.trends:fluctuation",
-        "sweep": "classwise.analysis.sweeps:sweep",
-        "ablation": "classwise.analysis.temperatures:ablation",
+        "trend": "classwise.analysis.trend:trend",
+        "fluctuation": "classwise.analysis.fluctuation:fluctuation",
+        "sweep": "classwise.analysis.sweep:sweep",
+        "ablation": "classwise.analysis.ablation:ablation",
         "steps": "classwise.analysis.steps:steps_of",
         "similarity": "classwise.analysis.similarity:similarity",
         "extremes": "classwise.analysis.extremes:extremes",

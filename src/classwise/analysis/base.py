@@ -1,4 +1,4 @@
-"""What every analysis returns, and what several ask of outcomes."""
+"""The base class of every analysis result, and the checks of outcomes that several analyses share."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
 
 
-class Finding(ABC):
-    """What an analysis found: numbers with their intervals, and nothing that has to be computed again."""
+class AnalysisResult(ABC):
+    """The result of an analysis: numbers with their intervals, complete, so that table and figure compute nothing."""
 
     @property
     @abstractmethod
     def table(self) -> pd.DataFrame:
         """Everything that a figure of it shows, for a file or another tool; accuracies are fractions."""
+
+    @abstractmethod
+    def figure(self) -> Drawing:
+        """The figure, as in the paper that the analysis comes from."""
 
 
 def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:

@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding, last_iterates
+from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
+from classwise.report.drawing import Drawing
+from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, wilson
@@ -38,7 +40,7 @@ class Inside(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Confused(Finding):
+class Confused(AnalysisResult):
     """A confusion matrix under one attack, and two statements about it.
 
     Attributes:
@@ -74,6 +76,11 @@ class Confused(Finding):
         names = [self.class_names[label] for label in self.order]
         rates = confusion_rates(self.matrix)[np.ix_(self.order, self.order)]
         return pd.DataFrame(rates, index=pd.Index(names, name="truth"), columns=pd.Index(names, name="prediction"))
+
+    def figure(self) -> Drawing:
+        """kdd21 Figure 2: percent of each class, classes of a superclass side by side."""
+        counts = Confusion(self.matrix, self.class_names, self.superclasses, self.superclass_names)
+        return heatmap(counts.grouped().condensed()[0], "rates")
 
 
 def confused(

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.matrix import matrix
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Agreement, kendalls_w, spearman_matrix
@@ -24,7 +26,7 @@ _DRAWN = 400
 
 
 @dataclass(frozen=True, eq=False)
-class Consistency(Finding):
+class Consistency(AnalysisResult):
     """How alike several rankings of the classes are.
 
     Attributes:
@@ -51,6 +53,15 @@ class Consistency(Finding):
     def extremes(self) -> pd.DataFrame:
         """The lowest and the highest class of each row: columns ``worst`` and ``best``."""
         return pd.DataFrame({"worst": self.accuracies.idxmin(axis=1), "best": self.accuracies.idxmax(axis=1)})
+
+    def figure(self) -> Drawing:
+        """Spearman's correlation of every pair of rankings."""
+        names = [str(name) for name in self.accuracies.index]
+        title = "Rank correlation of the class accuracies"
+        parts = [name.rpartition(", ") for name in names]
+        if len({(comma, attack) for _, comma, attack in parts}) == 1 and parts[0][1]:  # name a shared attack once
+            names, title = [model for model, _, _ in parts], f"{title}, {parts[0][2]}"
+        return matrix(title, names, self.correlations, "Spearman")
 
 
 def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int = 0) -> Consistency:

@@ -13,10 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.errors import UserError
+from classwise.report import wording
+from classwise.report.drawing import Drawing
+from classwise.report.figures.points import Cloud, clouds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
 from classwise.stats.intervals import two_sided_z
 
@@ -25,7 +28,7 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Embedding(Finding):
+class Embedding(AnalysisResult):
     """Images on a plane.
 
     Attributes:
@@ -48,6 +51,18 @@ class Embedding(Finding):
     def table(self) -> pd.DataFrame:
         """The table of the purity."""
         return self.purity
+
+    def figure(self) -> Drawing:
+        """iclr21 Figure 8: features on a plane, clean and attacked."""
+        panels = [
+            Cloud(str(kind), frame["x"].to_numpy(), frame["y"].to_numpy(), frame["label"].to_numpy())
+            for kind, frame in self.points.groupby("kind", sort=False)
+        ]
+        pure = self.purity.xs("class", level="level")["purity"]
+        note = "; ".join(
+            f"{kind}: {wording.percent(float(share))} of neighbours in the class" for kind, share in pure.items()
+        )
+        return clouds("Features by t-SNE", panels, self.class_names, range(len(self.class_names)), note)
 
 
 def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: float = 30.0, seed: int = 0) -> Embedding:

@@ -11,17 +11,23 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+import torch
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
+from classwise.data.images import Images
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.gallery import Row, gallery
+from classwise.report.figures.lines import Series, line_chart
 from classwise.stats.counts import IntArray
 
 By = Literal["p_label", "margin"]
+_BY = {"p_label": "confidence in its class", "margin": "margin"}
 
 
 @dataclass(frozen=True, eq=False)
-class Extremes(Finding):
+class Extremes(AnalysisResult):
     """The two ends of a class.
 
     Attributes:
@@ -54,6 +60,35 @@ class Extremes(Finding):
         """The images of both ends."""
         place = np.arange(len(self.images))
         return self.images[(place < self.count) | (place >= len(place) - self.count)].reset_index(drop=True)
+
+    def figure(self) -> Drawing:
+        """The images of the class in order of robustness; `gallery` shows both ends."""
+        values = self.images[self.by].to_numpy(dtype=np.float64)
+        standing = int(self.images["correct"].sum())
+        title = f"{self.class_name} under {self.attack}: {standing} of {len(values)} images stand"
+        lines = [Series(_BY[self.by], list(range(1, len(values) + 1)), values.tolist(), "stroke-main", named=False)]
+        return line_chart(title, lines, f"image, sorted by {_BY[self.by]}", share=self.by == "p_label")
+
+    def gallery(self, images: Images) -> Drawing:
+        """kdd21 E9 as pictures: the most and the least robust images of a class, with what remains of their class.
+
+        Args:
+            images: the data set that was audited; images are found by their number.
+
+        Raises:
+            UserError: if an image is not in the data set.
+        """
+        place = {int(number): row for row, number in enumerate(images.index.tolist())}
+        values = self.images.set_index("index")
+        rows = []
+        for title, numbers in (("most robust", self.most.tolist()), ("least robust", self.least.tolist())):
+            absent = [number for number in numbers if number not in place]
+            if absent:
+                raise UserError(f"image {absent[0]} is not in {images.name}; give the data set that was audited")
+            captions = [f"{values['p_label'][number]:.2f} {values['prediction'][number]}" for number in numbers]
+            pixels = images.to("cpu").pixels(torch.tensor([place[number] for number in numbers])).numpy()
+            rows.append(Row(f"{title}, by {_BY[self.by]}: confidence and prediction", pixels, captions))
+        return gallery(f"{self.class_name} under {self.attack}", rows)
 
 
 def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by: By = "p_label") -> Extremes:

@@ -10,18 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.errors import UserError
+from classwise.report import wording
+from classwise.report.drawing import Drawing
+from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import class_variance, max_class_discrepancy
 from classwise.stats.ranks import Association, spearman, spearman_matrix
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
 
+_SIDES = ("standard", "robust")
+
 
 @dataclass(frozen=True, eq=False)
-class Gap(Finding):
+class Gap(AnalysisResult):
     """The class accuracies of a standard model when clean, beside those of a robust model under attack.
 
     Attributes:
@@ -47,6 +52,16 @@ class Gap(Finding):
     def table(self) -> pd.DataFrame:
         """The table of the classes."""
         return self.classes
+
+    def figure(self) -> Drawing:
+        """iclr21 Figure 7: standard accuracy beside adversarial robustness."""
+        values = [
+            [Value(row[side], row[f"{side}_low"], row[f"{side}_high"], int(row[f"{side}_n"])) for side in _SIDES]
+            for _, row in self.classes.iterrows()
+        ]
+        first, second = (wording.points(each.value) for each in self.discrepancy)
+        title = f"Standard and robust accuracy; gap {first} and {second} points"
+        return dot_rows(title, [str(name) for name in self.classes.index], _SIDES, values, width=ROW_WIDTH)
 
 
 def gap(

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Stop
 from classwise.auditing.audit import audit
@@ -24,6 +24,8 @@ from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.errors import UserError
 from classwise.progress import Progress
+from classwise.report.drawing import Drawing
+from classwise.report.figures.heatmap import Confusion, heatmap
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
 from classwise.storage import replacing
@@ -38,7 +40,7 @@ FILE = "homing.parquet"
 
 
 @dataclass(frozen=True, eq=False)
-class Homing(Finding):
+class Homing(AnalysisResult):
     """Counts of images by class (row) and the class that they were taken for (column).
 
     Attributes:
@@ -85,6 +87,14 @@ class Homing(Finding):
         }
         frame = pd.DataFrame(columns).sort_values("misclassified", ascending=False, kind="stable")
         return frame.reset_index(drop=True)
+
+    def figure(self) -> Drawing:
+        """kdd21 Figure 4b: how many of the misclassified images come home, the diagonal hidden."""
+        return heatmap(Confusion(self.homing, self.class_names, totals=self.matrix.sum(axis=1)), "errors")
+
+    def misclassified_figure(self) -> Drawing:
+        """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
+        return heatmap(Confusion(self.matrix, self.class_names), "errors")
 
 
 def homing(

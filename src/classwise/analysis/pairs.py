@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs(Finding):
+class Pairs(AnalysisResult):
     """How strongly each two classes are tied by errors.
 
     Attributes:
@@ -94,6 +96,12 @@ class Pairs(Finding):
         others = [label for label in range(both.shape[1]) if label not in (truth, taken)]
         leads = ratio(both[:, taken] - both[:, others].max(axis=1), both.sum(axis=1))
         return percentiles(float(leads[0]), leads[1:], alpha)
+
+    def figure(self) -> Drawing:
+        """kdd21 E8: the ties of all pairs."""
+        return matrix(
+            "Mean share of the errors of two classes that fall on each other", self.class_names, self.ties, "tie"
+        )
 
 
 def pairs(matrix: ArrayLike, class_names: Sequence[str], superclasses: Sequence[int] | None = None) -> Pairs:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding, last_iterates
+from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.points import scatter
 from classwise.stats.counts import FloatArray, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks
@@ -21,7 +23,7 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_means
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity(Finding):
+class Sensitivity(AnalysisResult):
     """CVC, robustness and temperature drop of each class of one model.
 
     Attributes:
@@ -44,6 +46,20 @@ class Sensitivity(Finding):
     def table(self) -> pd.DataFrame:
         """The table of the classes."""
         return self.classes
+
+    def figure(self) -> Drawing:
+        """kdd21 E7 as a scatter: the robustness of each class against its CVC."""
+        frame = self.classes
+        links = [(self.vulnerable, "accuracy"), (self.sensitive, "drop")]
+        told = [
+            f"with {what} {one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+            for one, what in links
+            if not np.isnan(one.value)
+        ]
+        axes = ("CVC", f"accuracy under {self.attack}, percent")
+        names = [str(name) for name in frame.index]
+        note = f"Spearman of CVC {', '.join(told)}" if told else ""
+        return scatter("Class accuracy and smoothness", names, frame["cvc"], frame["accuracy"], axes, note)
 
 
 def sensitivity(

@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, class_labels, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Association, spearman, spearman_matrix
@@ -25,7 +27,7 @@ _DRAWN = 400
 
 
 @dataclass(frozen=True, eq=False)
-class Similarity(Finding):
+class Similarity(AnalysisResult):
     """How alike the classes are to a model.
 
     Attributes:
@@ -47,6 +49,10 @@ class Similarity(Finding):
     def table(self) -> pd.DataFrame:
         """The cosines."""
         return pd.DataFrame(self.cosines, index=list(self.class_names), columns=list(self.class_names))
+
+    def figure(self) -> Drawing:
+        """benz20 section 3.2: the cosines between class-mean logits."""
+        return matrix("Cosine between class-mean logits", self.class_names, self.cosines, "cosine")
 
 
 def similarity(audit: Audit, attack: str | None = None, **options: float) -> Similarity:

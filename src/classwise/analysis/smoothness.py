@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from classwise.analysis.base import Finding, last_iterates
+from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.columns import Panel, column_panels
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import Estimate, checked_level, two_sided_z
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothness(Finding):
+class Smoothness(AnalysisResult):
     """CVC of each class of one or several models.
 
     Attributes:
@@ -49,6 +51,16 @@ class Smoothness(Finding):
         value = float(rows["cvc"].mean())
         reach = two_sided_z(0.05) * float(np.sqrt((rows["error"] ** 2).sum())) / len(rows)
         return Estimate(value, value - reach, value + reach)
+
+    def figure(self) -> Drawing:
+        """kdd21 Figure 3a: the variance of the confidences, a panel for each model."""
+        names = list(dict.fromkeys(self.rows["class"]))
+        panels = []
+        for model, rows in self.rows.groupby("model", sort=False):
+            mine = rows.set_index("class").reindex(names)
+            low, high = mine["low"].tolist(), mine["high"].tolist()
+            panels.append(Panel(str(model), mine["cvc"].tolist(), low, high, [int(np.nanargmin(mine["cvc"]))]))
+        return column_panels(f"Variance of the confidences (CVC) of each class, {self.attack}", names, panels)
 
 
 def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.05) -> Smoothness:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.columns import Panel, column_panels
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.resampling import RESAMPLES, resampled_counts
 
@@ -20,7 +22,7 @@ _TINY = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Spread(Finding):
+class Spread(AnalysisResult):
     """Classes by their accuracy.
 
     Attributes:
@@ -44,6 +46,18 @@ class Spread(Finding):
         """A row for each bin: ``above``, ``up_to``, ``classes``, ``low``, ``high``."""
         columns = {"above": self.edges[:-1], "up_to": self.edges[1:], "classes": self.count}
         return pd.DataFrame({**columns, "low": self.low, "high": self.high})
+
+    def figure(self) -> Drawing:
+        """iclr21 Figure 6: classes by their accuracy."""
+        low, *ends = (f"{100 * edge:.0f}" for edge in self.edges)
+        names = [f"{start}\u2013{end}" for start, end in zip([low, *ends[:-1]], ends, strict=True)]
+        panel = Panel(
+            f"classes, under {self.attack}",
+            self.count.tolist(),
+            self.low.tolist(),
+            self.high.tolist(),
+        )
+        return column_panels("Classes by accuracy, in percent", names, [panel])
 
 
 def spread(

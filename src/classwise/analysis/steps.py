@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.result import Audit
 from classwise.errors import UserError, unknown
+from classwise.report.drawing import Drawing
+from classwise.report.figures.columns import Panel, column_panels
 from classwise.stats.counts import FloatArray
 
 STEPS = (1, 10, 20)
 
 
 @dataclass(frozen=True, eq=False)
-class Steps(Finding):
+class Steps(AnalysisResult):
     """Confidences of one image at chosen steps of some attacks.
 
     Attributes:
@@ -51,6 +53,16 @@ class Steps(Finding):
         axes = [self.attacks, self.steps, self.class_names]
         index = pd.MultiIndex.from_product(axes, names=["attack", "step", "class"])
         return pd.DataFrame({"confidence": self.confidences.reshape(-1)}, index=index).reset_index()
+
+    def figure(self) -> Drawing:
+        """kdd21 Figures 3b-d: a row of panels for each attack, a panel for each step."""
+        panels = [
+            Panel(f"{attack}, step {step}", self.confidences[a, s].tolist(), marked=[self.label])
+            for a, attack in enumerate(self.attacks)
+            for s, step in enumerate(self.steps)
+        ]
+        title = f"Confidences of image {self.image} ({self.class_names[self.label]}) under attack"
+        return column_panels(title, self.class_names, panels, across=len(self.steps), highest=1.0)
 
 
 def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Sequence[int] = STEPS) -> Steps:

@@ -16,7 +16,6 @@ from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell, left_out
 from classwise.report import ranges
-from classwise.report.analyses import figure
 from classwise.report.drawing import Drawing
 from classwise.report.tables import Cell, Row, Table
 
@@ -111,5 +110,5 @@ def audited(bench: Bench) -> tuple[dict[str, Pair], dict[str, str]]:
 def _drawn(pair: Pair) -> Drawing:
     """A row for each class, or of many classes how many stand how high."""
     if len(pair.standard.outcomes.class_names) <= DRAWN:
-        return figure(gap(pair.standard.outcomes, pair.adversarial.outcomes, "PGD"))
-    return figure(spread(pair.adversarial.outcomes, "PGD"))
+        return gap(pair.standard.outcomes, pair.adversarial.outcomes, "PGD").figure()
+    return spread(pair.adversarial.outcomes, "PGD").figure()

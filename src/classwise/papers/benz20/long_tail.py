@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from classwise.analysis.trends import measured
+from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
 from classwise.papers.bounds import negative, wider
 from classwise.papers.claims import Part, Test

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from classwise.analysis.consistency import Consistency, ranked_alike
-from classwise.analysis.trends import trend
+from classwise.analysis.trend import trend
 from classwise.papers.bounds import lowered
 from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 
@@ -99,7 +98,7 @@ class WeakClasses(Experiment):
                     for head, one in zip(heads[1:], sides, strict=True)
                 ),
             ),
-            figures=[(figure(one), caption) for one, caption in zip(columns, captions, strict=True)],
+            figures=[(one.figure(), caption) for one, caption in zip(columns, captions, strict=True)],
             tests=(
                 Test(
                     claim="benz20/C4",
@@ -184,7 +183,7 @@ class ClassTrend(Experiment):
         figures, rows = [], []
         for measure in ("robust", "clean"):
             found = trend({"AT": run}, measure, window=(0.5, 1.0))
-            figures.append((figure(found), f"The validation split, {measure}."))
+            figures.append((found.figure(), f"The validation split, {measure}."))
             turns, epochs = found.summary["turns"]["AT"], found.epochs
             late = epochs[epochs["epoch"] > run.recipe.epochs / 2]
             weakest = dict.fromkeys(map(str, late["worst_class"]))

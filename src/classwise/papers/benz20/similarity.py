@@ -19,7 +19,6 @@ from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report import wording
-from classwise.report.analyses import figure
 from classwise.report.figures.points import scatter
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
@@ -51,7 +50,7 @@ class SimilarityAndRobustness(Experiment):
                 Cell(f"{found.nearest[alike]:.2f}", found.class_names[alike]),
             ]
             rows.append(Row(f"{name}, {attack}", cells))
-            figures.append((figure(found), f"The {name} model, clean images."))
+            figures.append((found.figure(), f"The {name} model, clean images."))
             drawing = scatter(
                 "Class accuracy and likeness to the nearest class",
                 found.class_names,

@@ -15,9 +15,8 @@ from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report import ranges
-from classwise.report.analyses import ROWS
 from classwise.report.drawing import Drawing
-from classwise.report.figures.dots import Value, dot_rows
+from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
@@ -111,7 +110,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
         ]
         for c in range(len(names))
     ]
-    return dot_rows(title, names, shown, values, width=ROWS)
+    return dot_rows(title, names, shown, values, width=ROW_WIDTH)
 
 
 def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
@@ -121,4 +120,4 @@ def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequenc
         for c in range(len(names))
     ]
     title = "Standard training, class minus mean, in points"
-    return dot_rows(title, names, shown, values, difference=True, width=ROWS)
+    return dot_rows(title, names, shown, values, difference=True, width=ROW_WIDTH)

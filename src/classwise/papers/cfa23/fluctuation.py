@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from classwise.analysis.trends import images_of, trend
+from classwise.analysis.epochs import images_of
+from classwise.analysis.trend import trend
 from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import NOTE, average, both, gate
 from classwise.papers.claims import Test, difference, exactly, interval
@@ -14,7 +15,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run
@@ -55,7 +55,7 @@ class Fluctuation(Experiment):
         heads = ("model", "overall", "worst class")
         return Findings(
             tables=(Table("Mean change between adjacent epochs, in points", heads, rows, note),),
-            figures=((figure(found), "The validation split; the same training with and without the average."),),
+            figures=((found.figure(), "The validation split; the same training with and without the average."),),
             tests=(
                 Test(
                     claim="cfa23/C9",

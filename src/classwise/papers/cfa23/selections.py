@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from classwise.analysis.trends import images_of, measured
+from classwise.analysis.epochs import images_of, measured
 from classwise.papers import catalogue
 from classwise.papers.cfa23.methods import METHODS, audited, pair_cell
 from classwise.papers.claims import Test, difference, interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from classwise.analysis.norms import row_norms
+from classwise.analysis.norm_link import row_norms
 from classwise.papers.bounds import wider
 from classwise.papers.cfa23.methods import average, both, worst
 from classwise.papers.claims import Test

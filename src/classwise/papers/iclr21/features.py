@@ -11,7 +11,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -52,7 +51,7 @@ class FeaturesOnAPlane(Experiment):
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
             beyond = {"iclr21/C15": f"{bench.scale.data} has no superclasses"}
-            return Findings(tables=(table,), figures=((figure(found), caption),), beyond=beyond)
+            return Findings(tables=(table,), figures=((found.figure(), caption),), beyond=beyond)
         separates = Test(
             claim="iclr21/C15",
             estimand="neighbours beyond chance, as a share of what chance leaves: superclass minus class, both kinds",
@@ -63,4 +62,4 @@ class FeaturesOnAPlane(Experiment):
             unit="",
             note="the two are taken as independent; images share neighbours, so that the intervals are a little short",
         )
-        return Findings(tables=(table,), figures=((figure(found), caption),), tests=(separates,))
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=(separates,))

@@ -12,7 +12,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -39,7 +38,7 @@ class StandardAgainstAdversarial(Experiment):
         note = f"Order of the classes: Spearman {found.order.value:.2f}. Small: 95 % intervals, which lie high."
         table = Table("Standard against adversarial training", heads, rows, note)
         return Findings(
-            tables=(table,), figures=((figure(found), "Test images, PGD-20."),), tests=self.claims(found, clean)
+            tables=(table,), figures=((found.figure(), "Test images, PGD-20."),), tests=self.claims(found, clean)
         )
 
     def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:

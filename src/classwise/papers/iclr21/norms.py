@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from classwise.analysis.norms import norm_link, row_norms
+from classwise.analysis.norm_link import norm_link, row_norms
 from classwise.papers.bounds import raised
 from classwise.papers.claims import CORRELATION, Test, interval
 from classwise.papers.experiment import Bench, Experiment, Findings
@@ -13,7 +13,6 @@ from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report import wording
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -36,7 +35,7 @@ class NormsAndRobustness(Experiment):
             found = links[name] = norm_link(audit.outcomes, attack, row_norms(trained.run.model()))
             cells = [estimate_cell(one, 1, 2) for one in found.intervals]
             rows.append(Row(f"{name}, {attack}", [*cells, Cell(wording.probability(found.spearman.p_value))]))
-            figures.append((figure(found), f"The {name} model, {attack}."))
+            figures.append((found.figure(), f"The {name} model, {attack}."))
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = "Small: 95 % intervals for new images. p by permutation of the classes."
         size = links["standard"].intervals[1]

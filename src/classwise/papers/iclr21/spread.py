@@ -13,7 +13,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
@@ -39,7 +38,7 @@ class RobustnessHistogram(Experiment):
         accuracies = audit.counts("PGD")
         return Findings(
             tables=(Table("Classes by their robustness", ("interval", "classes"), rows, "Small: 95 % intervals."),),
-            figures=((figure(found), "Adversarial training under PGD."),),
+            figures=((found.figure(), "Adversarial training under PGD."),),
             tests=(
                 Test(
                     claim="iclr21/C16",

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from classwise.analysis.temperatures import OVERALL, ablation
+from classwise.analysis.ablation import OVERALL, ablation
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.bounds import minus, negative, plus
@@ -23,7 +23,6 @@ from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -96,7 +95,7 @@ class _Temperatures(Experiment):
         tests, beyond = self.claims(tables, bench.scale)
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
-            figures=((figure(found), "All classes; shaded: 95 % intervals."),),
+            figures=((found.figure(), "All classes; shaded: 95 % intervals."),),
             tests=tests,
             beyond=beyond,
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.consistency import Consistency, consistency, ranked_alike
-from classwise.analysis.strength import drop
+from classwise.analysis.drop import drop
 from classwise.auditing.keeping import Kind
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.auditing.result import Audit
@@ -26,7 +26,6 @@ from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
 from classwise.report import wording
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
@@ -225,7 +224,7 @@ class RankConsistency(Experiment):
         note = "Small: 95 % intervals, which lie low. p by permutation of the classes."
         return Findings(
             tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
-            figures=((figure(ours), "Every attack on every defence of this run."),),
+            figures=((ours.figure(), "Every attack on every defence of this run."),),
             tests=(
                 Test(
                     claim="kdd21/C9",
@@ -292,7 +291,7 @@ class Drops(Experiment):
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)
             rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *theirs]))
-            figures.append((figure(found), f"{name}."))
+            figures.append((found.figure(), f"{name}."))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),

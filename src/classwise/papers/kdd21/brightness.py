@@ -16,7 +16,6 @@ from classwise.papers.kdd21.beta import ATTACK, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import mean
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import extreme_pictures, figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import percent
 from classwise.stats.counts import FloatArray
@@ -73,8 +72,8 @@ class SortedByConfidence(Experiment):
         return Findings(
             tables=(Table(f"The images of {found.class_name} by quarters", heads, rows, note),),
             figures=(
-                (extreme_pictures(found, images), "The two ends, with confidence in the class and prediction."),
-                (figure(found), "All images of the class, the most robust first."),
+                (found.gallery(images), "The two ends, with confidence in the class and prediction."),
+                (found.figure(), "All images of the class, the most robust first."),
             ),
             tests=tests,
             beyond=beyond,

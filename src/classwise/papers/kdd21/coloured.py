@@ -20,7 +20,6 @@ from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report import ranges, wording
-from classwise.report.analyses import figure
 from classwise.report.figures.gallery import Row as Pictures
 from classwise.report.figures.gallery import gallery
 from classwise.report.tables import Cell, Row, Table
@@ -102,7 +101,7 @@ class ColouredBackgrounds(Experiment):
         return Findings(
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
-                (figure(one), f"{attack}; classes of a background side by side.") for attack, one in found.items()
+                (one.figure(), f"{attack}; classes of a background side by side.") for attack, one in found.items()
             ],
             tests=tests,
             beyond=beyond,

@@ -11,7 +11,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 
 
@@ -59,7 +58,7 @@ class ConfusionUnderAttack(Experiment):
             )
         table = Table("Structure of the confusion matrix", ("quantity", "this run"), rows, "Small: 95 % intervals.")
         caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
-        return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
 
 
 class Symmetry(ConfusionUnderAttack):

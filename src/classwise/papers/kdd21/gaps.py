@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from classwise.analysis.trends import trend
+from classwise.analysis.trend import trend
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers.bounds import widest
 from classwise.papers.claims import Test
@@ -14,7 +14,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CIFAR, LAPTOP, SMOKE, TIAN, Name, Scale
 from classwise.papers.tables import Key, class_table, left_out
-from classwise.report.analyses import figure
 from classwise.stats.counts import ClassCounts
 
 MNIST = "mnist"
@@ -50,7 +49,7 @@ class GapsOverEpochs(Experiment):
             trained = own.trained("at")
             ends[data] = under_pgd(own, trained).outcomes
             caption = f"{data}: the validation split; shaded from the lowest to the highest class."
-            figures.append((figure(trend({"AT": trained.run})), caption))
+            figures.append((trend({"AT": trained.run}).figure(), caption))
             counts: dict[Key, ClassCounts] = {("AT",): ends[data].counts("PGD")}
             tables.append(class_table(f"{data}: test images at the end, in percent", counts, ends[data].class_names))
         tests, beyond = _asked(ends)

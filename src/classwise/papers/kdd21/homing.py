@@ -16,7 +16,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import PGD
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure, misclassified
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE
 from classwise.stats.intervals import Estimate, wilson
@@ -76,8 +75,8 @@ class HomingMatrix(Experiment):
         return Findings(
             tables=(Table("The most frequent pairs", heads, rows, "Small: 95 % intervals for new images."),),
             figures=(
-                (misclassified(found), "Misclassified images under PGD; rows: truth."),
-                (figure(found), "Of these, those that are robust for the model without the class of the column."),
+                (found.misclassified_figure(), "Misclassified images under PGD; rows: truth."),
+                (found.figure(), "Of these, those that are robust for the model without the class of the column."),
             ),
             tests=(
                 Test(
@@ -118,7 +117,7 @@ class GroupRelations(Experiment):
         caption = "Above the diagonal as below it: the mean of the two shares."
         return Findings(
             tables=[_tie_table(title, one) for title, one in both.items()],
-            figures=[(figure(one), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
+            figures=[(one.figure(), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
             tests=tests,
             beyond=beyond,
         )

@@ -19,7 +19,6 @@ from classwise.papers.kdd21.temperature import grid, largest_drop
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
 
@@ -93,7 +92,7 @@ class SmoothVulnerableSensitive(Experiment):
         ]
         return Findings(
             tables=(Table("Smooth, vulnerable, sensitive", heads, rows, note),),
-            figures=[(figure(one), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
+            figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
             tests=tests,
         )
 

@@ -20,7 +20,6 @@ from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Row, Table
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
@@ -52,7 +51,7 @@ class _Confidences(Experiment):
         )
         tests, beyond = self.claims(found, tables, bench.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
-        return Findings(tables=(table,), figures=((figure(found), caption),), tests=tests, beyond=beyond)
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
 
     @abstractmethod
     def claims(

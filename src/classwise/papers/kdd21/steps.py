@@ -19,7 +19,6 @@ from classwise.papers.official import chosen
 from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.analyses import figure
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE
 from classwise.stats.counts import BoolArray, FloatArray
@@ -85,7 +84,7 @@ class _AlongAttack(Experiment):
             f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
         )
         caption = f"{told} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
-        return Findings(tables=(table,), figures=((figure(found), caption),), tests=self.claims(right, rows, bench))
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=self.claims(right, rows, bench))
 
     @abstractmethod
     def arises(self, right: BoolArray) -> BoolArray:

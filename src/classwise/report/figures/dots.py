@@ -13,6 +13,8 @@ from classwise.report.figures.curves import ticks
 from classwise.report.inks import SERIES
 
 WIDTH = 1040.0
+ROW_WIDTH = 760.0
+"""The width of figures with a row for each class."""
 NAME_LETTERS = 22
 
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError, unknown
+from classwise.report.drawing import Drawing
+from classwise.report.figures.lines import Series, class_lines, line_chart
+from classwise.report.inks import SERIES
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, holm, overall_difference
 
@@ -21,7 +24,7 @@ OVERALL = "overall"
 
 
 @dataclass(frozen=True, eq=False)
-class Ablation(Finding):
+class Ablation(AnalysisResult):
     """Changes of accuracy against a plain attack.
 
     Attributes:
@@ -48,6 +51,27 @@ class Ablation(Finding):
         """
         overall = self.rows[self.rows["class"] == OVERALL]
         return overall.loc[overall.groupby("model", sort=False)["accuracy"].idxmin()].set_index("model")
+
+    def figure(self) -> Drawing:
+        """iclr21 Table 4 as lines: the change of each class over 1/T, of the first model; of several, their overall."""
+        rows = self.rows
+        title = f"Change against {self.baseline}, in points"
+        if len(self.best) == 1:
+            table = rows.pivot_table(index="inverse_temperature", columns="class", values="change", sort=False)
+            return line_chart(title, class_lines(table), "1/T", difference=True)
+        overall = rows[rows["class"] == "overall"]
+        lines = [
+            Series(
+                str(model),
+                frame["inverse_temperature"].tolist(),
+                frame["change"].tolist(),
+                f"stroke-{SERIES[number % len(SERIES)]}",
+                frame["low"].tolist(),
+                frame["high"].tolist(),
+            )
+            for number, (model, frame) in enumerate(overall.groupby("model", sort=False))
+        ]
+        return line_chart(f"{title}, all classes", lines, "1/T", difference=True)
 
 
 def ablation(

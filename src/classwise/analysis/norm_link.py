@@ -12,9 +12,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from torch import nn
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report import wording
+from classwise.report.drawing import Drawing
+from classwise.report.figures.points import scatter
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix
@@ -22,7 +25,7 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
 
 
 @dataclass(frozen=True, eq=False)
-class NormLink(Finding):
+class NormLink(AnalysisResult):
     """Class accuracies beside the norms of the classifier's rows.
 
     Attributes:
@@ -46,6 +49,18 @@ class NormLink(Finding):
     def table(self) -> pd.DataFrame:
         """The table of the classes."""
         return self.classes
+
+    def figure(self) -> Drawing:
+        """iclr21 Figure 4 as a scatter: class accuracy against the norm of its row."""
+        frame = self.classes
+        ends = self.intervals[1]
+        note = (
+            f"Spearman {self.spearman.value:.2f} ({ends.low:.2f} to {ends.high:.2f}), "
+            f"p {wording.probability(self.spearman.p_value)}"
+        )
+        axes = ("norm of the classifier's row", f"accuracy under {self.attack}, percent")
+        names = [str(name) for name in frame.index]
+        return scatter("Class accuracy and classifier norm", names, frame["norm"], frame["accuracy"], axes, note)
 
 
 def row_norms(model: nn.Module) -> FloatArray:

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from classwise.analysis.base import Finding
+from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import BoolArray, FloatArray, PairedCounts, ratio
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.metrics import overall_micro, robust_classes, vulnerable_classes
@@ -22,7 +24,7 @@ from classwise.stats.paired import class_differences
 
 
 @dataclass(frozen=True, eq=False)
-class Drop(Finding):
+class Drop(AnalysisResult):
     """What a stronger attack takes from each class, beyond a weaker one.
 
     Attributes:
@@ -49,6 +51,14 @@ class Drop(Finding):
     def table(self) -> pd.DataFrame:
         """The table of the classes."""
         return self.classes
+
+    def figure(self) -> Drawing:
+        """The drop of each class, the vulnerable classes first."""
+        frame = self.classes.sort_values("weak")
+        values = [[Value(row["drop"], row["low"], row["high"], int(row["n"]))] for _, row in frame.iterrows()]
+        names = [f"{name}{' (vulnerable)' if weak else ''}" for name, weak in frame["vulnerable"].items()]
+        title = f"Accuracy under {self.weak} minus that under {self.strong}, in points"
+        return dot_rows(title, names, ["drop"], values, difference=True, width=ROW_WIDTH)
 
 
 def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, seed: int = 0) -> Drop:

@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from classwise.analysis.base import Finding
-from classwise.analysis.trends import images_of, inside, measured
+from classwise.analysis.base import AnalysisResult
+from classwise.analysis.epochs import images_of, inside, measured
 from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.lines import class_lines, line_chart
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import score_interval, two_sided_z
 from classwise.stats.paired import holm
@@ -26,7 +28,7 @@ OVERALL = "overall"
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep(Finding):
+class Sweep(AnalysisResult):
     """Class accuracies at each value of a setting.
 
     Attributes:
@@ -82,6 +84,12 @@ class Sweep(Finding):
     def overfitting(self) -> pd.DataFrame:
         """Best minus last epoch of each class at each value: values (rows) by classes (cfa23 section 3.1)."""
         return self.values("best") - self.values("last")
+
+    def figure(self, kind: Kind = "window") -> Drawing:
+        """cfa23 Figures 2 and 3: each class over the values of the setting."""
+        epochs = {"window": "chosen epochs", "best": "best epoch", "last": "last epoch"}[kind]
+        title = f"{self.measure.capitalize()} accuracy ({epochs}), in percent"
+        return line_chart(title, class_lines(self.values(kind)), self.setting)
 
 
 def sweep(

@@ -1,0 +1,101 @@
+"""How much the weakest class fluctuates between epochs, with intervals from images that all epochs share.
+
+cfa23 section 3.3 and Figure 4 (FAWA against a plain average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from classwise.analysis.base import AnalysisResult
+from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.stats.counts import FloatArray, outcomes
+from classwise.stats.intervals import Estimate
+from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accuracies
+
+
+@dataclass(frozen=True, eq=False)
+class Fluctuation(AnalysisResult):
+    """The mean absolute change of the weakest class between adjacent epochs.
+
+    Attributes:
+        runs: a row for each run: ``overall`` and ``worst`` (means over the epochs) and ``change``, with ``change_low``
+            and ``change_high``.
+        differences: of each further run's change from the first run's, with its interval.
+    """
+
+    runs: pd.DataFrame
+    differences: Mapping[str, Estimate]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table of the runs."""
+        return self.runs
+
+    def figure(self) -> Drawing:
+        """cfa23 Figure 4: the mean change of the weakest class between adjacent epochs."""
+        frame = self.runs
+        values = [[Value(row["change"], row["change_low"], row["change_high"], 0)] for _, row in frame.iterrows()]
+        title = "Mean change of the weakest class between epochs, in points"
+        return dot_rows(
+            title, [str(name) for name in frame.index], ["change"], values, difference=True, width=ROW_WIDTH
+        )
+
+
+def fluctuation(
+    runs: Mapping[str, ArrayLike],
+    labels: ArrayLike,
+    num_classes: int,
+    *,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Fluctuation:
+    """The fluctuation of the weakest class, with intervals from images that all epochs and runs share (cfa23 Q3).
+
+    The images are resampled jointly over epochs and runs, so that what all have in common cancels. Noise of the images
+    makes changes larger than they are, in the value and once more in its interval; differences of runs suffer less.
+
+    Args:
+        runs: by name, (E, N) true where the model of an epoch is right on an image; E may differ between runs.
+        labels: (N,) whole numbers in 0 .. C-1.
+        num_classes: C.
+        alpha: 1 minus the coverage of the intervals, for new images.
+        resamples: of the images.
+        seed: of the resampling.
+
+    Raises:
+        UserError: if the shapes do not fit, or a run has fewer than two epochs.
+    """
+    tables = {name: outcomes(correct, len(np.asarray(labels))) for name, correct in runs.items()}
+    for name, table in tables.items():
+        if table.ndim != 2 or len(table) < 2:
+            raise UserError(f"{name!r}: expected shape (epochs, images) with two epochs or more, got {table.shape}")
+    if not tables:
+        raise UserError("no runs to follow; give one or more")
+    stack = np.concatenate(list(tables.values()))
+    ends = np.cumsum([len(table) for table in tables.values()])[:-1]
+    drawn = np.split(resampled_accuracies(stack, labels, num_classes, resamples=resamples, seed=seed), ends, axis=1)
+    rows, changes = list[dict[str, float]](), list[FloatArray]()
+    for table, again in zip(tables.values(), drawn, strict=True):
+        size = np.bincount(np.asarray(labels), minlength=num_classes)
+        right = np.stack([np.bincount(np.asarray(labels)[row], minlength=num_classes) for row in table])
+        worst = (right[:, size > 0] / size[size > 0]).min(axis=1)
+        changes.append(np.abs(np.diff(np.nanmin(again, axis=2), axis=1)).mean(axis=1))
+        estimate = percentiles(float(np.abs(np.diff(worst)).mean()), changes[-1], alpha)
+        row = {"overall": float(table.mean()), "worst": float(worst.mean()), "change": estimate.value}
+        rows.append(row | {"change_low": estimate.low, "change_high": estimate.high})
+    frame = pd.DataFrame(rows, index=pd.Index(list(tables), name="run"))
+    first, *others = tables
+    gaps = {
+        name: percentiles(float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0], alpha)
+        for at, name in enumerate(others, start=1)
+    }
+    return Fluctuation(frame, gaps)

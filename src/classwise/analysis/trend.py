@@ -1,0 +1,135 @@
+"""Trends: what every class did over the epochs, and how much the weakest one fluctuates.
+
+kdd21 Figure 1; benz20/P1.11; cfa23 section 3.3 and Figure 4 (FAWA against a plain average).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.base import AnalysisResult
+from classwise.analysis.epochs import images_of, inside, measured
+from classwise.errors import UserError
+from classwise.report.drawing import Drawing
+from classwise.report.figures.lines import Series, line_chart
+from classwise.report.inks import SERIES
+from classwise.stats.intervals import student
+from classwise.training.folder import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Trend(AnalysisResult):
+    """Class accuracies over the epochs of one or several runs.
+
+    Attributes:
+        measure: ``robust`` or ``clean``.
+        epochs: a row for each run and epoch (from 1): ``run``, ``epoch``, ``overall`` (over images), ``worst``,
+            ``worst_class``, ``gap`` (highest minus lowest class).
+        classes: a row for each run, epoch and class: ``run``, ``epoch``, ``class``, ``accuracy``.
+        summary: a row for each run, over the epochs of the window: means of ``overall`` and ``worst``; ``change`` and
+            ``change_overall``, the mean absolute difference between adjacent epochs (worst and overall), each with
+            ``_low`` and ``_high``; ``variance`` of the worst class's differences; ``turns``, how often another class
+            became the weakest. The intervals are t intervals over the window's epochs: for other epochs of this run.
+    """
+
+    measure: str
+    epochs: pd.DataFrame
+    classes: pd.DataFrame
+    summary: pd.DataFrame
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The table of the epochs."""
+        return self.epochs
+
+    def figure(self) -> Drawing:
+        """kdd21 Figure 1 and cfa23 Figure 4: overall and weakest class of each run, over the epochs."""
+        lines = []
+        alone = len(self.summary) == 1
+        for number, (run, frame) in enumerate(self.epochs.groupby("run", sort=False)):
+            x, style = frame["epoch"].tolist(), f"stroke-{SERIES[number % len(SERIES)]}"
+            if alone:
+                mine = self.classes[self.classes["run"] == run]
+                wide = mine.pivot_table(index="epoch", columns="class", values="accuracy", sort=False)
+                band = wide.min(axis=1).tolist(), wide.max(axis=1).tolist()
+                lines += [Series(str(name), x, wide[name].tolist(), named=False) for name in wide]
+                lines[0] = lines[0]._replace(low=band[0], high=band[1])
+            prefix = "" if alone else f"{run} "
+            lines.append(Series(f"{prefix}overall", x, frame["overall"].tolist(), "line-overall" if alone else style))
+            lines.append(Series(f"{prefix}worst", x, frame["worst"].tolist(), "line-weak" if alone else style))
+        return line_chart(f"{self.measure.capitalize()} accuracy over the epochs, in percent", lines, "epoch")
+
+
+def trend(
+    runs: Mapping[str, Run | tuple[Run, str]],
+    measure: str = "robust",
+    *,
+    split: str = "valid",
+    window: tuple[float, float] = (0.0, 1.0),
+    alpha: float = 0.05,
+) -> Trend:
+    """Follow the classes over the epochs (kdd21 Figure 1), and the weakest one's fluctuation (cfa23 Figure 4).
+
+    Args:
+        runs: by name: a run, or a run and the split to look at (``valid-average`` is the averaged model).
+        measure: ``"robust"`` or ``"clean"``.
+        split: of the runs that name none.
+        window: the epochs that the summary is over, as shares of the training: (0.5, 0.6) of 200 is 101 to 120.
+        alpha: 1 minus the coverage of the intervals.
+
+    Raises:
+        UserError: if a run did not measure this, or the window holds no two epochs.
+    """
+    epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
+    for name, given in runs.items():
+        run, part = given if isinstance(given, tuple) else (given, split)
+        table = measured(run, part, measure)
+        weights = images_of(run, part).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
+        names = _names(run)
+        values = table.to_numpy()
+        frame = pd.DataFrame(
+            {
+                "run": name,
+                "epoch": table.index.to_numpy(),
+                "overall": np.nansum(values * weights, axis=1) / weights.sum(),
+                "worst": np.nanmin(values, axis=1),
+                "worst_class": [names[int(table.columns[at])] for at in np.nanargmin(values, axis=1)],
+                "gap": np.nanmax(values, axis=1) - np.nanmin(values, axis=1),
+            }
+        )
+        epochs.append(frame)
+        wide = table.set_axis([names[int(label)] for label in table.columns], axis=1).rename_axis("epoch").reset_index()
+        long = wide.melt("epoch", var_name="class", value_name="accuracy")
+        classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
+        summary[name] = _summary(frame[_inside(frame["epoch"], run.recipe.epochs, window)], name, alpha)
+    if not epochs:
+        raise UserError("no runs to follow; give one or more")
+    whole = pd.DataFrame(summary).T.rename_axis("run")
+    return Trend(measure, pd.concat(epochs, ignore_index=True), pd.concat(classes, ignore_index=True), whole)
+
+
+def _inside(epochs: pd.Series[int], total: int, window: tuple[float, float]) -> list[bool]:
+    return [inside(int(epoch), total, window) for epoch in epochs]
+
+
+def _names(run: Run) -> dict[int, str]:
+    epochs = run.epochs.drop_duplicates("label")
+    return dict(zip(epochs["label"].astype(int), epochs["class"].astype(str), strict=True))
+
+
+def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
+    if len(frame) < 2:
+        raise UserError(f"{name!r}: the window holds {len(frame)} epochs; changes need at least 2")
+    found = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
+    for key, column in (("change", "worst"), ("change_overall", "overall")):
+        steps = np.diff(frame[column].to_numpy(dtype=np.float64))
+        size = student(np.abs(steps), alpha)
+        found |= {key: size.value, f"{key}_low": size.low, f"{key}_high": size.high}
+        if key == "change":
+            found["variance"] = float(steps.var())
+    weakest = frame["worst_class"].to_numpy()
+    return found | {"turns": float((weakest[1:] != weakest[:-1]).sum())}

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pairing import table
+from benchmarks.replay import Recording, replay
 from classwise.stats.racing import Rules, usual_draw, usual_tolerance
-from classwise.stats.replaying import Recording, replay
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "racing"
 BATCH = 128

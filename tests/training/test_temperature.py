@@ -14,7 +14,13 @@ from classwise.training.classes import ClassSettings
 from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes
-from classwise.training.schedules.temperature import CMP, LIS, Floats, inverse_temperature, largest_probability
+from classwise.training.schedules.temperature import CMP, LIS, Floats, inverse_temperature
+
+
+def largest_probability(outputs: Floats, scale: float) -> float:
+    """Mean over the images of max_k softmax(scale outputs)_k, given outputs (N, C)."""
+    gaps = outputs - outputs.max(1, keepdims=True)
+    return float((1 / np.exp(scale * gaps).sum(1)).mean())
 
 
 def cosines(count: int, classes: int) -> Floats:

@@ -129,12 +129,6 @@ class CMP(ClassSchedule):
         return torch.full((), found, dtype=torch.float32, device=outputs.device)
 
 
-def largest_probability(outputs: Floats, scale: float) -> float:
-    """Mean over the images of max_k softmax(scale outputs)_k, given outputs (N, C)."""
-    gaps = outputs - outputs.max(1, keepdims=True)
-    return float((1 / np.exp(scale * gaps).sum(1)).mean())
-
-
 def inverse_temperature(outputs: Floats, target: float, cap: float = 300.0) -> float:
     """The scale s in [0.01, cap] at which the mean largest probability of softmax(s outputs) is the target.
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.replay import Recording, Replay, _Lanes, replay
 
 from classwise.errors import UserError
 from classwise.stats.racing import Escalate, Race, Rules
-from classwise.stats.replaying import Recording, Replay, _Lanes, replay
 
 COST = (1.0, 201.0, 1801.0, 6800.0)
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.data.corruptions import CORRUPTIONS
+from classwise.data.formats import FORMATS
+from classwise.data.sets import DATA
 from classwise.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.data.augment import Augmentation as Augmentation
     from classwise.data.augment import crop_flip as crop_flip
-    from classwise.data.corruptions import Corruption as Corruption
-    from classwise.data.corruptions import corrupt as corrupt
+    from classwise.data.corruptions.base import Corruption as Corruption
+    from classwise.data.corruptions.corrupt import corrupt as corrupt
     from classwise.data.derived import by_superclass as by_superclass
     from classwise.data.derived import coloured_background as coloured_background
     from classwise.data.derived import only_classes as only_classes
@@ -35,41 +38,6 @@ if TYPE_CHECKING:
     from classwise.data.stream import Stream as Stream
     from classwise.data.stream import as_data as as_data
 
-DATA: Registry[DataSet] = Registry(
-    "data set",
-    {
-        "digits": "classwise.data.sets.digits:Digits",
-        "mnist": "classwise.data.sets.mnist:Mnist",
-        "fashion-mnist": "classwise.data.sets.mnist:FashionMnist",
-        "cifar10": "classwise.data.sets.cifar:Cifar10",
-        "cifar100": "classwise.data.sets.cifar:Cifar100",
-        "svhn": "classwise.data.sets.svhn:Svhn",
-        "stl10": "classwise.data.sets.stl10:Stl10",
-        "tiny-imagenet": "classwise.data.sets.imagenet:TinyImageNet",
-        "imagenet": "classwise.data.sets.imagenet:ImageNet",
-    },
-    base="classwise.data.sets.base:DataSet",
-)
-"""The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""
-
-FORMATS: Registry[Format] = Registry(
-    "data format",
-    {
-        "parquet": "classwise.data.formats.parquet:Parquet",
-        "npz": "classwise.data.formats.npz:Npz",
-        "idx": "classwise.data.formats.idx:Idx",
-        "cifar": "classwise.data.formats.cifar:Cifar",
-        "cifar-binary": "classwise.data.formats.cifar_binary:CifarBinary",
-        "cifar-c": "classwise.data.formats.cifar_c:CifarC",
-        "mat": "classwise.data.formats.mat:Mat",
-        "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",
-        "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
-        "folder": "classwise.data.formats.folder:Folder",
-    },
-    base="classwise.data.formats.base:Format",
-)
-"""The file formats, in the order in which a path is tried on them."""
-
 AUGMENTATIONS: Registry[Augmentation] = Registry(
     "augmentation",
     {
@@ -82,38 +50,11 @@ AUGMENTATIONS: Registry[Augmentation] = Registry(
 )
 """What a training set-up may do to its images."""
 
-CORRUPTIONS: Registry[Corruption] = Registry(
-    "corruption",
-    {
-        "brightness": "classwise.data.corruptions:Brightness",
-        "contrast": "classwise.data.corruptions:Contrast",
-        "defocus_blur": "classwise.data.corruptions:DefocusBlur",
-        "elastic_transform": "classwise.data.warps:ElasticTransform",
-        "fog": "classwise.data.corruptions:Fog",
-        "frost": "classwise.data.weather:Frost",
-        "gaussian_blur": "classwise.data.corruptions:GaussianBlur",
-        "gaussian_noise": "classwise.data.corruptions:GaussianNoise",
-        "glass_blur": "classwise.data.warps:GlassBlur",
-        "impulse_noise": "classwise.data.corruptions:ImpulseNoise",
-        "jpeg_compression": "classwise.data.corruptions:JpegCompression",
-        "motion_blur": "classwise.data.warps:MotionBlur",
-        "pixelate": "classwise.data.corruptions:Pixelate",
-        "saturate": "classwise.data.corruptions:Saturate",
-        "shot_noise": "classwise.data.corruptions:ShotNoise",
-        "snow": "classwise.data.weather:Snow",
-        "spatter": "classwise.data.weather:Spatter",
-        "speckle_noise": "classwise.data.corruptions:SpeckleNoise",
-        "zoom_blur": "classwise.data.corruptions:ZoomBlur",
-    },
-    base="classwise.data.corruptions:Corruption",
-)
-"""Common corruptions, by the names of CIFAR-10-C's files."""
-
 _PUBLIC = {
     "Augmentation": "augment",
     "Batch": "images",
     "Column": "images",
-    "Corruption": "corruptions",
+    "Corruption": "corruptions.base",
     "DataSet": "sets.base",
     "Format": "formats.base",
     "Images": "images",
@@ -121,7 +62,7 @@ _PUBLIC = {
     "as_data": "stream",
     "by_superclass": "derived",
     "coloured_background": "derived",
-    "corrupt": "corruptions",
+    "corrupt": "corruptions.corrupt",
     "crop_flip": "augment",
     "load_data": "loading",
     "load_split": "splits",

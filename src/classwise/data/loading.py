@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from classwise.data import DATA, FORMATS
+from classwise.data.formats import FORMATS
 from classwise.data.images import Images
+from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_subset
 from classwise.errors import UserError, unknown

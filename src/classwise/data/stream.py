@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from classwise.data.formats.layout import channels_first
 from classwise.data.formats.pictures import pixels_of, stack
 from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
-from classwise.data.layout import channels_first
 from classwise.errors import UserError
 
 logger = logging.getLogger(__name__)

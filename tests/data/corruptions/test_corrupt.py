@@ -12,7 +12,8 @@ from PIL import Image
 from scipy import ndimage, stats
 
 from classwise.data import CORRUPTIONS, Images, corrupt
-from classwise.data.corruptions import ShotNoise, plasma
+from classwise.data.corruptions.noise import ShotNoise
+from classwise.data.corruptions.weather import plasma
 from classwise.draws import Draws
 from classwise.errors import UserError
 

@@ -1,4 +1,4 @@
-"""Corruptions that move pixels or lie on the image, against scipy and by hand."""
+"""The filters behind the corruptions, and weather, against scipy and by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 import torch
 from scipy import ndimage
 
-from classwise.data.warps import affine, moved, shuffled, smoothing, streaked
-from classwise.data.weather import MUD, SURE, Frost, Snow, Spatter
+from classwise.data.corruptions.blur import shuffled
+from classwise.data.corruptions.digital import affine, smoothing
+from classwise.data.corruptions.filters import moved, streaked
+from classwise.data.corruptions.weather import MUD, SURE, Frost, Snow, Spatter
 from classwise.draws import Draws
 
 

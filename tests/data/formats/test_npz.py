@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from classwise.data import load_data
-from classwise.data.layout import channels_first
+from classwise.data.formats.layout import channels_first
 from classwise.errors import UserError
 
 X = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 8), dtype=np.uint8)

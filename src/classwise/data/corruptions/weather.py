@@ -1,4 +1,4 @@
-"""Corruptions that lie on the image: snow, frost and spatter (Hendrycks and Dietterich, 2019)."""
+"""Weather: fog, frost, snow and spatter (Hendrycks and Dietterich, 2019)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.data.corruptions import Corruption, blurred, enlarged, plasma
-from classwise.data.warps import streaked
+from classwise.data.corruptions.base import Corruption
+from classwise.data.corruptions.filters import blurred, enlarged, streaked
 from classwise.draws import Draws
 
 LUMINANCE = (0.299, 0.587, 0.114)
@@ -17,6 +17,40 @@ WATER, MUD = (175 / 255, 238 / 255, 238 / 255), (63 / 255, 42 / 255, 20 / 255)
 FROST = (0.92, 0.96, 1.0)
 SURE = 0.8
 """Mud below this density is none."""
+
+
+class Fog(Corruption):
+    """A plasma fractal on top, then the contrast back to the image's maximum."""
+
+    cifar = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
+    imagenet = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))
+
+    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:
+        """The level is the thickness of the fog and how fast its details fade."""
+        thickness, decay = level
+        height, width = x.shape[-2:]
+        fog = plasma(draws, index, 2 ** math.ceil(math.log2(max(height, width, 2))), decay)[:, None, :height, :width]
+        most = x.amax((1, 2, 3), keepdim=True)
+        return (x + thickness * fog) * most / (most + thickness)
+
+
+class Frost(Corruption):
+    """The image darkened, and bluish crystals on it.
+
+    The authors lay photographs of frost on the image. Those are not part of this library: the crystals here are drawn,
+    ridges of a plasma fractal, and only the two shares are theirs.
+    """
+
+    cifar = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
+    imagenet = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))
+
+    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:
+        """The level is the share of the image and that of the frost."""
+        keep, amount = level
+        height, width = x.shape[-2:]
+        sheet = plasma(draws, index, 2 ** math.ceil(math.log2(max(height, width, 2))), 2.0)[:, None, :height, :width]
+        ridges = (1 - (2 * sheet - 1).abs()) ** 2
+        return keep * x + amount * (0.4 + 0.6 * ridges) * coloured(FROST, x)
 
 
 class Snow(Corruption):
@@ -52,25 +86,6 @@ class Snow(Corruption):
         layer = streaked(layer, radius, fall, -135 + 90 * draws.child("fall").uniform(index))
         whitened = torch.maximum(x, 1.5 * grey(x) + 0.5)
         return keep * x + (1 - keep) * whitened + layer + layer.flip((-2, -1))
-
-
-class Frost(Corruption):
-    """The image darkened, and bluish crystals on it.
-
-    The authors lay photographs of frost on the image. Those are not part of this library: the crystals here are drawn,
-    ridges of a plasma fractal, and only the two shares are theirs.
-    """
-
-    cifar = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
-    imagenet = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))
-
-    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:
-        """The level is the share of the image and that of the frost."""
-        keep, amount = level
-        height, width = x.shape[-2:]
-        sheet = plasma(draws, index, 2 ** math.ceil(math.log2(max(height, width, 2))), 2.0)[:, None, :height, :width]
-        ridges = (1 - (2 * sheet - 1).abs()) ** 2
-        return keep * x + amount * (0.4 + 0.6 * ridges) * coloured(FROST, x)
 
 
 class Spatter(Corruption):
@@ -125,3 +140,28 @@ def coloured(colour: tuple[float, float, float], x: Tensor) -> Tensor:
     if x.shape[1] == len(colour):
         return torch.tensor(colour, device=x.device).view(1, -1, 1, 1)
     return torch.tensor(sum(a * b for a, b in zip(colour, LUMINANCE, strict=True)), device=x.device)
+
+
+def plasma(draws: Draws, index: Tensor, side: int, decay: float) -> Tensor:
+    """Plasma fractals (N, side, side) in [0, 1] by the diamond-square algorithm on a torus; side is a power of two."""
+    sheet = torch.zeros(len(index), side, side, device=index.device)
+    step, size, counter = side, 100.0, 0
+    while step >= 2:
+        half = step // 2
+        corners = sheet[:, ::step, ::step]
+        pairs = corners + corners.roll(-1, 1)
+        sheet[:, half::step, half::step] = _wobbled(pairs + pairs.roll(-1, 2), size, draws, index, counter)
+        middles = sheet[:, half::step, half::step]
+        along = corners + corners.roll(-1, 2)
+        across = middles + middles.roll(1, 1)
+        sheet[:, ::step, half::step] = _wobbled(along + across, size, draws, index, counter + 1)
+        along, across = corners + corners.roll(-1, 1), middles + middles.roll(1, 2)
+        sheet[:, half::step, ::step] = _wobbled(along + across, size, draws, index, counter + 2)
+        step, size, counter = half, size / decay, counter + 3
+    sheet -= sheet.amin((1, 2), keepdim=True)
+    return sheet / sheet.amax((1, 2), keepdim=True)
+
+
+def _wobbled(total: Tensor, size: float, draws: Draws, index: Tensor, counter: int) -> Tensor:
+    """The mean of four neighbours plus uniform noise of ``size`` squared, as the authors' code has it."""
+    return total / 4 + size * size * (2 * draws.uniform(index, total.shape[1:], counter) - 1)

@@ -1,1 +1,28 @@
 """File formats: one file each, all giving `Images`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from classwise.data.formats.base import Format
+
+FORMATS: Registry[Format] = Registry(
+    "data format",
+    {
+        "parquet": "classwise.data.formats.parquet:Parquet",
+        "npz": "classwise.data.formats.npz:Npz",
+        "idx": "classwise.data.formats.idx:Idx",
+        "cifar": "classwise.data.formats.cifar:Cifar",
+        "cifar-binary": "classwise.data.formats.cifar_binary:CifarBinary",
+        "cifar-c": "classwise.data.formats.cifar_c:CifarC",
+        "mat": "classwise.data.formats.mat:Mat",
+        "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",
+        "tiny-imagenet": "classwise.data.formats.tiny_imagenet:TinyImageNetFolder",
+        "folder": "classwise.data.formats.folder:Folder",
+    },
+    base="classwise.data.formats.base:Format",
+)
+"""The file formats, in the order in which a path is tried on them."""

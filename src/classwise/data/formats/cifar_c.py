@@ -10,8 +10,8 @@ import torch
 
 from classwise import limits
 from classwise.data.formats.base import Format, check_regular
+from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
-from classwise.data.layout import channels_first
 from classwise.errors import UserError, unknown
 from classwise.settings import Count, settings
 

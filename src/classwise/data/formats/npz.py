@@ -13,8 +13,8 @@ import numpy as np
 
 from classwise import limits
 from classwise.data.formats.base import Format, split_of_file
+from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
-from classwise.data.layout import channels_first
 from classwise.errors import UserError
 from classwise.settings import settings
 

@@ -19,9 +19,9 @@ from classwise.data import Images, load_data
 from classwise.progress import Silent
 from classwise.storage import write_text
 from classwise.training.folder import Run
-from classwise.training.interpolate import interpolate
 from classwise.training.loop import train
-from classwise.training.offset import offset
+from classwise.training.posthoc.logit_adjustment import adjust_logits
+from classwise.training.posthoc.weight_interpolation import interpolate_weights
 
 EPOCHS = 12
 WARM = 8
@@ -147,7 +147,7 @@ class Interpolated(Method):
     def make(self, place: Place) -> Path:
         made(self.of, place, wait=True)
         data = images("train", place.scale.train)
-        return interpolate(place.folder(self.of.name), data=data, device=place.device).path
+        return interpolate_weights(place.folder(self.of.name), data=data, device=place.device).path
 
     @property
     def told(self) -> str:
@@ -166,7 +166,7 @@ class Offset(Method):
         run = self.of.of if isinstance(self.of, Interpolated) else self.of
         path = place.folder(self.name) / "offset.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return offset(
+        return adjust_logits(
             place.folder(run.name),
             which="interpolated" if mixed else None,
             data=images("train", place.scale.train),

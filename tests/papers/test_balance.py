@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from classwise.models.base import Classifier, bare
-from classwise.training.equal_norms import equalised
 from classwise.training.folder import Run
+from classwise.training.posthoc.equal_norms import equalise_norms
 
 from .conftest import Smoke
 
@@ -29,4 +29,4 @@ def test_again_it_has_the_same_bytes(smoke: Smoke) -> None:
     key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
     run = Run.open(smoke.store.path / "runs" / key)
     kept = run.weights_file("equal-norms").read_bytes()
-    assert equalised(run).read_bytes() == kept
+    assert equalise_norms(run).read_bytes() == kept

@@ -13,7 +13,7 @@ from classwise.threat import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch
-from classwise.training.reductions import mean
+from classwise.training.reductions.base import mean
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.cfa import CCM, CCR
 from classwise.training.schedules.critical import CriticalClass

@@ -20,10 +20,10 @@ from classwise.training.criteria import Focal
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe
+from classwise.training.reductions.logit_similarity import LogitSimilarity, likeness
 from classwise.training.schedules.auto_beta import AutoBeta, chosen
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.critical import CriticalClass, TowardsClass
-from classwise.training.similarity import LogitSimilarity, likeness
 
 NONE = ClassSettings()
 

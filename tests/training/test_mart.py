@@ -16,7 +16,7 @@ from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.mart import Mart, boosted_cross_entropy
-from classwise.training.reductions import mean
+from classwise.training.reductions.base import mean
 
 from ..attacks.models import Linear, images
 

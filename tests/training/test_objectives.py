@@ -18,7 +18,7 @@ from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades
-from classwise.training.reductions import mean
+from classwise.training.reductions.base import mean
 
 from ..attacks.models import Small, images
 

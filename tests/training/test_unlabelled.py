@@ -20,7 +20,7 @@ from classwise.training import loop
 from classwise.training.folder import Run
 from classwise.training.loop import Trainer, train
 from classwise.training.recipe import Recipe
-from classwise.training.reductions import mean
+from classwise.training.reductions.base import mean
 from classwise.training.unlabelled import appended
 
 from .killing import KillAt, Killed

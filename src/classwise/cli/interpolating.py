@@ -12,7 +12,7 @@ from classwise.cli.options import Device, Json, new_file, printing_beside, refus
 from classwise.errors import UserError
 
 if TYPE_CHECKING:
-    from classwise.training.interpolate import Interpolation
+    from classwise.training.posthoc.weight_interpolation import WeightInterpolation
 
 
 def interpolate(
@@ -46,14 +46,14 @@ def interpolate(
         classwise interpolate runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
-    from classwise.training.heldout import chosen_weights
-    from classwise.training.interpolate import interpolate as find
+    from classwise.training.posthoc.validation import chosen_weights
+    from classwise.training.posthoc.weight_interpolation import interpolate_weights
 
     opened = Run.open(run)
     chosen, target = chosen_weights(opened, which), new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
-        found = find(
+        found = interpolate_weights(
             opened,
             which=chosen,
             start=start,
@@ -67,7 +67,7 @@ def interpolate(
         _print(found, json)
 
 
-def _print(found: Interpolation, json: bool) -> None:
+def _print(found: WeightInterpolation, json: bool) -> None:
     tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
     if json:
         scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}

@@ -11,7 +11,7 @@ from classwise.cli import console
 from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
 
 if TYPE_CHECKING:
-    from classwise.training.offset import Offset
+    from classwise.training.posthoc.logit_adjustment import LogitAdjustment
 
 
 def offset(
@@ -39,14 +39,14 @@ def offset(
         classwise audit runs/at/checkpoints/offset.safetensors --data cifar10
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run
-    from classwise.training.heldout import chosen_weights
-    from classwise.training.offset import offset as find
+    from classwise.training.posthoc.logit_adjustment import adjust_logits
+    from classwise.training.posthoc.validation import chosen_weights
 
     opened = Run.open(run)
     chosen, target = chosen_weights(opened, which), new_file(out, "--out")
     refuse_json(json, target)
     with console.progress() as listener:
-        found = find(
+        found = adjust_logits(
             opened,
             which=chosen,
             attack=attack,
@@ -58,7 +58,7 @@ def offset(
         _print(found, json)
 
 
-def _print(found: Offset, json: bool) -> None:
+def _print(found: LogitAdjustment, json: bool) -> None:
     first = found.rounds[found.rounds["round"] == 0].set_index("class")
     last = found.rounds[found.rounds["round"] == found.rounds["round"].max()].set_index("class")
     if json:

@@ -107,11 +107,11 @@ UPDATES: Registry[Update] = Registry(
 REDUCTIONS: Registry[object] = Registry(
     "reduction",
     {
-        "mean": "classwise.training.reductions:mean",
-        "normalised": "classwise.training.reductions:normalised",
-        "faal": "classwise.training.faal:FAAL",
-        "codat": "classwise.training.codat:Codat",
-        "logit-similarity": "classwise.training.similarity:LogitSimilarity",
+        "mean": "classwise.training.reductions.base:mean",
+        "normalised": "classwise.training.reductions.base:normalised",
+        "faal": "classwise.training.reductions.faal:FAAL",
+        "codat": "classwise.training.reductions.codat:Codat",
+        "logit-similarity": "classwise.training.reductions.logit_similarity:LogitSimilarity",
     },
     arguments=3,
 )

@@ -41,7 +41,7 @@ from classwise.training.objectives.base import Step
 from classwise.training.objectives.standard import Standard
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.record import Record
-from classwise.training.reductions import per_image
+from classwise.training.reductions.base import per_image
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
 from classwise.training.sharing import Share, agreed, sharing_buffers, synchronised

@@ -41,7 +41,7 @@ from classwise.training.optimisers import Optimiser
 from classwise.training.rates import Rate
 from classwise.training.recipe_files import apply_budget, change, read_value, read_values, take_budgets
 from classwise.training.recipe_settings import DataSettings, ModelSettings, Part, UnlabelledSettings
-from classwise.training.reductions import Reduction
+from classwise.training.reductions.base import Reduction
 from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
 from classwise.training.updates import Update

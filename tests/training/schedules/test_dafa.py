@@ -11,8 +11,8 @@ from classwise.attacks.engine import Engine, Job
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings, ClassSums
-from classwise.training.heldout import held_out
 from classwise.training.loop import train
+from classwise.training.posthoc.validation import validation_split
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
 
@@ -67,7 +67,7 @@ def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     changes = TINY | METHODS["frontier"] | {"epochs": 1}
     run = train("frontier", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
-    images = held_out(run)
+    images = validation_split(run)
     engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
     shares = torch.zeros(10, 10)

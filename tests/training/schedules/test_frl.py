@@ -11,7 +11,7 @@ from classwise.errors import UserError
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe
-from classwise.training.reductions import mean, normalised
+from classwise.training.reductions.base import mean, normalised
 from classwise.training.schedules.frl import FRL
 
 from ..by_hand import EPSILON, NAN, batch_of, classes, close, constants

@@ -16,7 +16,7 @@ from classwise.papers.tables import estimate_cell
 from classwise.report import ranges
 from classwise.report.figures.bars import class_bars
 from classwise.report.tables import Cell, Row, Table
-from classwise.training.equal_norms import equalised
+from classwise.training.posthoc.equal_norms import equalise_norms
 
 
 class EqualNorms(Experiment):
@@ -28,7 +28,7 @@ class EqualNorms(Experiment):
     def run(self, bench: Bench) -> Findings:
         """Adversarial training before and after, each attacked on its own; claim C22."""
         trained = bench.trained("at")
-        equalised(trained.run)
+        equalise_norms(trained.run)
         audits = {
             "as trained": under_pgd(bench, trained),
             "equal norms": under_pgd(bench, trained, which="equal-norms"),

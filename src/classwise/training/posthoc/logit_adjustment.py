@@ -1,4 +1,8 @@
-"""A constant for each class added to the logits after training: the plain row of every fairness table (ours)."""
+"""Post-hoc logit adjustment: a constant per class, added to the logits of a trained classifier.
+
+The constants equalise the robust accuracies on the validation split. The rule is ours; adding a constant per class is
+Menon et al., ICLR 2021, who derive it from class frequencies.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,15 @@ from classwise.settings import Spec, make
 from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
-from classwise.training.heldout import chosen_weights, held_out, robust_accuracy, writing_into
+from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """How far a round moves the constants for each unit of accuracy that a class lies below the mean."""
 
 
 @dataclass(frozen=True)
-class Offset:
-    """What the search for the constants found.
+class LogitAdjustment:
+    """The result of `adjust_logits`.
 
     Args:
         path: the file of the model with the constants inside.
@@ -44,7 +48,7 @@ class Offset:
     rounds: pd.DataFrame
 
 
-def offset(
+def adjust_logits(
     run: str | Path | Run,
     *,
     which: Which | None = None,
@@ -54,22 +58,22 @@ def offset(
     out: str | Path | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Offset:
-    """Even out a trained classifier with C constants on its logits, and save it with them inside its last layer.
+) -> LogitAdjustment:
+    """Add a constant to each logit of a trained classifier so that its classes are equally robust, and save the result.
 
     Each round attacks the run's own validation split and moves b_c by rate * (mean accuracy - accuracy of class c),
-    accuracies as fractions, over the classes that the split holds; the others keep 0. No weight is trained. A method
-    that does not beat this has shown little.
+    accuracies as fractions, over the classes that the split holds; the others keep 0. The constants become part of the
+    bias of the last layer; no weight is trained. This is the baseline for fair training methods.
 
     Args:
         run: the run, or its folder.
-        which: which of its kept models; None for the one that speaks for the run.
+        which: which of its saved models; None for `Run.default_weights`.
         data: the training images, where the run was given them itself.
         attack: what the validation split is attacked with, at the run's radius.
         rates: how far each round moves.
         out: the file to write; by default ``checkpoints/offset.safetensors`` of the run.
         device: where to compute.
-        progress: who is told how it goes.
+        progress: the progress display.
 
     Raises:
         UserError: if the run has no validation split, its images are others than these, or the model's last layer is
@@ -86,7 +90,7 @@ def offset(
     path = Path(out) if out is not None else run.weights_file("offset")
     check_writable(path)
     with writing_into(run, path):
-        valid = held_out(run, data).to(torch.device(device))
+        valid = validation_split(run, data).to(torch.device(device))
         model = copy.deepcopy(run.model(which)).to(device)
         bias = _bias(model)
         trained, names = bias.detach().clone(), valid.class_names
@@ -105,11 +109,11 @@ def offset(
                 bias.copy_(trained + constants)
             listener.advance(1)
         _save(run, which, model, constants, path)
-    return Offset(path, constants.cpu(), pd.DataFrame(rows))
+    return LogitAdjustment(path, constants.cpu(), pd.DataFrame(rows))
 
 
 def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Path) -> None:
-    """The model with what its file said, and where the constants come from; the path is new or an offset's."""
+    """Save the model with the metadata of its run and the constants."""
     about = {
         "recipe": run.recipe.name,
         "class_names": run.data["classes"],

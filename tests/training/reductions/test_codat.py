@@ -13,9 +13,9 @@ from torch import Tensor
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.codat import Codat, worst_mixture
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe
+from classwise.training.reductions.codat import Codat, worst_mixture
 
 
 def losses_of(classes: int, seed: int) -> Tensor:

@@ -12,9 +12,9 @@ import torch
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.faal import FAAL, worst_distribution
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe
+from classwise.training.reductions.faal import FAAL, worst_distribution
 
 from ..by_hand import batch_of, close
 

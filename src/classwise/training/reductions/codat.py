@@ -9,7 +9,7 @@ from classwise.description import Described
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
-from classwise.training.reductions import per_image
+from classwise.training.reductions.base import per_image
 
 _ROUNDING = 1e-9
 

@@ -1,4 +1,4 @@
-"""The rows of a trained classifier rescaled to one length: iclr21's guideline to balance their norms."""
+"""Rescale the rows of the last layer to one norm: iclr21's guideline to balance them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from classwise.errors import UserError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which
-from classwise.training.heldout import chosen_weights
+from classwise.training.posthoc.validation import chosen_weights
 
 
-def equalised(run: Run, which: Which | None = None) -> Path:
+def equalise_norms(run: Run, which: Which | None = None) -> Path:
     """Rescale every row of the last layer to the mean of their norms, and save the model beside the run's others.
 
     The biases stay. Nothing is trained, and the features are those of the run. The file is
@@ -23,7 +23,7 @@ def equalised(run: Run, which: Which | None = None) -> Path:
 
     Args:
         run: whose model.
-        which: of its kept models; None for the one that speaks for the run.
+        which: of its saved models; None for `Run.default_weights`.
 
     Raises:
         UserError: if the run does not hold these weights, or the model's last layer is not known or has a row of zeros.

@@ -13,11 +13,11 @@ from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.storage import write_text
 from classwise.training.folder import Run
-from classwise.training.interpolate import interpolate
 from classwise.training.loop import train
-from classwise.training.offset import offset
+from classwise.training.posthoc.logit_adjustment import adjust_logits
+from classwise.training.posthoc.weight_interpolation import interpolate_weights
 
-from .test_loop import SMALL
+from ..test_loop import SMALL
 
 ATTACK = "pgd:steps=2,step_size=0.5eps"
 STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
@@ -41,7 +41,7 @@ def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
     before, after = first.model("average").state_dict(), tuned.model("average").state_dict()
     for share in (0.0, 0.25, 1.0):
-        found = interpolate(
+        found = interpolate_weights(
             tuned, which="average", shares=[share], attack=ATTACK, out=tmp_path / f"{share}.safetensors"
         )
         assert found.share == share
@@ -52,7 +52,7 @@ def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> N
 
 
 def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
-    found = interpolate(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    found = interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
     assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"
     assert "interpolated" in tuned.kept()
     assert tuned.default_weights() != "interpolated"
@@ -61,13 +61,13 @@ def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
     each = found.tried[found.tried["share"] == found.share]
     assert scores.max() == pytest.approx(each["robust"].mean() + each["robust"].min(), abs=0.05)  # nearly even classes
     again = found.path.read_bytes()
-    interpolate(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
     assert found.path.read_bytes() == again
 
 
-def test_the_offset_goes_on_from_the_mix(tuned: Run) -> None:
-    mixed = interpolate(tuned, attack=ATTACK)
-    found = offset(tuned, which="interpolated", attack=ATTACK)
+def test_logit_adjustment_continues_from_the_interpolated_weights(tuned: Run) -> None:
+    mixed = interpolate_weights(tuned, attack=ATTACK)
+    found = adjust_logits(tuned, which="interpolated", attack=ATTACK)
     x = torch.rand(8, 1, 8, 8)
     with torch.no_grad():
         assert torch.allclose(load_model(found.path)(x), load_model(mixed.path)(x) + found.constants, atol=1e-5)
@@ -75,7 +75,7 @@ def test_the_offset_goes_on_from_the_mix(tuned: Run) -> None:
 
 def refused(run: Run | Path, **more: Any) -> str:
     with pytest.raises(UserError) as caught:
-        interpolate(run, **more)
+        interpolate_weights(run, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -17,9 +17,9 @@ from classwise.models.normalization import Normalized
 from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.loop import train
-from classwise.training.offset import _bias, offset
+from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
 
-from .test_loop import SMALL
+from ..test_loop import SMALL
 
 ATTACK = "pgd:steps=2,step_size=0.5eps"
 
@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
-    found = offset(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
     before = found.rounds.query("round == 0")
     assert before["offset"].eq(0).all()
     robust = torch.tensor(before["robust"].to_numpy())
@@ -42,7 +42,7 @@ def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_pa
 
 def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
     rates = [0.5, 0.25, 0.125]
-    found = offset(run, which="last", attack=ATTACK, rates=rates, out=tmp_path / "three.safetensors")
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=rates, out=tmp_path / "three.safetensors")
     expected = torch.zeros(10, dtype=torch.float64)
     for turn, rate in enumerate(rates):
         robust = torch.tensor(found.rounds.query(f"round == {turn}")["robust"].to_numpy())
@@ -54,7 +54,7 @@ def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
 def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
     plain = run.model("last")
     before = {name: value.clone() for name, value in plain.state_dict().items()}
-    found = offset(run, which="last", attack=ATTACK)
+    found = adjust_logits(run, which="last", attack=ATTACK)
     assert found.path == run.path / "checkpoints" / "offset.safetensors"
     assert "offset" in run.kept()
     assert run.default_weights() != "offset"
@@ -64,7 +64,7 @@ def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
         assert torch.allclose(run.model("offset")(x), load_model(found.path)(x))
     assert all(torch.equal(value, before[name]) for name, value in run.model("last").state_dict().items())
     again = found.path.read_bytes()
-    offset(run, which="last", attack=ATTACK)
+    adjust_logits(run, which="last", attack=ATTACK)
     assert found.path.read_bytes() == again
 
 
@@ -72,17 +72,17 @@ def test_images_that_the_run_was_given_and_classes_it_held_none_of(tmp_path: Pat
     images = load_data("digits", split="train", subset=200, seed=0)
     few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
     own = train("at", budget="short", out=tmp_path / "run", data=few, changes=SMALL | {"epochs": 1})
-    found = offset(own, data=few, attack=ATTACK)
+    found = adjust_logits(own, data=few, attack=ATTACK)
     assert found.constants[3:].eq(0).all()
     assert found.rounds.query("label >= 3")["robust"].isna().all()
     assert bool(found.constants.isfinite().all())
     with pytest.raises(UserError, match="was trained on other images"):
-        offset(own, data=images)
+        adjust_logits(own, data=images)
 
 
 def refused(run: Run | Path, **more: Any) -> str:
     with pytest.raises(UserError) as caught:
-        offset(run, **more)
+        adjust_logits(run, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Between a model and what fine-tuning made of it: the mix of their weights that does best on held-out images."""
+"""Weight interpolation (WiSE-FT, Wortsman et al., CVPR 2022) between a model and its fine-tuned version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from classwise.storage import check_writable
 from classwise.threat import Threat
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
-from classwise.training.heldout import chosen_weights, held_out, robust_accuracy, writing_into
+from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
 from classwise.training.selection import overall_plus_worst
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -28,8 +28,8 @@ SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
 
 
 @dataclass(frozen=True)
-class Interpolation:
-    """What was tried, and what was chosen.
+class WeightInterpolation:
+    """The result of `interpolate_weights`.
 
     Args:
         path: the file of the mixed model.
@@ -42,7 +42,7 @@ class Interpolation:
     tried: pd.DataFrame
 
 
-def interpolate(
+def interpolate_weights(
     run: str | Path | Run,
     *,
     which: Which | None = None,
@@ -53,8 +53,8 @@ def interpolate(
     out: str | Path | None = None,
     device: str = "cpu",
     progress: Progress | None = None,
-) -> Interpolation:
-    """Mix the weights of a fine-tuned model with those of the model it started from, and save the best mix.
+) -> WeightInterpolation:
+    """Interpolate between the weights of a fine-tuned model and those of its start, and save the best mix.
 
     Each share a gives a * fine-tuned + (1 - a) * start, statistics of batch normalisation alike; kept is the mix
     of highest overall plus worst robust accuracy on the run's own validation split, of equal ones the first. 0 is the
@@ -62,14 +62,14 @@ def interpolate(
 
     Args:
         run: the fine-tuning run, or its folder.
-        which: which of its kept models; None for the one that speaks for the run.
+        which: which of its saved models; None for `Run.default_weights`.
         start: the model before: a run folder or a file of weights; None for the recipe's ``model.start``.
         shares: what is tried, each in [0, 1].
         data: the training images, where the run was given them itself.
         attack: what the validation split is attacked with, at the run's radius.
         out: the file to write; by default ``checkpoints/interpolated.safetensors`` of the run.
         device: where to compute.
-        progress: who is told how it goes.
+        progress: the progress display.
 
     Raises:
         UserError: if the run started from no model, has no validation split, its images are others than these, or
@@ -91,7 +91,7 @@ def interpolate(
         model = run.model(which)
         tuned = model.state_dict()
         origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
-        valid = held_out(run, data).to(device)
+        valid = validation_split(run, data).to(device)
         model, threat, listener = (
             copy.deepcopy(model).to(device),
             Threat.parse(str(run.recipe.threat)),
@@ -113,4 +113,4 @@ def interpolate(
         model.load_state_dict(blend(tuned, origin, chosen))
         about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
         save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
-    return Interpolation(path, chosen, pd.DataFrame(rows))
+    return WeightInterpolation(path, chosen, pd.DataFrame(rows))

@@ -1,4 +1,4 @@
-"""What steps after training share: the images that a run held out, and how a model does on them."""
+"""The validation split of a finished run, and the robust accuracy of a model on it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 
 
-def held_out(run: Run, data: Images | None = None) -> Images:
-    """The images that the run held out, from its own data or from these, which must be the same.
+def validation_split(run: Run, data: Images | None = None) -> Images:
+    """The validation split of a run.
+
+    Args:
+        run: the run.
+        data: its training images; None: those that its recipe names.
 
     Raises:
-        UserError: if the run held none out, or its images are others.
+        UserError: if the run has no validation split, or its images differ from these.
     """
     held = read_json(run.path / "validation.json", keys={"index": list})["index"]
     if not held:
@@ -36,7 +40,7 @@ def held_out(run: Run, data: Images | None = None) -> Images:
 
 
 def chosen_weights(run: Run, which: str | None) -> Which:
-    """These kept weights, or those that speak for the run.
+    """The name of the given weights, or of the default weights of the run.
 
     Raises:
         UserError: if the run does not hold them.

@@ -11,7 +11,7 @@ from classwise.description import Described
 from classwise.settings import Positive, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
-from classwise.training.reductions import per_image
+from classwise.training.reductions.base import per_image
 
 _GRID = 256
 _ROUNDS = 6

@@ -10,7 +10,7 @@ from classwise.description import Described
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
-from classwise.training.reductions import mean
+from classwise.training.reductions.base import mean
 
 
 @settings

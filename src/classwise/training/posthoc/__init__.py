@@ -1,0 +1,1 @@
+"""Post-hoc methods: change a trained classifier by its validation split, without training."""

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.papers import EXPERIMENTS
-from classwise.papers.claims import Part, Test, exactly, judge, untestable
+from classwise.papers.claims import Test, judge, untestable
 from classwise.papers.experiment import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.report.drawing import Drawing
 from classwise.report.tables import Row, Table
 from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import IntervalEstimator, exactly
 from classwise.stats.intervals import Estimate
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
@@ -133,7 +134,7 @@ def z_of(level: float) -> float:
     return float(stats.norm.isf(level / 2))
 
 
-def _normal(value: float, error: float) -> Part:
+def _normal(value: float, error: float) -> IntervalEstimator:
     return lambda level: Estimate(value, value - z_of(level) * error, value + z_of(level) * error)
 
 

@@ -17,10 +17,10 @@ from classwise.cli.showing import audit_facts, worst_line
 from classwise.errors import UserError
 from classwise.report import export
 from classwise.report.findings import Findings
-from classwise.report.ranges import _greatest_variance, variance
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
+from classwise.stats.metric_intervals import _greatest_variance, variance
 from classwise.stats.worst import possibly_worst, significantly_above
 
 CLASSES, IMAGES = 10_000, 20_000
@@ -121,9 +121,9 @@ def test_the_greatest_variance_is_that_of_the_corners_or_a_bound_just_above(monk
         low = rng.random(classes) * 0.5
         high = low + rng.choice((0.02, 0.2, 0.5), classes)
         corners = [np.var(corner) for corner in itertools.product(*zip(low, high, strict=True))]
-        monkeypatch.setattr("classwise.report.ranges._ALL_CORNERS", 10)
+        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 10)
         assert _greatest_variance(low, high) == pytest.approx(max(corners), abs=1e-15)
-        monkeypatch.setattr("classwise.report.ranges._ALL_CORNERS", 0)
+        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 0)
         assert -1e-15 <= _greatest_variance(low, high) - max(corners) <= 0.5**2 / (4 * classes**2) + 1e-12
 
 

@@ -9,19 +9,18 @@ sampling, is exact and not among the m.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
 Answer = Literal["holds", "does not", "cannot tell"]
 Limits = tuple[float, float] | None
-Part = Callable[[float], Estimate]
-"""From an error level to an estimate with its interval."""
 CORRELATION = (-1.0, 1.0)
 """The limits of a correlation."""
 ALPHA = 0.05
@@ -50,7 +49,7 @@ class Test:
 
     claim: str
     estimand: str
-    parts: Sequence[Part]
+    parts: Sequence[IntervalEstimator]
     unit: str = "points"
     exact: bool = False
     limits: Limits = None
@@ -234,12 +233,6 @@ def _without_repeats(
     return [(item, one) for item, one in asked if item in items or not items]
 
 
-def difference(one: Estimate, other: Estimate) -> Estimate:
-    """One minus the other, their errors taken as independent: safe for what shares its images."""
-    reach = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
-    return Estimate(one.value - other.value, one.value - other.value - reach, one.value - other.value + reach)
-
-
 def _stretched(one: Verdict, level: float) -> Verdict:
     factor = two_sided_z(level / one.shares) / two_sided_z(one.level / one.shares)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
@@ -270,29 +263,3 @@ def _verdict(test: Test, level: float, p_value: float) -> Verdict:
         note=test.note,
         covers=tuple(test.covers),
     )
-
-
-def exactly(value: float) -> Part:
-    """A number that is known without error, at any level."""
-
-    def at(level: float) -> Estimate:
-        del level
-        return Estimate(value, value, value)
-
-    return at
-
-
-def interval(estimate: Estimate, scale: float = 1.0) -> Part:
-    """What an analysis estimated, with its 95 % interval, at any level; times ``scale`` (100 for points).
-
-    Value +- r: r is the larger of the two distances to the interval's ends, scaled to the level by the normal
-    quantiles. An interval of no width says that no resample differed, not that nothing is uncertain: it is NaN.
-    """
-    value = scale * estimate.value
-    reach = abs(scale) * max(estimate.value - estimate.low, estimate.high - estimate.value)
-    reach = reach / two_sided_z(ALPHA) if reach > 0 else math.nan
-
-    def at(level: float) -> Estimate:
-        return Estimate(value, value - two_sided_z(level) * reach, value + two_sided_z(level) * reach)
-
-    return at

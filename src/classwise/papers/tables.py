@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.printed import row_name
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 
@@ -29,7 +30,11 @@ def summary_table(
     for key, counts in ours.items():
         told = printed.get(key, {})
         classes = np.array(told["per_class"], dtype=np.float64) if "per_class" in told else None
-        overall, cv, mcd = ranges.overall(counts), ranges.variance(counts), ranges.discrepancy(counts)
+        overall, cv, mcd = (
+            metric_intervals.overall(counts),
+            metric_intervals.variance(counts),
+            metric_intervals.discrepancy(counts),
+        )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
             Cell(wording.bare_percent(overall.value), wording.span(overall.low, overall.high)),

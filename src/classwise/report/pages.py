@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
-from classwise.report import prose, ranges, wording
+from classwise.report import prose, wording
 from classwise.report.examples import twins_of
 from classwise.report.figures.heatmap import heatmap
 from classwise.report.findings import MOST_BARS, Findings
@@ -21,6 +21,7 @@ from classwise.report.provenance import settings_of
 from classwise.report.rendering import Context, markup, render
 from classwise.report.summaries import CUMULATIVE_NOTE, attack_table, class_table
 from classwise.report.tables import Table
+from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 from classwise.storage import write_text
 
@@ -116,15 +117,15 @@ def _facts(findings: Findings) -> list[Fact]:
     equal = f" (and {wording.count(tied)} more)" if tied else ""
     kind = findings.all_label.capitalize()
     facts = [
-        _fact(f"{kind}, all images", ranges.overall(counts, alpha), all_images),
-        _fact(f"{kind}, worst fifth", ranges.worst_fifth(counts, alpha), all_images),
+        _fact(f"{kind}, all images", metric_intervals.overall(counts, alpha), all_images),
+        _fact(f"{kind}, worst fifth", metric_intervals.worst_fifth(counts, alpha), all_images),
         _fact(f"Best: {findings.names[best]}{equal}", findings.reading(best), int(counts.count[best])),
-        _fact("Class gap (MCD)", ranges.discrepancy(counts, alpha), all_images, unit="points"),
-        _variance_fact(ranges.variance(counts, alpha), all_images),
+        _fact("Class gap (MCD)", metric_intervals.discrepancy(counts, alpha), all_images, unit="points"),
+        _variance_fact(metric_intervals.variance(counts, alpha), all_images),
     ]
     if CLEAN in findings.counts and findings.attacked:
         clean = findings.counts[CLEAN]
-        facts.insert(0, _fact("Clean, all images", ranges.overall(clean, alpha), int(clean.count.sum())))
+        facts.insert(0, _fact("Clean, all images", metric_intervals.overall(clean, alpha), int(clean.count.sum())))
     return facts
 
 

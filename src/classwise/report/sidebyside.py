@@ -12,11 +12,12 @@ import pandas as pd
 from classwise.auditing.compare import Comparison, Pair
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.drawing import Drawing
 from classwise.report.figures.dots import Value, dot_rows
 from classwise.report.inks import SERIES
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 
@@ -185,14 +186,18 @@ def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure
     if CLEAN not in audit.names or (measure == "nrr" and not comparison.attacked):
         return Estimate(math.nan, math.nan, math.nan)
     clean = audit.outcomes.counts(CLEAN, comparison.group)
-    return ranges.overall(clean, alpha) if measure == "clean" else ranges.clean_and_robust(clean, counts, alpha)
+    return (
+        metric_intervals.overall(clean, alpha)
+        if measure == "clean"
+        else metric_intervals.clean_and_robust(clean, counts, alpha)
+    )
 
 
 _PLAIN: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
-    "worst20": ranges.worst_fifth,
-    "mcd": ranges.discrepancy,
-    "cv": ranges.variance,
-    "hmw": ranges.overall_and_worst,
+    "worst20": metric_intervals.worst_fifth,
+    "mcd": metric_intervals.discrepancy,
+    "cv": metric_intervals.variance,
+    "hmw": metric_intervals.overall_and_worst,
 }
 """Measures that need the counts of the attack alone; ``clean`` and ``nrr`` need the clean ones too."""
 

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes import ALL, CLEAN
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.findings import CUMULATIVE, Findings
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.worst import possibly_worst
 
@@ -43,20 +44,20 @@ def attack_table(findings: Findings) -> Table:
     heads = ["attack", "overall", "class mean", "weakest", "", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
     rows, alpha = [], findings.alpha
     for name, counts in findings.counts.items():
-        label = ranges.worst_label(counts)
+        label = metric_intervals.worst_label(counts)
         nrr = Cell(wording.NONE)
         if name != CLEAN and CLEAN in findings.counts:
-            nrr = _share(ranges.clean_and_robust(findings.counts[CLEAN], counts, alpha))
+            nrr = _share(metric_intervals.clean_and_robust(findings.counts[CLEAN], counts, alpha))
         cells = [
-            _share(ranges.overall(counts, alpha)),
-            _share(ranges.macro(counts, alpha)),
+            _share(metric_intervals.overall(counts, alpha)),
+            _share(metric_intervals.macro(counts, alpha)),
             Cell(findings.names[label], f"n {wording.count(int(counts.count[label]))}"),
             _share(findings.reading(label, name)),
-            _share(ranges.worst_fifth(counts, alpha)),
-            _share(ranges.discrepancy(counts, alpha)),
-            _squared(ranges.variance(counts, alpha)),
+            _share(metric_intervals.worst_fifth(counts, alpha)),
+            _share(metric_intervals.discrepancy(counts, alpha)),
+            _squared(metric_intervals.variance(counts, alpha)),
             nrr,
-            _share(ranges.overall_and_worst(counts, alpha)),
+            _share(metric_intervals.overall_and_worst(counts, alpha)),
         ]
         rows.append(Row(findings.heading(name), cells, weak=name == ALL))
     images = wording.counted(int(findings.verdict.count.sum()), "image")
@@ -93,21 +94,21 @@ def attack_frame(findings: Findings) -> pd.DataFrame:
 def _attack_row(findings: Findings, name: str) -> dict[str, object]:
     counts, alpha = findings.counts[name], findings.alpha
     metrics = {
-        "overall": ranges.overall(counts, alpha),
-        "macro": ranges.macro(counts, alpha),
-        "worst": ranges.worst(counts, alpha),
-        "worst_20": ranges.worst_fifth(counts, alpha),
-        "mcd": ranges.discrepancy(counts, alpha),
-        "cv": ranges.variance(counts, alpha),
-        "hmw": ranges.overall_and_worst(counts, alpha),
+        "overall": metric_intervals.overall(counts, alpha),
+        "macro": metric_intervals.macro(counts, alpha),
+        "worst": metric_intervals.worst(counts, alpha),
+        "worst_20": metric_intervals.worst_fifth(counts, alpha),
+        "mcd": metric_intervals.discrepancy(counts, alpha),
+        "cv": metric_intervals.variance(counts, alpha),
+        "hmw": metric_intervals.overall_and_worst(counts, alpha),
     }
     if name != CLEAN and CLEAN in findings.counts:
-        metrics["nrr"] = ranges.clean_and_robust(findings.counts[CLEAN], counts, alpha)
+        metrics["nrr"] = metric_intervals.clean_and_robust(findings.counts[CLEAN], counts, alpha)
     row: dict[str, object] = {"attack": name}
     if findings.meta.cascade:
         row[CUMULATIVE] = findings.cumulative(name)
     row |= {"n": int(counts.count.sum())}
-    row["worst_class"] = findings.names[ranges.worst_label(counts)]
+    row["worst_class"] = findings.names[metric_intervals.worst_label(counts)]
     for metric, (value, low, high) in metrics.items():
         row |= {metric: value, f"{metric}_low": low, f"{metric}_high": high}
     return row

@@ -15,17 +15,17 @@ from scipy import stats
 from classwise.attacks.engine import Engine
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
-from classwise.papers.bounds import raised
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report.figures.lines import class_lines, line_chart
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.interval_estimators import raised
 from classwise.stats.intervals import Estimate
 
 COLOUR = ("saturate",)

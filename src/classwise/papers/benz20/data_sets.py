@@ -9,15 +9,15 @@ from typing import ClassVar
 from classwise.analysis.gap import gap
 from classwise.analysis.spread import spread
 from classwise.auditing.result import Audit
-from classwise.papers.bounds import widest
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell, left_out
-from classwise.report import ranges
 from classwise.report.drawing import Drawing
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.interval_estimators import widest
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
@@ -63,8 +63,11 @@ class DataSets(Experiment):
                 cells = []
                 for attack in ("clean", "PGD"):
                     counts = audit.counts(attack)
-                    cells += [estimate_cell(of(counts)) for of in (ranges.macro, ranges.worst, ranges.discrepancy)]
-                cells.append(Cell(audit.outcomes.class_names[ranges.worst_label(audit.counts("PGD"))]))
+                    cells += [
+                        estimate_cell(of(counts))
+                        for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+                    ]
+                cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("PGD"))]))
                 rows.append(Row(f"{data}, {kind}", cells))
         heads = ["model"]
         for attack in ("clean", "PGD"):

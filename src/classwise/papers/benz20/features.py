@@ -16,15 +16,16 @@ from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.data.images import Images
 from classwise.papers.benz20.standard import class_dots
-from classwise.papers.bounds import widest
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.interval_estimators import widest
 from classwise.storage import replacing
 
 Maker = NonRobustFeatures | RobustFeatures
@@ -84,8 +85,11 @@ class _FeatureSet(Experiment):
             cells = []
             for attack in ("clean", "PGD"):
                 counts = audit.counts(attack)
-                cells += [estimate_cell(of(counts)) for of in (ranges.macro, ranges.worst, ranges.discrepancy)]
-            cells.append(Cell(audit.outcomes.class_names[ranges.worst_label(audit.counts("clean"))]))
+                cells += [
+                    estimate_cell(of(counts))
+                    for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+                ]
+            cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("clean"))]))
             rows.append(Row(name, cells))
         alike = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"clean": "clean"})
         heads = ["model"]

@@ -12,19 +12,19 @@ import numpy as np
 
 from classwise.analysis.epochs import measured
 from classwise.auditing.result import Audit
-from classwise.papers.bounds import negative, wider
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
-from classwise.papers.resampling import Resampled, Statistic
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report import ranges
 from classwise.report.figures.points import scatter
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled, Statistic
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.front import front
+from classwise.stats.interval_estimators import IntervalEstimator, negative, wider
 from classwise.training.folder import Run
 
 PLAIN = "AT"
@@ -127,21 +127,21 @@ class Compared:
         rows = [audit.outcomes.correct("PGD") for audit in self.audits.values()]
         return Resampled(np.stack(rows), next(iter(self.audits.values())).outcomes.labels, len(self.names))
 
-    def gain(self, name: str, metric: Statistic, *, slack: float = 0.0) -> Part:
+    def gain(self, name: str, metric: Statistic, *, slack: float = 0.0) -> IntervalEstimator:
         """A metric (..., C) -> (...) of one technique minus that of plain training, plus ``slack``, in points."""
         difference = self._difference(name, metric)
         return self.images.part(lambda a: difference(a) + slack, 100)
 
-    def worst_gain(self, name: str) -> Part:
+    def worst_gain(self, name: str) -> IntervalEstimator:
         """The worst class of one technique minus that of plain training, in points."""
         places = list(self.audits)
         return self.images.worst(places.index(name), places.index(PLAIN))
 
-    def evener(self, name: str) -> Part:
+    def evener(self, name: str) -> IntervalEstimator:
         """By how much the MCD of one technique is below that of plain training, in points."""
         return wider(self.audits[PLAIN].counts("PGD"), self.audits[name].counts("PGD"))
 
-    def part(self, name: str, metric: Statistic) -> Part:
+    def part(self, name: str, metric: Statistic) -> IntervalEstimator:
         """A metric of one run, in points."""
         place = list(self.audits).index(name)
         return self.images.part(lambda a: metric(a[..., place, :]), 100)
@@ -151,7 +151,10 @@ class Compared:
         rows = []
         for name, audit in self.audits.items():
             counts = audit.counts("PGD")
-            cells = [estimate_cell(of(counts)) for of in (ranges.macro, ranges.worst, ranges.discrepancy)]
+            cells = [
+                estimate_cell(of(counts))
+                for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+            ]
             changes = (self.gain(name, average), self.worst_gain(name), negative(self.evener(name)))
             cells += [Cell("") if name == PLAIN else estimate_cell(change(0.05), 1) for change in changes]
             rows.append(Row(name, cells))

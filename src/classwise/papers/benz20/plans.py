@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from classwise.analysis.consistency import Consistency, ranked_alike
 from classwise.analysis.trend import trend
-from classwise.papers.bounds import lowered
-from classwise.papers.claims import CORRELATION, Test, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import interval, lowered
 
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By name, a recipe and what is changed in it."""

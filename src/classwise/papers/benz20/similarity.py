@@ -13,7 +13,7 @@ from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.models.modes import evaluating
-from classwise.papers.claims import CORRELATION, Test, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
@@ -22,6 +22,7 @@ from classwise.report import wording
 from classwise.report.figures.points import scatter
 from classwise.report.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 BATCH = 256

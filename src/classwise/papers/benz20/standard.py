@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import ClassVar
 
 from classwise.auditing.result import Audit
-from classwise.papers.bounds import wider, widest
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report import ranges
 from classwise.report.drawing import Drawing
 from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import wider, widest
 from classwise.stats.intervals import class_intervals
 from classwise.threat import Threat
 
@@ -57,7 +57,14 @@ class StandardModel(Experiment):
         adversarial = under_pgd(bench, bench.trained("at")).outcomes
         smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
         rows = [
-            Row(name, [estimate_cell(ranges.macro(one)), estimate_cell(ranges.discrepancy(one)), _spread(one)])
+            Row(
+                name,
+                [
+                    estimate_cell(metric_intervals.macro(one)),
+                    estimate_cell(metric_intervals.discrepancy(one)),
+                    _spread(one),
+                ],
+            )
             for name, one in counts.items()
         ]
         note = f"Judged at {shown[1]}, where the average is nearest 50 percent. Small: 95 % intervals for new images."
@@ -97,7 +104,7 @@ def name_of(scale: Scale, share: float) -> str:
 
 
 def _spread(counts: ClassCounts) -> Cell:
-    return estimate_cell(ranges.variance(counts), 1e4)
+    return estimate_cell(metric_intervals.variance(counts), 1e4)
 
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
@@ -114,7 +121,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
 
 
 def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    sides = [(*ranges.beyond_mean(one), one.count) for one in counts]
+    sides = [(*metric_intervals.beyond_mean(one), one.count) for one in counts]
     values = [
         [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
         for c in range(len(names))

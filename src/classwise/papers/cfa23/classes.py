@@ -28,9 +28,9 @@ from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
-from classwise.report import ranges
 from classwise.report.figures.bars import class_bars
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 
 LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
@@ -150,7 +150,12 @@ class TinyImageNet(Experiment):
             note=NOTE if bench.scale.data == "tiny-imagenet" else f"{NOTE}; on {bench.scale.data}",
         )
         table = methods_table(
-            self.item, methods, audits, bench.scale, "worst fifth", lambda counts: pair_cell(counts, ranges.worst_fifth)
+            self.item,
+            methods,
+            audits,
+            bench.scale,
+            "worst fifth",
+            lambda counts: pair_cell(counts, metric_intervals.worst_fifth),
         )
         return Findings(tables=(gated(bench, methods, table),), tests=(test,))
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from classwise.analysis.epochs import images_of
 from classwise.analysis.trend import trend
-from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import NOTE, average, both, gate
-from classwise.papers.claims import Test, difference, exactly, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
+from classwise.stats.interval_estimators import difference, exactly, interval, plus
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run
 

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from classwise.auditing.result import Audit
-from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import METHODS, NOTE, Method, audited, average, both, pair_cell, worst
 from classwise.papers.cfa23.parts import ccm, ccr
-from classwise.papers.claims import Test, exactly
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.report.drawing import Drawing
 from classwise.report.figures.lines import Series, class_lines, line_chart
 from classwise.report.tables import Row, Table
 from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import exactly, plus
 from classwise.threat import Threat
 from classwise.training.folder import Run
 

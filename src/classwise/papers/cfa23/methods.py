@@ -10,15 +10,17 @@ import numpy as np
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.tables import Cell, Row, Table
 from classwise.settings import Spec
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, Which
 
@@ -115,9 +117,9 @@ class MainTable(Experiment):
         return Findings(tables=(table,), tests=_tests(audits, bases), beyond=beyond)
 
 
-def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = ranges.worst) -> Cell:
+def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
     """Average and worst class (or another measure of the weak ones) in percent, with their intervals."""
-    mean, low = ranges.macro(counts), least(counts)
+    mean, low = metric_intervals.macro(counts), least(counts)
     text = f"{wording.bare_percent(mean.value)} / {wording.bare_percent(low.value)}"
     return Cell(text, f"{wording.span(mean.low, mean.high)} / {wording.span(low.low, low.high)}")
 
@@ -240,11 +242,11 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     ]
 
 
-def average(pair: Resampled) -> Part:
+def average(pair: Resampled) -> IntervalEstimator:
     """The average of the first row minus that of the second, in points."""
     return pair.total()
 
 
-def worst(pair: Resampled) -> Part:
+def worst(pair: Resampled) -> IntervalEstimator:
     """The worst class of the first row minus that of the second, in points."""
     return pair.worst()

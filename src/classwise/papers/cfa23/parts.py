@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from classwise.auditing.result import Audit
 from classwise.papers import catalogue
-from classwise.papers.bounds import plus
 from classwise.papers.cfa23.methods import (
     BASES,
     METHODS,
@@ -22,10 +21,11 @@ from classwise.papers.cfa23.methods import (
     pair_cell,
     worst,
 )
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import IntervalEstimator, plus
 
 
 def ccm(lambda1: float) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class _Parts(Experiment):
         """The tests of the table."""
 
 
-def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[Part]:
+def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
     return [metric(both(audits[one], audits[other])) for one, other in pairs for metric in (average, worst)]
 
 

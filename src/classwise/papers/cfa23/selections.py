@@ -12,13 +12,15 @@ import torch
 from classwise.analysis.epochs import images_of, measured
 from classwise.papers import catalogue
 from classwise.papers.cfa23.methods import METHODS, audited, pair_cell
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import USUAL, Name, Scale
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.figures.lines import Series, line_chart
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.interval_estimators import difference, interval
 from classwise.training.selection import Rule, overall, overall_plus_worst
 
 RULES: Mapping[str, tuple[Rule, str]] = {
@@ -82,15 +84,17 @@ class UnfairChoice(Experiment):
         places = [float(epoch) for epoch in robust.index]
         each = [counts_at(int(epoch), robust, images) for epoch in robust.index]
         lines = [
-            Series("average", places, [ranges.macro(one).value for one in each], "stroke-main"),
-            Series("worst class", places, [ranges.worst(one).value for one in each], "line-weak"),
+            Series("average", places, [metric_intervals.macro(one).value for one in each], "stroke-main"),
+            Series("worst class", places, [metric_intervals.worst(one).value for one in each], "line-weak"),
         ]
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
         tests, beyond = [], {}
         if len(set(epochs.values())) == 1:
             beyond["cfa23/C10"] = f"both rules choose epoch {epochs['overall']} of this training"
         else:
-            gained = difference(ranges.worst(counts["overall + worst"]), ranges.worst(counts["overall"]))
+            gained = difference(
+                metric_intervals.worst(counts["overall + worst"]), metric_intervals.worst(counts["overall"])
+            )
             tests.append(
                 Test(
                     claim="cfa23/C10",

@@ -12,11 +12,11 @@ import pandas as pd
 from classwise.auditing.result import Audit
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
 from classwise.report.figures.lines import OVERALL, Series, class_lines, line_chart
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.threat import Threat
 

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from classwise.papers.claims import Test, exactly
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.scales import Name, Scale
 from classwise.report.figures.toy import accuracy_curves, scatter
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import exactly
 from classwise.theory import theorems
 from classwise.theory.toy import EASY, HARD, ToyModel
 

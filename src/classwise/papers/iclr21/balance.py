@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.norm_link import row_norms
-from classwise.papers.bounds import wider
 from classwise.papers.cfa23.methods import average, both, worst
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report import ranges
 from classwise.report.figures.bars import class_bars
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.interval_estimators import wider
 from classwise.training.posthoc.equal_norms import equalise_norms
 
 
@@ -40,8 +40,8 @@ class EqualNorms(Experiment):
         counts = {name: audit.counts("PGD") for name, audit in audits.items()}
         rows = []
         for name, one in counts.items():
-            clean = ranges.macro(audits[name].counts("clean"))
-            found = (clean, ranges.macro(one), ranges.worst(one), ranges.discrepancy(one))
+            clean = metric_intervals.macro(audits[name].counts("clean"))
+            found = (clean, metric_intervals.macro(one), metric_intervals.worst(one), metric_intervals.discrepancy(one))
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, found), Cell(ends)]))
         pair = both(audits["equal norms"], audits["as trained"], "PGD")

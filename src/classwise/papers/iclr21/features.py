@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 from classwise.analysis.embedding import embedding
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from classwise.analysis.gap import Gap, gap
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
+from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate
 
 

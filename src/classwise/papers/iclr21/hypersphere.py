@@ -8,21 +8,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from classwise.papers import catalogue
-from classwise.papers.bounds import greatest, plus
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.temperatures import at_temperatures
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.kdd21.temperature import HARDEST
-from classwise.papers.resampling import Resampled, beyond_others
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.figures.lines import Series, line_chart
 from classwise.report.inks import SERIES
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import greatest, plus
 
 RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Madry": ("at", {}),
@@ -57,7 +58,7 @@ class Hypersphere(Experiment):
         for name, table in tables.items():
             cells = []
             for attack, key in (("clean", "nat"), ("PGD", "adv")):
-                one = ranges.overall(table.counts(attack))
+                one = metric_intervals.overall(table.counts(attack))
                 cells += [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high))]
                 cells += [Cell(f"{printed[name][key]:g}")]
             rows.append(Row(name, cells))
@@ -120,7 +121,7 @@ class LargeTemperatures(Experiment):
         }
         rows, lines = [], []
         for (name, table), ink in zip(tables.items(), SERIES, strict=False):
-            totals = [ranges.overall(table.counts(attack)) for attack in attacks]
+            totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
             cells = [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high)) for one in totals]
             rows.append(Row(name, cells))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.norm_link import norm_link, row_norms
-from classwise.papers.bounds import raised
-from classwise.papers.claims import CORRELATION, Test, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report import wording
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import interval, raised
 from classwise.stats.intervals import Estimate
 
 NONE = 0.5

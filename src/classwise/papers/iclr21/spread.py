@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.spread import spread
-from classwise.papers.bounds import plus
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import IntervalEstimator, plus
 from classwise.stats.intervals import Estimate, class_intervals
 
 MANY = 4
@@ -52,7 +52,7 @@ class RobustnessHistogram(Experiment):
         )
 
 
-def filled(counts: ClassCounts, edges: FloatArray) -> Part:
+def filled(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
     """How many of the bins of `spread` hold a class.
 
     By intervals for all classes at once: the bins in which one of these lies wholly, and those that one touches.

@@ -12,18 +12,18 @@ import numpy as np
 from classwise.analysis.ablation import OVERALL, ablation
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.bounds import minus, negative, plus
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.variants import note as stand_in
 from classwise.papers.iclr21.variants import variants
 from classwise.papers.kdd21.attacks import DEFENCES, PGD
 from classwise.papers.kdd21.temperature import largest_drop, tpgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.interval_estimators import IntervalEstimator, minus, negative, plus
 from classwise.stats.intervals import Estimate
 
 FAMILY = "T-PGD"
@@ -50,7 +50,7 @@ def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:
     return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[Part]:
+def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[IntervalEstimator]:
     """Largest drop of the total from the first attack to the others: of each further model minus of the first."""
     first, *others = tables.values()
     return [minus(largest_drop(other, attacks), largest_drop(first, attacks)) for other in others]

@@ -18,16 +18,16 @@ from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.papers import catalogue
-from classwise.papers.bounds import lowered, wider
-from classwise.papers.claims import CORRELATION, Test, exactly, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
 from classwise.report import wording
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import exactly, interval, lowered, wider
 from classwise.stats.intervals import Estimate
 from classwise.stats.worst import possibly_best, possibly_worst
 from classwise.training.folder import Which

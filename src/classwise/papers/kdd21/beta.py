@@ -12,11 +12,11 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.temperature import tpgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
 from classwise.report.figures.lines import OVERALL, class_lines, line_chart
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts
 
 VICTIM, TAKER = 3, 5

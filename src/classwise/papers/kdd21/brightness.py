@@ -10,7 +10,7 @@ import pandas as pd
 
 from classwise.analysis.extremes import extremes
 from classwise.data.masks import GrabCut, background_brightness, mask_quality
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.beta import ATTACK, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import mean
@@ -19,6 +19,7 @@ from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import percent
 from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import spearman
 

@@ -13,17 +13,19 @@ from torch import Tensor
 from classwise.analysis.confusion import confused
 from classwise.data.derived import GROUPS, coloured_background
 from classwise.data.images import Images
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import PGD, under_pgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report import ranges, wording
+from classwise.report import wording
 from classwise.report.figures.gallery import Row as Pictures
 from classwise.report.figures.gallery import gallery
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import difference, interval
 from classwise.stats.intervals import Estimate
 
 _SMALL = {
@@ -169,7 +171,7 @@ class BackgroundsAndStandardTraining(Experiment):
         for name, (train, test) in asked.items():
             trained = bench.trained("standard", {"seed": 1}, images=train)
             tables[name] = under_pgd(bench, trained, images=test).outcomes
-            total = ranges.overall(tables[name].counts("clean"))
+            total = metric_intervals.overall(tables[name].counts("clean"))
             cells = [Cell(wording.bare_percent(total.value), wording.span(total.low, total.high))]
             if name == "coloured":
                 inside = confused(tables[name], "clean").inside

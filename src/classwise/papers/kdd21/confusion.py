@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from classwise.analysis.confusion import confused
-from classwise.papers.claims import CORRELATION, Test, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
+from classwise.stats.interval_estimators import interval
 
 
 class ConfusionUnderAttack(Experiment):

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from classwise.analysis.trend import trend
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.bounds import widest
 from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import under_pgd
 from classwise.papers.scales import CIFAR, LAPTOP, SMOKE, TIAN, Name, Scale
 from classwise.papers.tables import Key, class_table, left_out
 from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import widest
 
 MNIST = "mnist"
 DATA_SETS: Mapping[Name, Sequence[str]] = {

@@ -11,13 +11,14 @@ import pandas as pd
 
 from classwise.analysis.homing import Homing, homing
 from classwise.analysis.pairs import Pairs, pairs
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import PGD
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE
+from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10

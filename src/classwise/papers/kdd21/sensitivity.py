@@ -11,16 +11,16 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.bounds import minus, negative, plus
-from classwise.papers.claims import CORRELATION, Test, difference, interval
+from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import SCALES, defended
 from classwise.papers.kdd21.temperature import grid, largest_drop
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import difference, interval, minus, negative, plus
 
 LITTLE = 1
 """Points of the total to whose loss a model hardly reacts."""

@@ -11,16 +11,16 @@ import numpy as np
 
 from classwise.analysis.smoothness import Smoothness, smoothness
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.bounds import alike
-from classwise.papers.claims import Test, difference, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.iclr21.hypersphere import on_the_sphere
 from classwise.papers.kdd21.attacks import DEFENCES, under_pgd
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Row, Table
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.interval_estimators import alike, difference, interval
 
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""

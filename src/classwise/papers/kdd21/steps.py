@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.steps import Steps, steps_of
-from classwise.papers.bounds import alike
-from classwise.papers.claims import Test, interval
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.temperature import grid
 from classwise.papers.official import chosen
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import NONE
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray
+from classwise.stats.interval_estimators import alike, interval
 from classwise.stats.intervals import Estimate, two_sided_z, wilson
 
 PLAIN = "PGD"

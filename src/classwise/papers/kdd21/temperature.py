@@ -10,15 +10,15 @@ import numpy as np
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
-from classwise.papers.bounds import greatest, wider
-from classwise.papers.claims import Part, Test
+from classwise.papers.claims import Test
 from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.attacks import CIFAR, PGD, SCALES, defended
-from classwise.papers.resampling import Resampled, beyond_others
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import Key, class_table, summary_table
 from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import IntervalEstimator, greatest, wider
 
 HARDEST = (3, 4)
 """The classes of CIFAR-10 that the paper finds hit hardest."""
@@ -109,7 +109,7 @@ def grid(bench: Bench) -> dict[str, dict[str, Any]]:
     return {"PGD": bench.pgd(PGD), **{f"{inverse:g}": bench.pgd(tpgd(inverse)) for inverse in TEMPERATURES}}
 
 
-def largest_drop(table: Outcomes, attacks: Sequence[str]) -> Part:
+def largest_drop(table: Outcomes, attacks: Sequence[str]) -> IntervalEstimator:
     """The largest drop of the total from the first attack to one of the others, in points, whichever that is."""
     rows = np.stack([table.correct(name) for name in attacks])
     images = Resampled(rows, table.labels, table.num_classes)

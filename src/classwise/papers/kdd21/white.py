@@ -21,7 +21,6 @@ from classwise.papers.experiment import Bench, Experiment, Findings
 from classwise.papers.kdd21.beta import ATTACK, LOWEST, TAKER, VICTIM, tempered, trades
 from classwise.papers.kdd21.steps import share
 from classwise.papers.official import chosen
-from classwise.papers.resampling import Resampled
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
@@ -29,6 +28,7 @@ from classwise.report.figures.gallery import Row as Pictures
 from classwise.report.figures.gallery import gallery
 from classwise.report.tables import Cell, Row, Table
 from classwise.report.wording import percent
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
 ORIGINAL, WHITE, ELSEWHERE, ADJUSTED = "original", "white background", "white elsewhere", "white, beta lowered"

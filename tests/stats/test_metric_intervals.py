@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.report import ranges
+from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, wilson
 
@@ -17,13 +17,13 @@ COUNTS = st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, m
     lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
 )
 METRICS = [
-    ranges.overall,
-    ranges.macro,
-    ranges.worst,
-    ranges.worst_fifth,
-    ranges.discrepancy,
-    ranges.variance,
-    ranges.overall_and_worst,
+    metric_intervals.overall,
+    metric_intervals.macro,
+    metric_intervals.worst,
+    metric_intervals.worst_fifth,
+    metric_intervals.discrepancy,
+    metric_intervals.variance,
+    metric_intervals.overall_and_worst,
 ]
 
 
@@ -31,7 +31,7 @@ METRICS = [
 @given(counts=COUNTS)
 def test_the_variance_is_bounded_by_the_corners_and_by_every_point_of_the_box(counts: ClassCounts) -> None:
     low, high = class_intervals(counts, simultaneous=True)
-    found = ranges.variance(counts)
+    found = metric_intervals.variance(counts)
     corners = [np.var(corner) for corner in itertools.product(*zip(low, high, strict=True))]
     assert found.high == pytest.approx(max(corners), abs=1e-12)
     clipped = [np.var(np.clip(point, low, high)) for point in np.linspace(0, 1, 401)]
@@ -58,14 +58,14 @@ def test_absent_classes_change_nothing() -> None:
 def test_balanced_classes_of_one_accuracy_have_the_interval_of_a_simple_share() -> None:
     counts = ClassCounts(np.full(4, 250), np.full(4, 100))
     low, high = wilson(400, 1000)
-    assert ranges.macro(counts) == pytest.approx((0.4, float(low), float(high)))
-    assert ranges.macro(counts) == pytest.approx(ranges.overall(counts))
+    assert metric_intervals.macro(counts) == pytest.approx((0.4, float(low), float(high)))
+    assert metric_intervals.macro(counts) == pytest.approx(metric_intervals.overall(counts))
 
 
 def test_the_discrepancy_of_classes_far_apart_by_hand() -> None:
     counts = ClassCounts(np.array([1000, 1000]), np.array([800, 200]))
     low, high = class_intervals(counts, simultaneous=True)
-    assert ranges.discrepancy(counts) == pytest.approx((0.6, low[0] - high[1], high[0] - low[1]))
+    assert metric_intervals.discrepancy(counts) == pytest.approx((0.6, low[0] - high[1], high[0] - low[1]))
 
 
 def test_box_intervals_cover_the_truth_at_least_as_often_as_they_say() -> None:
@@ -73,23 +73,27 @@ def test_box_intervals_cover_the_truth_at_least_as_often_as_they_say() -> None:
     truth = np.array([0.2, 0.3, 0.3, 0.6])
     images = np.full(4, 200)
     drawn = [ClassCounts(images, random.binomial(images, truth)) for _ in range(300)]
-    for metric, value in ((ranges.variance, truth.var()), (ranges.discrepancy, 0.4), (ranges.worst, 0.2)):
+    for metric, value in (
+        (metric_intervals.variance, truth.var()),
+        (metric_intervals.discrepancy, 0.4),
+        (metric_intervals.worst, 0.2),
+    ):
         hits = [low <= value <= high for _, low, high in map(metric, drawn)]
         assert np.mean(hits) >= 0.95
 
 
 def test_harmonic_means_of_equal_parts_are_that_part() -> None:
     counts = ClassCounts(np.full(2, 500), np.full(2, 250))
-    assert ranges.overall_and_worst(counts).value == pytest.approx(0.5)
-    assert ranges.clean_and_robust(counts, counts).value == pytest.approx(0.5)
-    low, high = ranges.clean_and_robust(counts, counts)[1:]
+    assert metric_intervals.overall_and_worst(counts).value == pytest.approx(0.5)
+    assert metric_intervals.clean_and_robust(counts, counts).value == pytest.approx(0.5)
+    low, high = metric_intervals.clean_and_robust(counts, counts)[1:]
     assert low < 0.5 < high
 
 
 def test_a_class_beyond_the_mean_has_the_wald_interval_of_many_images() -> None:
     """With many images Wilson's interval is Wald's, and the sum's error is the usual one."""
     counts = ClassCounts(np.array([40_000, 10_000, 20_000]), np.array([20_000, 7_000, 4_000]))
-    value, low, high = ranges.beyond_mean(counts)
+    value, low, high = metric_intervals.beyond_mean(counts)
     a, n = counts.accuracy, counts.count
     weights = np.eye(3) - 1 / 3
     assert value == pytest.approx(weights @ a)
@@ -102,9 +106,9 @@ def test_a_class_beyond_the_mean_is_covered() -> None:
     """Also at shares near 0 and 1, with few images."""
     truth = np.array([0.02, 0.5, 0.9, 0.97])
     drawn = np.random.default_rng(0).binomial(20, truth, size=(2000, 4))
-    sides = [ranges.beyond_mean(ClassCounts(np.full(4, 20), row)) for row in drawn]
+    sides = [metric_intervals.beyond_mean(ClassCounts(np.full(4, 20), row)) for row in drawn]
     held = np.mean([(low <= truth - truth.mean()) & (truth - truth.mean() <= high) for _, low, high in sides], axis=0)
     assert held.min() > 0.93
-    none = ranges.beyond_mean(ClassCounts(np.array([0, 10, 10]), np.array([0, 0, 10])))
+    none = metric_intervals.beyond_mean(ClassCounts(np.array([0, 10, 10]), np.array([0, 0, 10])))
     assert np.isnan(none[0][0])
     assert none[1][1] == -0.5 < none[2][1]

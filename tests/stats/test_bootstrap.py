@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classwise.errors import UserError
-from classwise.papers.resampling import Resampled
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
 
 LABELS = np.repeat(np.arange(4), 100)

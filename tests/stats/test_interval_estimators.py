@@ -5,17 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.bounds import alike, greatest, lowered, minus, negative, plus, raised, wider, widest
-from classwise.papers.claims import Part, exactly
 from classwise.papers.iclr21.spread import filled
-from classwise.papers.resampling import Resampled
+from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import (
+    IntervalEstimator,
+    alike,
+    exactly,
+    greatest,
+    lowered,
+    minus,
+    negative,
+    plus,
+    raised,
+    wider,
+    widest,
+)
 from classwise.stats.intervals import Estimate
 
 EDGES = np.linspace(0, 1, 11)
 
 
-def at(value: float, low: float, high: float) -> Part:
+def at(value: float, low: float, high: float) -> IntervalEstimator:
     """A number whose reach is that of the interval at 5 %, and twice that at smaller levels."""
 
     def part(level: float) -> Estimate:
@@ -45,7 +56,9 @@ def test_arithmetic_of_parts() -> None:
         (at(-1, -3, 1), (-2, -4, 4)),
     ],
 )
-def test_alike_follows_the_sign_where_it_is_known(sign: Part, expected: tuple[float, float, float]) -> None:
+def test_alike_follows_the_sign_where_it_is_known(
+    sign: IntervalEstimator, expected: tuple[float, float, float]
+) -> None:
     assert alike(sign, at(2, 1, 4))(0.1) == expected
 
 

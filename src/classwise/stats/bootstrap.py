@@ -1,4 +1,4 @@
-"""Intervals for anything computed from class accuracies of several models or attacks on the same images."""
+"""The paired bootstrap: intervals of statistics of several models or attacks on the same images."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.errors import UserError
-from classwise.papers.claims import Part, interval
 from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
+from classwise.stats.interval_estimators import IntervalEstimator, interval
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies
@@ -74,15 +74,15 @@ class Resampled:
         changed[np.arange(rows * classes), row, label] += inwards / self.count[label]
         return float(np.abs(statistic(changed) - value).max())
 
-    def part(self, statistic: Statistic, scale: float = 1.0) -> Part:
-        """The same as a function of the level, times ``scale`` (100 for points): a part of a `claims.Test`."""
+    def part(self, statistic: Statistic, scale: float = 1.0) -> IntervalEstimator:
+        """The same as a function of the level, times ``scale`` (100 for points): an interval estimator."""
         return interval(self.estimate(statistic), scale)
 
-    def total(self, first: int = 0, second: int = 1) -> Part:
+    def total(self, first: int = 0, second: int = 1) -> IntervalEstimator:
         """The mean over the classes of a row minus that of another, in points."""
         return self.part(lambda a: a[..., first, :].mean(axis=-1) - a[..., second, :].mean(axis=-1), 100)
 
-    def worst(self, first: int = 0, second: int = 1) -> Part:
+    def worst(self, first: int = 0, second: int = 1) -> IntervalEstimator:
         """The worst class of a row minus that of another, in points, which may be two classes.
 
         Not by resampling: a minimum over many low classes is lower by chance than one over few.

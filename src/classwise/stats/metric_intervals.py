@@ -1,4 +1,4 @@
-"""Intervals for what is computed from all class accuracies at once: CV, MCD, means and harmonic means.
+"""Intervals of the metrics of all class accuracies: CV, MCD, means, worst class and harmonic means.
 
 Simultaneous intervals of the classes are a box that holds all true class accuracies with probability 1 - alpha. The
 least and the greatest value that a metric takes in the box bound it with at least that probability.

@@ -60,6 +60,7 @@ WITHOUT_CIRCLES = (
     "foundation",
     "stats",
     "theory",
+    "data",
     "models",
     "attacks",
     "auditing",

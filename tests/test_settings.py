@@ -120,6 +120,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     check_writable(target)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "mkdir", refused)
+    monkeypatch.setattr(os, "open", refused)
     for write in (lambda: write_text(target, "new"), lambda: check_writable(target)):
         assert line_of(write) == f"cannot write {target}: {os.strerror(number)}; give another place"
 

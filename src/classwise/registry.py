@@ -9,6 +9,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -53,7 +54,8 @@ def load_object(path: str, kind: str = "object") -> Any:
 class Registry(Mapping[str, str], Generic[T]):
     """A table from names to ``"module:Class"`` paths.
 
-    A path may be given wherever a name may, so a part of a user's own needs no registration.
+    A path may be given wherever a name may, so a part of a user's own needs no registration. Installed packages add
+    names through entry points.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Registry(Mapping[str, str], Generic[T]):
         base: str | None = None,
         arguments: int = 0,
         instances: tuple[str, ...] = (),
+        group: str = "",
     ) -> None:
-        """Make the table; the rest says what an object behind a user's own path may be.
+        """Make the table; the rest says what an object behind a user's own path or in another package may be.
 
         Args:
             kind: what the parts are called in errors.
@@ -72,15 +75,39 @@ class Registry(Mapping[str, str], Generic[T]):
             base: the path of the class that parts are subclasses of.
             arguments: how many arguments a part that is a plain function takes; 0 where functions are no parts.
             instances: the paths of classes whose objects are parts.
+            group: the group of entry points through which installed packages add parts; empty: they cannot.
         """
         self.kind = kind
-        self._entries = dict(entries)
+        self._own = dict(entries)
+        self._group = group
         self._base = base
         self._arguments = arguments
         self._instances = instances
 
+    @functools.cached_property
+    def _entries(self) -> dict[str, str]:
+        """Every name and its path; those of installed packages are looked up once, where our own names do not do."""
+        return {**self._own, **self._installed()}
+
+    def _installed(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if not self._group:
+            return found
+        for entry in sorted(metadata.entry_points(group=self._group)):
+            package = entry.dist.name if entry.dist is not None else "?"
+            other = "classwise" if entry.name in self._own else found.get(entry.name, "").partition(":")[0]
+            if other:
+                raise UserError(f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}")
+            if ":" not in entry.value:
+                raise UserError(
+                    f"{self.kind} {entry.name!r} of the package {package!r}: {entry.value!r} is not of the form "
+                    "package.module:name"
+                )
+            found[entry.name] = entry.value
+        return found
+
     def __getitem__(self, name: str) -> str:
-        return self._entries[name]
+        return self._own[name] if name in self._own else self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -95,11 +122,11 @@ class Registry(Mapping[str, str], Generic[T]):
             UserError: if the name is not known, with the nearest known one; or for a path of something that is no such
                 part, which is never called.
         """
-        path = self._entries.get(name, name if ":" in name else None)
+        path = name if ":" in name else self.get(name)
         if path is None:
-            raise unknown(self.kind, name, self._entries)
+            raise unknown(self.kind, name, self)
         found: type[T] = load_object(path, self.kind)
-        if name not in self._entries:
+        if name not in self._own:
             self._check(path, found)
         return found
 
@@ -127,7 +154,8 @@ class Registry(Mapping[str, str], Generic[T]):
     def name_of(self, cls: type) -> str:
         """The shortest name under which a recipe can ask for the class."""
         path = f"{cls.__module__}:{cls.__qualname__}"
-        return next((name for name, known in self._entries.items() if known == path), path)
+        entries = self._own if cls.__module__.startswith("classwise.") else self._entries
+        return next((name for name, known in entries.items() if known == path), path)
 
 
 def described(found: object) -> str:

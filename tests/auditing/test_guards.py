@@ -471,7 +471,8 @@ def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
 
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in ATTACKS.items() if name != "square"}
-    monkeypatch.setattr(ATTACKS, "_entries", others)  # deleting it would bring it back in another place
+    monkeypatch.setattr(ATTACKS, "_entries", others)
+    monkeypatch.setattr(ATTACKS, "_own", others)  # deleting it would bring it back in another place
     assert "no-black-box" not in guards_of(attacks=[Shy(steps=3)], threat="Linf:0.05")()
 
 

@@ -34,5 +34,6 @@ ATTACKS: Registry[Attack] = Registry(
         "transfer": "classwise.attacks.blackbox.transfer:Transfer",
     },
     base="classwise.attacks.base:Attack",
+    group="classwise.attacks",
 )
 """Every attack by name; a recipe or the command line may also say ``package.module:Class``."""

@@ -27,4 +27,5 @@ MODELS: Registry[nn.Module] = Registry(
         "googlenet": "classwise.models.zoo.googlenet:GoogLeNet",
         "inception-v3": "classwise.models.zoo.inception:InceptionV3",
     },
+    group="classwise.models",
 )

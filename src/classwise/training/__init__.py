@@ -29,6 +29,7 @@ OBJECTIVES: Registry[Objective] = Registry(
         "bat": "classwise.training.objectives.balanced:Balanced",
     },
     base="classwise.training.objectives.base:Objective",
+    group="classwise.objectives",
 )
 CRITERIA: Registry[Criterion] = Registry(
     "criterion",
@@ -63,6 +64,7 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "cmp": "classwise.training.schedules.temperature:CMP",
     },
     base="classwise.training.schedules.base:ClassSchedule",
+    group="classwise.schedules",
 )
 AVERAGERS: Registry[Averager] = Registry(
     "averaging",

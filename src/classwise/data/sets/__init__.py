@@ -23,5 +23,6 @@ DATA: Registry[DataSet] = Registry(
         "imagenet": "classwise.data.sets.imagenet:ImageNet",
     },
     base="classwise.data.sets.base:DataSet",
+    group="classwise.datasets",
 )
 """The data sets that have a name; each class carries the facts (class names, mean, usual threat) of its set."""

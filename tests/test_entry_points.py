@@ -1,0 +1,140 @@
+"""Parts of an installed package: found through entry points in lists, help and the tests that run over all parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from classwise.errors import UserError
+from classwise.registry import Registry
+
+ROOT = Path(__file__).parents[1]
+PARTS = '''
+"""One part of each kind."""
+
+from classwise.attacks.gradient.ascent import PGD
+from classwise.data.images import Images
+from classwise.data.sets.digits import Digits
+from classwise.models.zoo.small_cnn import SmallCNN
+from classwise.settings import settings
+from classwise.training.objectives.adversarial import AdversarialTraining
+from classwise.training.schedules.cfa import CCM
+
+
+@settings
+class ToyAttack(PGD):
+    """PGD of another name."""
+
+
+@settings
+class ToyObjective(AdversarialTraining):
+    """Adversarial training of another name."""
+
+
+@settings
+class ToySchedule(CCM):
+    """CCM of another name."""
+
+
+class ToyModel(SmallCNN):
+    """The small network under another name."""
+
+
+class ToyDigits(Digits):
+    """The digits of another name."""
+
+    name = "toy-digits"
+'''
+ENTRY_POINTS = {
+    "classwise.attacks": "toy-attack = toyparts:ToyAttack",
+    "classwise.objectives": "toy-objective = toyparts:ToyObjective",
+    "classwise.schedules": "toy-schedule = toyparts:ToySchedule",
+    "classwise.models": "toy-model = toyparts:ToyModel",
+    "classwise.datasets": "toy-digits = toyparts:ToyDigits",
+}
+
+
+def install(folder: Path, entry_points: dict[str, str], name: str = "toyparts") -> Path:
+    """A package as pip leaves it: a module, and metadata with the entry points."""
+    (folder / f"{name}.py").write_text(PARTS)
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("".join(f"[{group}]\n{line}\n" for group, line in entry_points.items()))
+    return folder
+
+
+def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python in a process of its own, with the folder among those of installed packages."""
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
+    return subprocess.run([sys.executable, *words], env=known, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) -> None:
+    script = (
+        "import io, json, contextlib\n"
+        "from classwise.cli import main\n"
+        "said = {}\n"
+        "for words in (['attacks'], ['models'], ['data'], ['attacks', 'toy-attack']):\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
+        "        assert main(words) == 0\n"
+        "    said[' '.join(words)] = out.getvalue()\n"
+        "from classwise.training import OBJECTIVES, SCHEDULES\n"
+        "said['parts'] = [*OBJECTIVES, *SCHEDULES]\n"
+        "print(json.dumps(said))\n"
+    )
+    done = python(install(tmp_path, ENTRY_POINTS), "-c", script)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert "toy-attack" in said["attacks"]
+    assert "toy-model" in said["models"]
+    assert "toy-digits" in said["data"]
+    assert {"toy-objective", "toy-schedule"} <= set(said["parts"])
+    assert "PGD of another name." in said["attacks toy-attack"]
+
+
+def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Path) -> None:
+    files = (
+        "tests/attacks/test_starts.py",
+        "tests/training/test_objectives.py",
+        "tests/training/test_passes.py",
+        "tests/models/test_zoo.py",
+        "tests/data/sets/test_sets.py",
+        "tests/test_settings.py",
+    )
+    words = ("-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toy-", *files)
+    done = python(install(tmp_path, ENTRY_POINTS), *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = int(done.stdout.splitlines()[-1].split(" passed")[0].split()[-1])
+    assert passed >= 15, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("pgd = toyparts:ToyAttack", "attack 'pgd' of the package 'toyparts' is also one of 'classwise'"),
+        ("toy = toyparts", "attack 'toy' of the package 'toyparts': 'toyparts' is not of the form package.module:name"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
+) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path, {"classwise.attacks": line}))
+    registry: Registry[object] = Registry(
+        "attack", {"pgd": "classwise.attacks.gradient.ascent:PGD"}, group="classwise.attacks"
+    )
+    assert registry["pgd"] == "classwise.attacks.gradient.ascent:PGD"
+    with pytest.raises(UserError, match=message):
+        list(registry)
+
+
+def test_an_entry_point_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(install(tmp_path, {"classwise.attacks": "toy = os:system"}))
+    registry: Registry[object] = Registry("attack", {}, base="classwise.attacks.base:Attack", group="classwise.attacks")
+    with pytest.raises(UserError, match="is a builtin_function_or_method; give a subclass of"):
+        registry.load("toy")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-SOURCE = Path(__file__).parents[1] / "src"
-PACKAGE = SOURCE / "classwise"
+from tools.imports import Import, circles, import_graph, imported_from, imports_of, modules, source_of
 
 LAYERS = (
     "foundation",
@@ -76,24 +72,6 @@ STARTUP = ("classwise", "classwise.cli", "classwise.errors", "classwise.registry
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "sklearn", "pyarrow", "PIL", "pydantic", "jinja2", "rich"}
 
 
-class Import(NamedTuple):
-    module: str
-    target: str
-    line: int
-    lazy: bool
-    for_types: bool
-
-
-def modules() -> list[str]:
-    names = [".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
-    return sorted(name.removesuffix(".__init__") for name in names)
-
-
-def source_of(module: str) -> Path:
-    folder = SOURCE.joinpath(*module.split("."))
-    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-
-
 def layer_of(module: str) -> str | None:
     """The layer of a module; None for the public face itself, which names all of them."""
     parts = module.split(".")
@@ -104,78 +82,11 @@ def layer_of(module: str) -> str | None:
     return "foundation" if parts[1] in FOUNDATION else parts[1]
 
 
-def imports_of(module: str) -> Iterator[Import]:
-    """Every import of a module of ours or of others, the lazy ones in functions too."""
-
-    def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(module, alias.name, child.lineno, lazy, for_types)
-            elif isinstance(child, ast.ImportFrom):
-                assert child.level == 0, f"{module}:{child.lineno} imports relatively; write the whole name"
-                assert child.module is not None
-                if child.module == "classwise":
-                    for alias in child.names:
-                        yield Import(module, f"classwise.{alias.name}", child.lineno, lazy, for_types)
-                else:
-                    for target in dict.fromkeys(imported_from(child.module, alias.name) for alias in child.names):
-                        yield Import(module, target, child.lineno, lazy, for_types)
-            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                yield from visit(child, True, for_types)
-            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-                for statement in child.body:
-                    yield from visit(ast.Module([statement], []), lazy, True)
-                for statement in child.orelse:
-                    yield from visit(ast.Module([statement], []), lazy, for_types)
-            else:
-                yield from visit(child, lazy, for_types)
-
-    yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
-
-
-def imported_from(package: str, name: str) -> str:
-    """The module that ``from package import name`` refers to: a submodule of that name, else the package itself."""
-    if package.startswith("classwise."):
-        place = SOURCE.joinpath(*package.split("."), name)
-        if place.with_suffix(".py").is_file() or (place / "__init__.py").is_file():
-            return f"{package}.{name}"
-    return package
-
-
 @functools.cache
-def import_graph() -> dict[str, set[str]]:
-    """Each module of ours and those that it imports, lazily and for types too; without the public face itself."""
-    names = {name for name in modules() if layer_of(name) is not None}
-    return {name: {found.target for found in imports_of(name)} & names for name in names}
-
-
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one node, or of one that leads to itself (Tarjan, 1972)."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        number[node] = lowest[node] = len(number)
-        path.append(node)
-        for other in sorted(graph[node]):
-            if other not in number:
-                visit(other)
-            if other in path:
-                lowest[node] = min(lowest[node], lowest[other])
-        if lowest[node] == number[node]:
-            start = path.index(node)
-            component = sorted(path[start:])
-            del path[start:]
-            if len(component) > 1 or node in graph[node]:
-                found.append(component)
-
-    for node in sorted(graph):
-        if node not in number:
-            visit(node)
-    return found
+def graph_of_layers() -> dict[str, set[str]]:
+    """Without the public face, which names all layers."""
+    graph = {name: targets for name, targets in import_graph().items() if layer_of(name) is not None}
+    return {name: targets & graph.keys() for name, targets in graph.items()}
 
 
 def to_the_right(module: str) -> Iterator[Import]:
@@ -221,7 +132,7 @@ def test_every_exception_is_needed_and_lazy() -> None:
 
 @pytest.mark.parametrize("layer", WITHOUT_CIRCLES)
 def test_no_modules_of_a_layer_import_each_other_in_a_circle(layer: str) -> None:
-    graph = import_graph()
+    graph = graph_of_layers()
     inside = {module for module in graph if layer_of(module) == layer}
     assert circles({module: graph[module] & inside for module in inside}) == []
 
@@ -250,7 +161,7 @@ def test_packages_import_nothing_heavy(module: str) -> None:
 
 def test_the_rule_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk itself: at the top, in a function, and for types only."""
-    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    monkeypatch.setattr("tools.imports.SOURCE", tmp_path)
     folder = tmp_path / "classwise" / "stats"
     folder.mkdir(parents=True)
     (folder / "wrong.py").write_text(

@@ -1,0 +1,92 @@
+"""Print what is wrong with the package's structure, and exit with 1 if anything is.
+
+    python -m tools.check_structure
+
+Reported are
+
+- circles of imports, lazy ones and those for types included;
+- files of more than `FILE_LINES` lines, but for those that `LONG_FILES` gives a reason for;
+- functions of more than `FUNCTION_LINES` lines;
+- public names without an example in their docstring, and registered parts without a source or an example.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+
+from tools.imports import SOURCE, circles, import_graph, modules, source_of
+
+FILE_LINES = 400
+FUNCTION_LINES = 80
+LONG_FILES: Mapping[str, str] = {}
+"""Modules whose files may be longer, each with its reason in a sentence."""
+
+
+def import_circles() -> Iterator[str]:
+    """A line for each circle of modules; the public face, which names everything, is left out."""
+    graph = import_graph()
+    graph = {name: targets - {"classwise"} for name, targets in graph.items() if name != "classwise"}
+    yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
+
+
+def long_files(reasons: Mapping[str, str] = LONG_FILES, limit: int = FILE_LINES) -> Iterator[str]:
+    """A line for each file that is too long without a reason, or has a reason without need."""
+    for module in modules():
+        lines = len(source_of(module).read_text(encoding="utf-8").splitlines())
+        if lines > limit and module not in reasons:
+            yield f"file of {lines} lines: {module}"
+        if lines <= limit and module in reasons:
+            yield f"needs no reason: {module}"
+
+
+def long_functions(limit: int = FUNCTION_LINES) -> Iterator[str]:
+    """A line for each function that is too long, decorators and docstring included."""
+    for module in modules():
+        for node in ast.walk(ast.parse(source_of(module).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                lines = (node.end_lineno or node.lineno) - first + 1
+                if lines > limit:
+                    yield f"function of {lines} lines: {module}.{node.name}"
+
+
+def undocumented() -> Iterator[str]:
+    """A line for each public class or function without an example, and each part without a source or an example."""
+    import classwise
+    from classwise.attacks import ATTACKS
+    from classwise.description import Described
+    from classwise.training import OBJECTIVES, SCHEDULES
+
+    for name in classwise.__all__:
+        value = getattr(classwise, name)
+        if (inspect.isclass(value) or inspect.isfunction(value)) and ">>>" not in (inspect.getdoc(value) or ""):
+            yield f"no example: classwise.{name}"
+    for registry in (ATTACKS, OBJECTIVES, SCHEDULES):
+        for name in registry:
+            part = registry.load(name)
+            for field in ("source", "example"):
+                if not (isinstance(part, type) and issubclass(part, Described) and getattr(part, field)):
+                    yield f"no {field}: {registry.kind} {name}"
+
+
+def violations() -> list[str]:
+    """Every violation as one line."""
+    return [*import_circles(), *long_files(), *long_functions(), *undocumented()]
+
+
+def main() -> int:
+    """Print the violations.
+
+    Returns:
+        1 if there are any, else 0.
+    """
+    found = violations()
+    sys.stdout.writelines(f"{line}\n" for line in found or [f"{SOURCE.name}: no violation"])
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The imports of the package, read from its sources: for the checks of its structure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+class Import(NamedTuple):
+    """An import of a module.
+
+    Args:
+        module: the module that imports.
+        target: what it imports.
+        line: where.
+        lazy: whether it is inside a function.
+        for_types: whether only type checkers see it.
+    """
+
+    module: str
+    target: str
+    line: int
+    lazy: bool
+    for_types: bool
+
+
+def modules() -> list[str]:
+    """The names of all modules of the package, sorted."""
+    paths = (SOURCE / "classwise").rglob("*.py")
+    names = (".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in paths)
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def source_of(module: str) -> Path:
+    """The file of a module."""
+    folder = SOURCE.joinpath(*module.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    """Every import of a module of ours or of others, the lazy ones in functions too."""
+
+    def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, child.lineno, lazy, for_types)
+            elif isinstance(child, ast.ImportFrom):
+                if child.level or child.module is None:
+                    raise ValueError(f"{module}:{child.lineno} imports relatively; write the whole name")
+                if child.module == "classwise":
+                    for alias in child.names:
+                        yield Import(module, f"classwise.{alias.name}", child.lineno, lazy, for_types)
+                else:
+                    for target in dict.fromkeys(imported_from(child.module, alias.name) for alias in child.names):
+                        yield Import(module, target, child.lineno, lazy, for_types)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from visit(child, True, for_types)
+            elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+                for statement in child.body:
+                    yield from visit(ast.Module([statement], []), lazy, True)
+                for statement in child.orelse:
+                    yield from visit(ast.Module([statement], []), lazy, for_types)
+            else:
+                yield from visit(child, lazy, for_types)
+
+    yield from visit(ast.parse(source_of(module).read_text(encoding="utf-8")), False, False)
+
+
+def imported_from(package: str, name: str) -> str:
+    """The module that ``from package import name`` refers to: a submodule of that name, else the package itself."""
+    if package.startswith("classwise."):
+        place = SOURCE.joinpath(*package.split("."), name)
+        if place.with_suffix(".py").is_file() or (place / "__init__.py").is_file():
+            return f"{package}.{name}"
+    return package
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Each module of the package and those that it imports, lazily and for types too."""
+    names = modules()
+    return {name: {found.target for found in imports_of(name)} & set(names) for name in names}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one node, or of one that leads to itself (Tarjan, 1972)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        path.append(node)
+        for other in sorted(graph[node]):
+            if other not in number:
+                visit(other)
+            if other in path:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == number[node]:
+            start = path.index(node)
+            component = sorted(path[start:])
+            del path[start:]
+            if len(component) > 1 or node in graph[node]:
+                found.append(component)
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found

@@ -24,6 +24,15 @@ class Compute:
             of confident models underflow in it.
         channels_last: feed images in channels-last memory format, which convolutions on CPUs and GPUs prefer.
         compile: run the model through ``torch.compile``.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> compute = cw.Compute(dtype="bfloat16", channels_last=True)
+        >>> model = cw.load_model("small-cnn", num_classes=10, in_channels=3, width=0.25)
+        >>> logits = compute.forward(model)(torch.rand(4, 3, 32, 32))
+        >>> logits.dtype
+        torch.float32
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -30,6 +30,14 @@ class UserError(Exception):
     """A mistake in what the user gave: one line that names the value and the remedy.
 
     The command line prints the line and exits with status 2.
+
+    Example:
+        >>> import classwise as cw
+        >>> try:
+        ...     cw.load_data("digitz")
+        ... except cw.UserError as error:
+        ...     print(error)
+        unknown data set 'digitz'; did you mean 'digits'?
     """
 
     def __init__(self, message: str) -> None:

@@ -41,6 +41,17 @@ class Threat:
     Args:
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         epsilon: the radius; one number, or one per image as an (N,) tensor.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> threat = cw.Threat.parse("Linf:8/255")
+        >>> threat == cw.Threat("Linf", 8 / 255)
+        True
+        >>> clean = torch.full((2, 3, 32, 32), 0.5)
+        >>> moved = threat.project(torch.ones_like(clean), clean)
+        >>> [round(distance, 4) for distance in threat.distance(moved, clean).tolist()]  # 8/255
+        [0.0314, 0.0314]
     """
 
     norm: Norm

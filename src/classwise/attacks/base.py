@@ -19,6 +19,18 @@ class Attack(Described, ABC):
 
     Subclasses are frozen dataclasses (`classwise.settings.settings`). A step may look at its own row only, so the
     result for an image does not depend on its neighbours; it must not wait for the device.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> model = cw.load_model("small-cnn", num_classes=10, in_channels=3, width=0.25)
+        >>> images, labels = torch.rand(4, 3, 32, 32), torch.arange(4)
+        >>> attack = cw.ATTACKS.load("pgd")(steps=10)
+        >>> adversarial = attack.perturb(model, images, labels, "Linf:8/255")
+        >>> adversarial.shape
+        torch.Size([4, 3, 32, 32])
+        >>> bool((adversarial - images).abs().max() < 8.001 / 255)
+        True
     """
 
     #: The columns of the state, beside iterations and passes, that belong in the outcomes.

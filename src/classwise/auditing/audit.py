@@ -108,6 +108,16 @@ def audit(
     Raises:
         UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
             holds something else or is in use; all before any attack.
+
+    Example:
+        >>> import classwise as cw
+        >>> data = cw.load_data("digits", subset=64)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.25)  # or any nn.Module
+        >>> audit = cw.audit(model, data, threat="Linf:0.1", attacks=["pgd:steps=5", "fgsm"])
+        >>> audit.names
+        ('clean', 'pgd', 'fgsm', 'all')
+        >>> audit.table.shape  # a row per class
+        (10, 7)
     """
     if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
         raise UserError(f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder")

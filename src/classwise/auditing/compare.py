@@ -64,6 +64,18 @@ def compare(
     Raises:
         IncompleteError: if an audit lacks verdicts under the attack, unless that is allowed.
         UserError: if an audit cannot be read, the audits differ in what they should agree in, or the attack is missing.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0, 0, 0, 1, 1, 1]
+        >>> def outcomes(predictions):
+        ...     return cw.Outcomes.from_predictions(labels, attacks={"pgd": predictions}, class_names=["cat", "dog"])
+        >>> at, trades = cw.Audit(outcomes([0, 0, 1, 1, 0, 0])), cw.Audit(outcomes([0, 0, 0, 1, 1, 0]))
+        >>> comparison = cw.compare({"at": at, "trades": trades}, attack="pgd")
+        >>> comparison.table["worst"].round(2).to_dict()  # the table has a row per method
+        {'at': 0.33, 'trades': 0.67}
+        >>> comparison.pairs[0].classes["difference"].round(2).to_dict()  # trades minus at, in each class
+        {'cat': 0.33, 'dog': 0.33}
     """
     if isinstance(audits, Mapping):
         methods = {name: read_all(sources) for name, sources in audits.items()}

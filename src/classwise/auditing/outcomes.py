@@ -75,6 +75,20 @@ class Outcomes:
 
     Raises:
         UserError: for missing columns, a row that is there twice, or a label without a class.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0, 0, 0, 1, 1, 1]
+        >>> outcomes = cw.Outcomes.from_predictions(
+        ...     labels, clean=[0, 0, 0, 1, 1, 0], attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=["cat", "dog"]
+        ... )
+        >>> outcomes.names
+        ('clean', 'pgd', 'all')
+        >>> outcomes.counts("all").correct
+        array([2, 1])
+        >>> outcomes.confusion("pgd")
+        array([[2, 1],
+               [2, 1]])
     """
 
     frame: pd.DataFrame

@@ -91,6 +91,18 @@ class Audit:
         kept: tensors that were asked for (``logits``, ``features``, ``images``) and a few ``examples`` of each class.
         trace: how the confidences of traced images moved, a row for each image, attack, iteration and class; or None.
         alpha: 1 minus the coverage of the intervals.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0, 0, 0, 1, 1, 1]
+        >>> outcomes = cw.Outcomes.from_predictions(
+        ...     labels, clean=[0, 0, 0, 1, 1, 0], attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=["cat", "dog"]
+        ... )
+        >>> audit = cw.Audit(outcomes)
+        >>> audit.table["all"].round(2).to_dict()  # the table has a row per class
+        {'cat': 0.67, 'dog': 0.33}
+        >>> audit.worst("all").name
+        'dog'
     """
 
     outcomes: Outcomes

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from classwise import limits
 
-_SECTION = re.compile(r"^(?:Args|Attributes|Raises|Returns):$", re.MULTILINE)
+_SECTION = re.compile(r"^(?:Args|Attributes|Examples?|Raises|Returns):$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.*)$")
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 

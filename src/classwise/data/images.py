@@ -59,6 +59,16 @@ class Images:
         superclass_names: one name per superclass.
         index: (N,) int64, the number of each image in the original set; `take` keeps it.
         columns: further groups of the images, by name. They stay in main memory.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> pixels, labels = torch.rand(6, 3, 32, 32), torch.tensor([0, 0, 1, 1, 2, 2])
+        >>> images = cw.Images(pixels, labels, class_names=["cat", "dog", "ship"], name="photos")
+        >>> images
+        Images(photos: 6 of 3x32x32, 3 classes, torch.float32, cpu)
+        >>> images.class_counts()
+        tensor([2, 2, 2])
     """
 
     x: Tensor

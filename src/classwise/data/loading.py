@@ -59,6 +59,11 @@ def load_data(
 
     Raises:
         UserError: if the name, path, split, format or option is not known, or a file is not as it should be.
+
+    Example:
+        >>> import classwise as cw
+        >>> cw.load_data("digits", split="test", subset=100)
+        Images(digits test: 100 of 1x8x8, 10 classes, torch.uint8, cpu)
     """
     text = os.fspath(source)
     for what, given in (("data", text), ("root", "" if root is None else os.fspath(root))):

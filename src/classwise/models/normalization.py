@@ -20,6 +20,15 @@ class Normalized(Wrapper):
 
     Raises:
         UserError: if mean and std differ in length, a deviation is not positive, or the model is normalised already.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> import classwise as cw
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+        >>> model = cw.Normalized(network, mean=[0.49, 0.48, 0.45], std=[0.25, 0.24, 0.26])
+        >>> model(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
 
     mean: Tensor

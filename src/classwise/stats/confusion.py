@@ -25,6 +25,12 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
 
     Raises:
         UserError: if a label or a prediction is out of range, or the lengths differ.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.confusion([0, 0, 1, 1], [0, 1, 1, 1], num_classes=2)
+        array([[1, 1],
+               [0, 2]])
     """
     truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
     if len(truth) != len(predicted):
@@ -47,7 +53,14 @@ def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int
 
 
 def confusion_rates(matrix: ArrayLike) -> FloatArray:
-    """Each row of a confusion matrix as shares of its class: (C, C) fractions, the row of an absent class NaN."""
+    """Each row of a confusion matrix as shares of its class: (C, C) fractions, the row of an absent class NaN.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.confusion_rates([[3, 1], [0, 2]])
+        array([[0.75, 0.25],
+               [0.  , 1.  ]])
+    """
     counts = _square(matrix)
     return ratio(counts, counts.sum(axis=1, keepdims=True))
 
@@ -57,6 +70,12 @@ def misclassified(matrix: ArrayLike) -> FloatArray:
 
     Returns:
         (C, C) float64 in the unit of ``matrix``.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.misclassified([[3, 1], [0, 2]])
+        array([[nan,  1.],
+               [ 0., nan]])
     """
     errors = _square(matrix).copy()
     np.fill_diagonal(errors, np.nan)
@@ -69,6 +88,12 @@ class Leakage(NamedTuple):
     Attributes:
         inside: the share of the errors that stay inside the superclass; NaN without errors.
         chance: that share if every error fell on one of the C-1 other classes alike.
+
+    Example:
+        >>> from classwise import metrics
+        >>> leakage = metrics.superclass_leakage([[7, 3, 0], [1, 9, 0], [0, 0, 10]], superclasses=[0, 0, 1])
+        >>> leakage.inside > leakage.chance
+        True
     """
 
     inside: float
@@ -87,6 +112,11 @@ def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: Array
 
     Raises:
         UserError: if there is not one superclass for each class.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.superclass_leakage([[7, 3, 0], [1, 8, 1], [0, 0, 10]], superclasses=[0, 0, 1])
+        Leakage(inside=0.8, chance=0.5)
     """
     cells = sparse.coo_array(matrix if sparse.issparse(matrix) else _square(matrix))
     group, classes = np.asarray(superclasses), cells.shape[0]
@@ -107,6 +137,11 @@ class Symmetry(NamedTuple):
     Attributes:
         pearson: correlation of M_ij and M_ji over i < j, in -1 .. 1; NaN if either side does not vary.
         overlap: 1 - sum |M - M^T| / sum (M + M^T), in 0 .. 1; NaN without errors.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(metrics.symmetry([[7, 3, 0], [1, 8, 1], [0, 0, 10]]).overlap, 2)
+        0.4
     """
 
     pearson: float
@@ -121,6 +156,12 @@ def symmetry(matrix: ArrayLike) -> Symmetry:
 
     Args:
         matrix: (C, C) confusion counts or rates, truth by prediction; the diagonal is not used.
+
+    Example:
+        >>> from classwise import metrics
+        >>> found = metrics.symmetry([[7, 3, 0], [3, 6, 1], [0, 1, 9]])
+        >>> round(found.pearson, 2), round(found.overlap, 2)
+        (1.0, 1.0)
     """
     square = _square(matrix)
     upper = np.triu_indices(len(square), k=1)

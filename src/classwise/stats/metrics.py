@@ -2,6 +2,14 @@
 
 Accuracies are fractions, so `class_variance` is a fraction squared: print it times 10^4 as percent squared, as the
 papers do. The accuracy of an absent class is NaN; every metric here leaves absent classes out.
+
+Example:
+    >>> from classwise import metrics
+    >>> accuracy = metrics.class_accuracy([0, 0, 1, 1, 2], [True, True, True, False, False], num_classes=3)
+    >>> accuracy
+    array([1. , 0.5, 0. ])
+    >>> metrics.worst_class(accuracy)
+    WorstClass(label=2, accuracy=0.0)
 """
 
 from __future__ import annotations
@@ -63,17 +71,36 @@ def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> F
 
     Raises:
         UserError: if a label is out of range, or the lengths differ.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.class_accuracy([0, 0, 1, 1], [True, False, True, True], num_classes=3)
+        array([0.5, 1. , nan])
     """
     return ClassCounts.from_labels(labels, correct, num_classes).accuracy
 
 
 def overall_micro(counts: ClassCounts) -> float:
-    """The share of all images that are classified correctly; NaN without images."""
+    """The share of all images that are classified correctly; NaN without images.
+
+    Example:
+        >>> from classwise import metrics
+        >>> from classwise.stats.counts import ClassCounts
+        >>> counts = ClassCounts.from_labels([0, 0, 0, 1], [True, True, True, False], num_classes=2)
+        >>> metrics.overall_micro(counts)
+        0.75
+    """
     return float(ratio(counts.correct.sum(), counts.count.sum()))
 
 
 def overall_macro(accuracy: ArrayLike) -> float:
-    """The mean of the class accuracies (C,); equal to `overall_micro` where classes have as many images each."""
+    """The mean of the class accuracies (C,); equal to `overall_micro` where classes have as many images each.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.overall_macro([1.0, 0.0, float("nan")])
+        0.5
+    """
     return float(_present(accuracy).mean())
 
 
@@ -85,24 +112,47 @@ def class_variance(accuracy: ArrayLike) -> float:
 
     Returns:
         (1/C) sum_c (a_c - mean)^2, a fraction squared; times 10^4 it is in percent squared.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(1e4 * metrics.class_variance([0.9, 0.5, 0.1]), 2)
+        1066.67
     """
     return float(_present(accuracy).var())
 
 
 def max_class_discrepancy(accuracy: ArrayLike) -> float:
-    """MCD: the highest class accuracy (C,) minus the lowest, a fraction (kdd21 Definition 4.2)."""
+    """MCD: the highest class accuracy (C,) minus the lowest, a fraction (kdd21 Definition 4.2).
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.max_class_discrepancy([0.9, 0.5, 0.1])
+        0.8
+    """
     return float(np.ptp(_present(accuracy)))
 
 
 class WorstClass(NamedTuple):
-    """The class of lowest accuracy: its label and its accuracy (a fraction)."""
+    """The class of lowest accuracy: its label and its accuracy (a fraction).
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.worst_class([0.9, 0.5, 0.1]).label
+        2
+    """
 
     label: int
     accuracy: float
 
 
 def worst_class(accuracy: ArrayLike) -> WorstClass:
-    """The class with the lowest accuracy of (C,); the first one where several tie."""
+    """The class with the lowest accuracy of (C,); the first one where several tie.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.worst_class([0.9, 0.5, 0.1])
+        WorstClass(label=2, accuracy=0.1)
+    """
     lowest = float(_present(accuracy).min())
     return WorstClass(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)
 
@@ -116,6 +166,11 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
 
     Raises:
         UserError: if the share is out of range.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.worst_share([0.9, 0.5, 0.1, 0.3, 0.7], share=0.4)
+        0.2
     """
     if not 0 < share <= 1:
         raise UserError(f"worst share {share}: give a share of the classes above 0 and at most 1, such as 0.2")
@@ -126,12 +181,24 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
 
 
 def nrr(clean: float, robust: float) -> float:
-    """NRR: the harmonic mean of clean and robust accuracy; 0 if either is 0."""
+    """NRR: the harmonic mean of clean and robust accuracy; 0 if either is 0.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(metrics.nrr(clean=0.8, robust=0.4), 3)
+        0.533
+    """
     return _harmonic_mean(clean, robust)
 
 
 def hmw(overall: float, worst: float) -> float:
-    """HMW: the harmonic mean of overall and worst-class accuracy; 0 if either is 0."""
+    """HMW: the harmonic mean of overall and worst-class accuracy; 0 if either is 0.
+
+    Example:
+        >>> from classwise import metrics
+        >>> round(metrics.hmw(overall=0.5, worst=0.2), 3)
+        0.286
+    """
     return _harmonic_mean(overall, worst)
 
 
@@ -144,12 +211,23 @@ def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
 
     Returns:
         (C,) true where a_c > overall; a class that equals the overall is neither robust nor vulnerable.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.robust_classes([0.9, 0.5, 0.1], overall=0.5)
+        array([ True, False, False])
     """
     return np.asarray(np.asarray(accuracy, dtype=np.float64) > overall)
 
 
 def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
-    """Which classes are less robust than the whole: (C,) true where a_c < ``overall`` (kdd21 Definition 3.3)."""
+    """Which classes are less robust than the whole: (C,) true where a_c < ``overall`` (kdd21 Definition 3.3).
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.vulnerable_classes([0.9, 0.5, 0.1], overall=0.5)
+        array([False, False,  True])
+    """
     return np.asarray(np.asarray(accuracy, dtype=np.float64) < overall)
 
 
@@ -166,6 +244,11 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
 
     Raises:
         UserError: if the rows are no probabilities.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.confidence_variance([[0.5, 0.5], [1.0, 0.0]])
+        array([0.  , 0.25])
     """
     confidences = np.asarray(probabilities, dtype=np.float64)
     if confidences.ndim != 2:
@@ -189,6 +272,12 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
 
     Raises:
         UserError: if a label is out of range, or the lengths differ.
+
+    Example:
+        >>> from classwise import metrics
+        >>> variance = metrics.confidence_variance([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]])
+        >>> metrics.class_confidence_variance([0, 0, 1], variance, num_classes=2)
+        array([0.125, 0.25 ])
     """
     index = class_labels(labels, num_classes)
     values = np.asarray(variance, dtype=np.float64)
@@ -213,6 +302,14 @@ def trade(
     Returns:
         (worst - baseline_worst) / (average - baseline_average), or NaN if the average changed by less than
         ``standard_error``: the quotient of a noise says nothing.
+
+    Example:
+        >>> from classwise import metrics
+        >>> change = metrics.trade(
+        ...     worst=0.25, average=0.48, baseline_worst=0.20, baseline_average=0.50, standard_error=0.005
+        ... )
+        >>> round(change, 2)
+        -2.5
     """
     change = average - baseline_average
     if change == 0 or abs(change) < standard_error:

@@ -98,6 +98,24 @@ def train(
     Raises:
         UserError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds another
             run or is in use, or a loss or weights that are not finite.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> tiny = {
+        ...     "threat": "Linf:0.1",
+        ...     "data.subset": 60,
+        ...     "data.validation": 0.2,
+        ...     "data.augment": "none",
+        ...     "model": {"name": "small-cnn", "width": 0.1},
+        ...     "attack": "pgd:steps=2",
+        ...     "validation_attack": "pgd:steps=2",
+        ... }
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", changes=tiny, epochs=2, batch_size=16)
+        ...     model = run.model()
+        >>> run.recipe.epochs, model.training
+        (2, False)
     """
     all_changes = {**(changes or {}), **more}
     if isinstance(data, os.PathLike):

@@ -78,6 +78,12 @@ class Recipe:
         batch_size: images a step.
         seed: the seed of the weights, the split, the order, the augmentation and the attacks.
         compute: precision and memory format.
+
+    Example:
+        >>> import classwise as cw
+        >>> recipe = cw.Recipe.read("cfa-at", {"optimizer.lr": 0.05}, budget="short")
+        >>> recipe.name, recipe.epochs, recipe.optimizer["lr"]
+        ('cfa-at-short', 30, 0.05)
     """
 
     name: str = "custom"

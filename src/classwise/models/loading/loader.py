@@ -68,6 +68,13 @@ def load_model(
     Raises:
         UserError: if the model is not known, the file cannot be read as data, the two do not fit, only one of mean
             and std is given, or there is no such device.
+
+    Example:
+        >>> import torch
+        >>> import classwise as cw
+        >>> model = cw.load_model("resnet18", num_classes=10, in_channels=3, width=0.25)
+        >>> model(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
     if (mean is None) != (std is None):
         raise UserError("mean and std go together; give both or neither")

@@ -1,0 +1,115 @@
+"""The examples in the docstrings of the public names run and print what they show."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classwise
+from classwise import metrics
+
+PENDING = {"curve", "race", "Curve"}
+"""Public names without an example so far; this set only shrinks."""
+PUBLIC: dict[str, Any] = {
+    **{name: getattr(classwise, name) for name in classwise.__all__ if name != "__version__"},
+    **{f"metrics.{name}": getattr(metrics, name) for name in metrics.__all__},
+}
+
+
+def examples(name: str, documented: object) -> list[doctest.DocTest]:
+    """The examples of a public object: of a class also those of its methods, of a module its own only.
+
+    They start from an empty namespace, so each imports what it uses.
+
+    Raises:
+        AssertionError: if the docstring of the object itself has none.
+    """
+    finder = doctest.DocTestFinder(recurse=inspect.isclass(documented))
+    module = None if isinstance(documented, types.ModuleType) else False
+    found = finder.find(documented, name, module=module, globs={})
+    own = next((test for test in found if test.name == name), None)
+    assert own is not None, f"{name}: the docstring has no example (>>>)"
+    assert own.examples, f"{name}: the docstring has no example (>>>)"
+    return found
+
+
+def run(test: doctest.DocTest) -> None:
+    """Run one docstring's examples.
+
+    Raises:
+        AssertionError: with doctest's report, if an output is another one or an example raises.
+    """
+    report: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+    assert not report, "".join(report)
+
+
+@pytest.fixture(autouse=True)
+def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and home; a data directory of the user is not looked into."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLASSWISE_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC.keys() - PENDING))
+def test_example_runs(name: str, empty_folders: Path) -> None:
+    for test in examples(name, PUBLIC[name]):
+        run(test)
+    assert not [path for path in empty_folders.rglob("*") if path.is_file()], "the example leaves files behind"
+
+
+@pytest.mark.parametrize("name", sorted(PENDING))
+def test_pending_names_have_no_example_yet(name: str) -> None:
+    with pytest.raises(AssertionError, match="no example"):
+        examples(name, PUBLIC[name])
+
+
+def without() -> None:
+    """Do nothing."""
+
+
+def wrong() -> None:
+    """Do nothing.
+
+    Example:
+        >>> 1 + 1
+        3
+    """
+
+
+def warns() -> None:
+    """Do nothing.
+
+    Example:
+        >>> import warnings
+        >>> warnings.warn("deprecated")
+    """
+
+
+def not_imported() -> None:
+    """Do nothing.
+
+    Example:
+        >>> PUBLIC
+    """
+
+
+def test_a_name_without_an_example_fails() -> None:
+    with pytest.raises(AssertionError, match="without: the docstring has no example"):
+        examples("without", without)
+
+
+@pytest.mark.parametrize("documented", [wrong, warns, not_imported], ids=lambda function: function.__name__)
+def test_a_wrong_example_fails(documented: types.FunctionType) -> None:
+    (test,) = examples(documented.__name__, documented)
+    with pytest.raises(AssertionError, match=r"Got:\n +2|UserWarning: deprecated|NameError: name 'PUBLIC'"):
+        run(test)

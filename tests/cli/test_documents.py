@@ -1,0 +1,337 @@
+"""Every command of README and docs is one that the program accepts; those of docs also run, on digits."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+import classwise as cw
+from classwise.attacks import ATTACKS
+from classwise.attacks.suites import SUITES
+from classwise.auditing.condition import Condition
+from classwise.auditing.suite import parse_attacks
+from classwise.cli.app import app
+from classwise.cli.options import pairs
+from classwise.models import save_weights
+from classwise.papers import catalogue
+from classwise.threat import Threat
+from classwise.training.citations import papers as papers_behind
+from classwise.training.recipe import Recipe
+from tests.data.writers import write_cifar10, write_mnist
+
+from .conftest import QUICK, Classwise
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]
+PLACEHOLDERS = {"BEFORE", "COMMAND", "FOLDER", "MODEL", "NAME", "PATH", "RECIPE", "RUN"}
+PROGRAM = typer.main.get_command(app)
+COMMANDS: Mapping[str, Any] = PROGRAM.commands  # type: ignore[attr-defined]  # it is a group
+
+
+class Command(NamedTuple):
+    """A command as a document prints it.
+
+    Args:
+        document: the name of the document.
+        words: what follows ``classwise``.
+        whole: whether it stands on its own line, rather than within a sentence, where arguments may be left out.
+        processes: whether ``torchrun`` starts it.
+    """
+
+    document: str
+    words: tuple[str, ...]
+    whole: bool = True
+    processes: bool = False
+
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands_of(name: str, text: str) -> Iterator[Command]:
+    """The commands of a document: those on lines of their own (indented, or between plain fences), then the others."""
+    text = re.sub(r"\\\n\s*", "", text)  # lines that continue the one before
+    prose = FENCED.sub("", text)
+    lines = [line for language, block in FENCED.findall(text) if not language for line in block.splitlines()]
+    lines += re.findall(r"^    (\S.*)$", prose, re.MULTILINE)
+    for line in lines:
+        program = re.match(r"classwise |torchrun .*?-m classwise ", line)
+        if program is None:
+            continue
+        words = shlex.split(line[program.end() :].replace("$(git rev-parse HEAD)", "0123abc"), comments=True)
+        end = next((place for place, word in enumerate(words) if word in ("|", "||", "&&", ">", ">>")), len(words))
+        yield Command(name, tuple(words[:end]), processes=line.startswith("torchrun"))
+    for line in re.findall(r"`classwise\s([^`]*)`", prose):
+        yield Command(name, tuple(shlex.split(line)), whole=False)
+
+
+PRINTED = [
+    command
+    for document in DOCUMENTS
+    for command in commands_of(document.name, document.read_text(encoding="utf-8"))
+    if command.words[0] != "COMMAND"
+]
+
+
+def parse(command: Command) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters, as the program itself reads them; nothing runs.
+
+    Raises:
+        Exception: that of the program, for an unknown command or option or a value of another type.
+    """
+    known = {option for parameter in PROGRAM.params for option in parameter.opts}
+    words = list(command.words)
+    while words[0] in known:
+        words.pop(0)
+    if words[0] in PLACEHOLDERS:
+        return words[0], {}
+    assert words[0] in COMMANDS, f"{words[0]!r} is not a command"
+    chosen = [word for word in words[1:] if word != "--help"]
+    try:
+        with COMMANDS[words[0]].make_context(words[0], chosen) as context:
+            return words[0], dict(context.params)
+    except Exception as error:
+        if command.whole or type(error).__name__ != "MissingParameter":
+            raise
+        return words[0], {}
+
+
+def check_values(name: str, given: Mapping[str, Any]) -> None:
+    """Read the values that a command reads before any work; paths and code of the reader's own are passed over.
+
+    Raises:
+        UserError: for a value that the command would refuse.
+    """
+    if name in ("audit", "curve", "worst-class"):
+        for spec in given.get("attack") or ():
+            registered = spec.partition(":")[0] in {*ATTACKS, *SUITES}
+            if registered and "build=" not in spec:
+                parse_attacks(spec)
+    if given.get("threat"):
+        Threat.parse(given["threat"])
+    for text in given.get("fail_if") or ():
+        Condition.parse(text)
+    item: Callable[[str], object] = catalogue.paper if given.get("what") in ("list", "page") else catalogue.find
+    read: dict[str, Callable[[str], object]] = {"cite": papers_behind, "papers": item}
+    names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
+    for each in names if name in read else ():
+        read[name](each)
+    recipe = {"train": given.get("recipe"), "recipes": (given.get("words") or [None])[-1]}.get(name)
+    if recipe is not None and recipe not in PLACEHOLDERS and not recipe.endswith(".yaml"):
+        Recipe.read(recipe, pairs(given["changes"]), budget=given["budget"])
+
+
+@pytest.mark.parametrize("command", PRINTED, ids=lambda command: f"{command.document}: {' '.join(command.words)}")
+def test_the_program_accepts_the_command(command: Command) -> None:
+    name, given = parse(command)
+    check_values(name, given)
+
+
+def test_commands_are_found() -> None:
+    assert len(PRINTED) > 50
+    assert sum(command.processes for command in PRINTED) >= 4
+    assert {command.document for command in PRINTED if command.whole} >= {
+        "README.md",
+        "data.md",
+        "frontier.md",
+        "index.md",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("audit runs/mine --nosuch", "No such option"),
+        ("train at --epochs many", "valid integer"),
+        ("nosuch", "'nosuch' is not a command"),
+        ("train at --budget nosuch", "nosuch"),
+        ("train at --set optimizer.nosuch=1", "nosuch"),
+        ("audit runs/mine --attack pgd:nosuch=1", "nosuch"),
+        ("audit runs/mine --fail-if 'nosuch(all) < 0.2'", "nosuch"),
+        ("papers show kdd21/T99", "T99"),
+        ("recipes show nosuch", "nosuch"),
+        ("cite nosuch", "nosuch"),
+        ("audit", "Missing parameter: model"),
+    ],
+)
+def test_a_command_that_the_program_refuses_fails(line: str, reason: str) -> None:
+    (command,) = commands_of("page.md", f"    classwise {line}\n")
+    with pytest.raises(Exception, match=reason):
+        check_values(*parse(command))
+
+
+def test_options_named_in_sentences_exist() -> None:
+    known = {
+        option
+        for command in (PROGRAM, *COMMANDS.values())
+        for part in command.params
+        for option in (*part.opts, *part.secondary_opts)
+    }
+    for document in DOCUMENTS:
+        for option in re.findall(r"`(--[a-z-]+)[^`]*`", document.read_text(encoding="utf-8")):
+            assert option in known | {"--help"}, (document.name, option)
+
+
+SMALLER = {
+    "autoattack": "pgd:steps=1",
+    "cifar10": "digits",
+    "kdd21/T3": "cfa23/F1",
+    "laptop": "smoke",
+    "size=64": "size=16",
+}
+"""Words in whose place a test has others, so that a command takes a second."""
+NOT_RUN = {
+    "--robustbench": "needs an audit under AutoAttack; tests/report/test_robustbench.py makes such an object",
+    "--robustbench-info": "the same",
+    "--tensorboard": "needs an optional package; tests/training/test_tensorboard.py has it",
+}
+TINY = {
+    "threat": "Linf:0.1",
+    "data.subset": 100,
+    "data.validation": 0.2,
+    "data.augment": "none",
+    "model": {"name": "small-cnn", "width": 0.1},
+    "batch_size": 32,
+    "attack": "pgd:steps=2",
+    "validation_attack": "pgd:steps=2",
+}
+LIBRARY = """
+class MIFGSM:
+    def __init__(self, model, eps):
+        pass
+
+    def __call__(self, images, labels):
+        return images
+"""
+"""In place of the library whose attack a page uses; an object with ``eps`` would have to fit the radius of digits."""
+
+
+def on_digits(command: Command) -> list[str]:
+    """The words of a command that trains, attacks or adjusts a small network on few images."""
+    name, *rest = (SMALLER.get(word, word) for word in command.words)
+    attack = [] if "--attack" in rest else ["--attack=pgd:steps=1"]
+    if name == "train":
+        data = [] if "--data" in rest else ["--data=digits"]
+        return [name, *rest, *data, *QUICK, "--epochs=1"]
+    if name in ("audit", "curve", "worst-class"):
+        return [name, *rest, *attack, "--subset=20"]
+    return [name, *rest, *attack] if name in ("interpolate", "offset") else [name, *rest]
+
+
+def write_photos(folder: Path) -> None:
+    """A folder of images of two sizes by split and class."""
+    for split, count in (("train", 60), ("test", 10)):
+        for place, name in enumerate(("cat", "dog")):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = np.full((70 + number % 2, 80, 3), 40 + 100 * place + number, np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+
+
+@pytest.fixture(scope="module")
+def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the documents name: runs, an audit, images, weights."""
+    folder = tmp_path_factory.mktemp("documents")
+    for name in ("at", "cfa", "mine"):
+        shutil.copytree(run_folder, folder / "runs" / name)
+    digits = cw.load_data("digits", subset=40)
+    cw.audit(run_folder, digits, "Linf:0.1", ["pgd:steps=1"], stop="never", out=folder / "audits" / "mine")
+    np.savez(folder / "more.npz", x=digits.x.numpy(), y=np.zeros(len(digits), int))
+    save_weights(folder / "weights.safetensors", cw.load_model("small-cnn", data=digits, width=0.1))
+    write_photos(folder / "photos")
+    write_cifar10(folder / "data" / "cifar-10-batches-py")
+    write_mnist(folder / "data" / "mnist")
+    (folder / "torchattacks.py").write_text(LIBRARY, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def workplace(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the prepared folder, which is the working directory; modules that come from it are forgotten."""
+    place = tmp_path / "work"
+    shutil.copytree(prepared, place)
+    monkeypatch.chdir(place)
+    yield place
+    for name in ("catchup", "mine", "theirs", "torchattacks"):
+        sys.modules.pop(name, None)
+
+
+def write_files(document: Path) -> None:
+    """Write each block that begins with the name of a file, as ``# mine.py``, into the working directory."""
+    for _, block in FENCED.findall(document.read_text(encoding="utf-8")):
+        named = re.match(r"# (\w+\.(?:py|yaml))\n", block)
+        if named is not None:
+            Path(named[1]).write_text(block, encoding="utf-8")
+
+
+RUN = [
+    document
+    for document in DOCUMENTS
+    if any(command.document == document.name and command.whole for command in PRINTED) and document.name != "README.md"
+]
+
+
+@pytest.mark.parametrize("document", RUN, ids=lambda path: path.name)
+def test_the_commands_of_docs_run(document: Path, classwise: Classwise, workplace: Path) -> None:
+    """Those of the README: test_readme.py."""
+    write_files(document)
+    for command in PRINTED:
+        if (
+            command.document == document.name
+            and command.whole
+            and not (command.processes or {*command.words} & {*NOT_RUN})
+        ):
+            said = classwise(*on_digits(command))
+            assert said.status in ((0, 1) if "--fail-if" in command.words else (0,)), (command.words, said.err)
+
+
+SMALLER_PYTHON = {
+    'load_data("cifar10", split="test")': 'load_data("digits", split="test", subset=20)',
+    'load_data("cifar10")': 'load_data("digits", subset=20)',
+    'data="cifar10"': 'data="digits"',
+    '"preactresnet18", weights="weights.pt", num_classes=10, width=0.25': '"small-cnn", weights="weights.safetensors"',
+    'budget="short"': "changes=tiny, epochs=1",
+    'out="runs/cfa", epochs=30': 'out="runs/new", changes=tiny, epochs=1',
+    "size=64": "size=16",
+    '), "Linf:8/255")': '), "Linf:8/255", "pgd:steps=1")',
+    'audit.save("audits/mine")': 'audit.save("audits/saved")',
+    "steps=20": "steps=1",
+}
+"""Text in whose place a test has other text, so that a block takes a second."""
+PYTHON = [
+    (document, block)
+    for document in DOCUMENTS
+    for language, block in FENCED.findall(document.read_text(encoding="utf-8"))
+    if language == "python" and not re.match(r"# \w+\.py\n", block)
+]
+
+
+@pytest.mark.parametrize(
+    ("document", "block"), PYTHON, ids=lambda part: part.name if isinstance(part, Path) else "block"
+)
+def test_the_python_of_the_documents_runs(
+    document: Path, block: str, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLASSWISE_DATA", "data")
+    if "classwise.data" not in block:
+        for text, other in SMALLER_PYTHON.items():
+            block = block.replace(text, other)
+    labels, predictions = [0, 0, 1, 1], [0, 1, 1, 1]
+    names = {"tiny": TINY, "labels": labels, "p0": labels, "p1": predictions, "names": ["cat", "dog"]}
+    exec(compile(block, document.name, "exec"), names)
+
+
+def test_what_is_replaced_or_not_run_is_in_the_documents() -> None:
+    blocks = "".join(block for _, block in PYTHON)
+    assert [text for text in SMALLER_PYTHON if text not in blocks] == []
+    words = {word for command in PRINTED for word in command.words}
+    assert [word for word in (*SMALLER, *NOT_RUN) if word not in words] == []

@@ -1,20 +1,24 @@
-"""The examples in the docstrings of the public names run and print what they show."""
+"""The examples in the docstrings of the public names run and print what they show; those of attacks run."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-import classwise
-from classwise import metrics
+import classwise as cw
+from classwise import ATTACKS, Threat, metrics
+from classwise.models import save_weights
+from classwise.settings import make
 
 PUBLIC: dict[str, Any] = {
-    **{name: getattr(classwise, name) for name in classwise.__all__ if name != "__version__"},
+    **{name: getattr(cw, name) for name in cw.__all__ if name != "__version__"},
     **{f"metrics.{name}": getattr(metrics, name) for name in metrics.__all__},
 }
 RENAMED = {"Curve", "WorstClass", "curve", "find_worst_class", "race", "report", "robustness_curve"}
@@ -73,6 +77,23 @@ def test_example_runs(name: str, empty_folders: Path) -> None:
 def test_pending_names_have_no_example_yet(name: str) -> None:
     with pytest.raises(AssertionError, match="no example"):
         examples(name, PUBLIC[name])
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_example_of_an_attack_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a spec of that very attack, and its adversarial images are in the ball."""
+    torch.manual_seed(0)
+    model = cw.load_model("small-cnn", num_classes=5, in_channels=1, width=0.1)
+    save_weights(Path("runs/standard/checkpoints/best.safetensors"), model)
+    Path("mine.py").write_text("def attack(model):\n    return lambda images, labels: images\n", encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    attack = make(ATTACKS, ATTACKS.load(name).example)
+    sys.modules.pop("mine", None)
+    assert type(attack) is ATTACKS.load(name)
+    images, threat = torch.linspace(0, 1, 4 * 64).view(4, 1, 8, 8), Threat(attack.norms[0], 0.3)
+    adversarial = attack.perturb(model, images, torch.tensor([0, 1, 2, 3]), threat)
+    assert adversarial.shape == images.shape
+    assert (threat.distance(adversarial, images) <= 0.3 + 1e-5).all()
 
 
 def without() -> None:

@@ -43,8 +43,6 @@ class Attack(Described, ABC):
     precise: ClassVar[bool] = False
     #: The columns of the state that a further start of the same image takes over from the one before.
     carries: ClassVar[tuple[str, ...]] = ()
-    #: An example of the setting without which it cannot run, as a spec has it; empty if there is none.
-    required: ClassVar[str] = ""
 
     @property
     def needs_reference(self) -> bool:

@@ -47,13 +47,12 @@ class Foreign(Attack):
     """
 
     source = ()
+    example = "foreign:build=mine:attack"
 
     attack: Any = None
     build: Any = None
     model: Any = None
     restarts: Count = 1
-
-    required = "build=mine:attack"
 
     def __post_init__(self) -> None:
         if self.attack is not None and self.build is not None:

@@ -73,20 +73,10 @@ def audit_seeds(
     Example:
         >>> import tempfile
         >>> import classwise as cw
-        >>> tiny = {
-        ...     "epochs": 1,
-        ...     "batch_size": 16,
-        ...     "threat": "Linf:0.1",
-        ...     "data.subset": 60,
-        ...     "data.validation": 0.2,
-        ...     "data.augment": "none",
-        ...     "model": {"name": "small-cnn", "width": 0.1},
-        ...     "attack": "pgd:steps=2",
-        ...     "validation_attack": "pgd:steps=2",
-        ... }
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for seed in (0, 1):
-        ...         _ = cw.train("at", data="digits", out=f"{folder}/seed-{seed}", changes=tiny, seed=seed)
+        ...         _ = cw.train("at", data="digits", out=f"{folder}/seed-{seed}", changes=small, epochs=1, seed=seed)
         ...     audits = cw.audit_seeds(folder, cw.load_data("digits", subset=32), "Linf:0.1", ["pgd:steps=2"])
         >>> {seed: audit.names for seed, audit in audits.items()}
         {0: ('clean', 'pgd', 'all'), 1: ('clean', 'pgd', 'all')}

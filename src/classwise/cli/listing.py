@@ -120,9 +120,8 @@ def attacks(
     for line in lines:
         typer.echo(f"source: {line}")
     console.show(["setting", "default", "values", "what it is"], settings)
-    given = [cls.required] if cls.required else []
-    plain = [f"{key}={value}" for key, value, _, _ in settings if value not in (None, "")]
-    typer.echo(f"as a spec: {name}:{','.join(given + plain[: 2 - len(given)])}")
+    example = vars(cls).get("example", name) if name in ATTACKS else name  # not that of a registered base class
+    typer.echo(f"as a spec: {example}")
 
 
 def _settings(

@@ -39,23 +39,13 @@ class Run:
     Example:
         >>> import tempfile
         >>> import classwise as cw
-        >>> tiny = {
-        ...     "epochs": 1,
-        ...     "batch_size": 16,
-        ...     "threat": "Linf:0.1",
-        ...     "data.subset": 60,
-        ...     "data.validation": 0.2,
-        ...     "data.augment": "none",
-        ...     "model": {"name": "small-cnn", "width": 0.1},
-        ...     "attack": "pgd:steps=2",
-        ...     "validation_attack": "pgd:steps=2",
-        ... }
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = cw.train("at", data="digits", out=folder, changes=tiny)
+        ...     _ = cw.train("at", data="digits", out=folder, changes=small, epochs=1)
         ...     run = cw.Run.open(folder)
-        ...     run.complete, run.epochs_done, run.recipe.threat
+        ...     run.complete, run.epochs_done, run.recipe.name
         ...     sorted(run.epochs["split"].unique())
-        (True, 1, 'Linf:0.1')
+        (True, 1, 'at')
         ['train', 'valid']
     """
 

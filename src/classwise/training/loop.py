@@ -102,17 +102,9 @@ def train(
     Example:
         >>> import tempfile
         >>> import classwise as cw
-        >>> tiny = {
-        ...     "threat": "Linf:0.1",
-        ...     "data.subset": 60,
-        ...     "data.validation": 0.2,
-        ...     "data.augment": "none",
-        ...     "model": {"name": "small-cnn", "width": 0.1},
-        ...     "attack": "pgd:steps=2",
-        ...     "validation_attack": "pgd:steps=2",
-        ... }
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = cw.train("at", data="digits", out=f"{folder}/at", changes=tiny, epochs=2, batch_size=16)
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", changes=small, epochs=2)
         ...     model = run.model()
         >>> run.recipe.epochs, model.training
         (2, False)

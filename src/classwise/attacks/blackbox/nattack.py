@@ -46,6 +46,7 @@ class NAttack(Attack):
     """
 
     source = ("li2019nattack",)
+    example = "nattack:steps=50"
 
     steps: Count = 500
     samples: Count = 300

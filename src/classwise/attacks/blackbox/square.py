@@ -50,6 +50,7 @@ class Square(Attack):
     """
 
     source = ("andriushchenko2020square",)
+    example = "square:proposals=500,rescale=true"
 
     proposals: Count = 5000
     p: Share = 0.8

@@ -53,13 +53,13 @@ class Transfer(Attack):
     """
 
     source = ()
+    example = "transfer:surrogate=runs/standard,attack.steps=20"
 
     surrogate: str | nn.Module = ""
     attack: Annotated[Attack, pydantic.BeforeValidator(_attack)] = dataclasses.field(
         default_factory=lambda: make(ATTACKS, DEFAULT)
     )
 
-    required = "surrogate=runs/standard"
     needs_reference = True  # for the number of classes, which the surrogate must share
 
     def __post_init__(self) -> None:

@@ -247,6 +247,7 @@ class APGD(AutoPGD):
     """
 
     source = ("croce2020reliable", "croce2021mind")
+    example = "apgd-ce:steps=50,restarts=2"
 
     objective: Literal["ce", "dlr"] = "ce"
 
@@ -272,6 +273,7 @@ class APGDDLR(APGD):
     """Auto-PGD on the difference of logits ratio unless ``objective`` says else."""
 
     source = ("croce2020reliable", "croce2021mind")
+    example = "apgd-dlr:steps=50,restarts=2"
 
     objective: Literal["ce", "dlr"] = "dlr"
 
@@ -295,6 +297,7 @@ class APGDT(AutoPGD):
     """
 
     source = ("croce2020reliable", "croce2021mind")
+    example = "apgd-t:steps=50,targets=3"
 
     targets: Count = 9
 

@@ -126,6 +126,7 @@ class PGD(Ascent):
     """
 
     source = ("madry2018towards",)
+    example = "pgd:steps=50,restarts=5"
 
     objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
 
@@ -175,6 +176,7 @@ class PGDT(Ascent):
     """
 
     source = ("gowal2019alternative",)
+    example = "pgd-t:steps=20,targets=3"
 
     targets: Count = 9
 
@@ -212,6 +214,7 @@ class FGSM(Ascent):
     """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
 
     source = ("goodfellow2015explaining",)
+    example = "fgsm:begin=uniform"
 
     steps: Count = 1
     step_size: StepSize = "1eps"
@@ -235,6 +238,7 @@ class NFGSM(FGSM):
     """
 
     source = ("dejorge2022make",)
+    example = "n-fgsm:noise=1.5"
 
     begin: Start = "uniform"
     noise: Positive = 2.0
@@ -262,6 +266,7 @@ class TemperaturePGD(Ascent):
     """
 
     source = ("tian2021analysis",)
+    example = "tpgd:steps=20,inverse_temperature=10"
 
     inverse_temperature: Positive = 5.0
     arithmetic: Literal["stable", "paper"] = "stable"

@@ -26,6 +26,7 @@ class PMA(Ascent):
     """
 
     source = ("xie2024towards",)
+    example = "pma:steps=50,restarts=2"
 
     steps: Count = 100
     step_size: StepSize = "0.25eps"
@@ -54,6 +55,7 @@ class MD(Ascent):
     """
 
     source = ("ma2023imbalanced",)
+    example = "md:steps=100"
 
     steps: Count = 50
     step_size: StepSize = "1eps"

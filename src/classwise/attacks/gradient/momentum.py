@@ -24,6 +24,7 @@ class MIFGSM(Ascent):
     """
 
     source = ("dong2018boosting",)
+    example = "mifgsm:steps=20,decay=0.9"
 
     step_size: StepSize = "0.1eps"
     begin: Start = "none"
@@ -60,6 +61,7 @@ class DIFGSM(MIFGSM):
     """
 
     source = ("xie2019improving",)
+    example = "difgsm:steps=20,probability=0.7"
 
     decay: NonNegative = 0.0
     probability: Share = 0.5

@@ -171,6 +171,7 @@ class CarliniWagnerLinf(_CarliniWagner):
     """
 
     source = ("carlini2017towards",)
+    example = "cw:steps=100,searches=2"
 
     tau_factor: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.9
 
@@ -220,6 +221,7 @@ class CarliniWagnerL2(_CarliniWagner):
     """
 
     source = ("carlini2017towards",)
+    example = "cw-l2:steps=200,searches=3"
 
     steps: Count = 10_000
     learning_rate: Positive = 0.01

@@ -130,6 +130,7 @@ class FAB(_Boundary):
     """
 
     source = ("croce2020minimally",)
+    example = "fab:steps=50,restarts=2"
 
     @property
     def starts(self) -> int:
@@ -177,6 +178,7 @@ class FABTargeted(_Boundary):
     """
 
     source = ("croce2020minimally", "croce2020reliable")
+    example = "fab-t:steps=50,targets=3"
 
     targets: Count = 9
 

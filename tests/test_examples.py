@@ -21,8 +21,8 @@ PUBLIC: dict[str, Any] = {
     **{name: getattr(cw, name) for name in cw.__all__ if name != "__version__"},
     **{f"metrics.{name}": getattr(metrics, name) for name in metrics.__all__},
 }
-RENAMED = {"Curve", "WorstClass", "curve", "find_worst_class", "race", "report", "robustness_curve"}
-"""The curve, the search for the worst class and the page, before and after their renaming."""
+RENAMED = {"Curve", "WorstClass", "curve", "find_worst_class", "race", "robustness_curve"}
+"""The curve and the search for the worst class, before and after their renaming."""
 PENDING = RENAMED & PUBLIC.keys()
 """Public names without an example so far; a name leaves this set with its example."""
 

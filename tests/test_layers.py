@@ -12,7 +12,6 @@ from tools.imports import Import, circles, import_graph, imported_from, imports_
 LAYERS = (
     "foundation",
     "stats",
-    "theory",
     "data",
     "models",
     "attacks",
@@ -55,13 +54,13 @@ EXCEPTIONS = {
 WITHOUT_CIRCLES = (
     "foundation",
     "stats",
-    "theory",
     "data",
     "models",
     "attacks",
     "auditing",
     "report",
     "analysis",
+    "papers",
     "cli",
 )
 """The layers in which no modules import each other in a circle, lazy imports and those for types included."""

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import pytest
 from filelock import BaseFileLock, FileLock, Timeout
 
-from classwise.papers import EXPERIMENTS
-from classwise.papers.experiment import Result, run
+from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.result import Result
+from classwise.papers.runner import run
 from classwise.papers.store import Store
 
 

@@ -14,9 +14,9 @@ import yaml
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.papers import EXPERIMENTS
+from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Test, judge, untestable
-from classwise.papers.experiment import Figure, Result
+from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.report.drawing import Drawing

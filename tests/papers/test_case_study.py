@@ -11,12 +11,11 @@ from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
 from classwise.papers.claims import judge
-from classwise.papers.experiment import Bench
-from classwise.papers.kdd21 import coloured
-from classwise.papers.kdd21.beta import ATTACK, TAKER, VICTIM, accuracies
-from classwise.papers.kdd21.brightness import contrast
-from classwise.papers.kdd21.homing import GROUPS, related
-from classwise.papers.kdd21.white import PRINTED, claims, count_rows, predictions, repaired
+from classwise.papers.context import Context
+from classwise.papers.experiments import coloured_background
+from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accuracies, contrast
+from classwise.papers.experiments.homing import GROUPS, related
+from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
 from classwise.report.drawing import Picture
 from classwise.stats.counts import IntArray
@@ -104,12 +103,12 @@ def test_the_class_of_the_case_study_is_the_cat() -> None:
 
 def test_a_change_of_accuracy_is_seen_either_way() -> None:
     accuracy = np.array([[[0.5, 0.7], [0.6, 0.9]], [[0.5, 0.7], [0.4, 0.5]]])
-    assert coloured._change(accuracy) == pytest.approx([0.15, -0.15])
+    assert coloured_background._change(accuracy) == pytest.approx([0.15, -0.15])
 
 
 def test_a_picture_has_each_class_once_on_the_background_of_its_group(tmp_path: Path) -> None:
-    bench = Bench(coloured.PictureOfDigits.scales["smoke"], Store(tmp_path / "store"))
-    found = coloured.PictureOfDigits().run(bench)
+    context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
+    found = coloured_background.DigitsFigure().run(context)
     ((drawing, _),) = found.figures
     pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Picture)]
     assert len(pictures) == 10
@@ -117,4 +116,4 @@ def test_a_picture_has_each_class_once_on_the_background_of_its_group(tmp_path: 
     assert (corners[:5, 0] > 0.9).all()
     assert (corners[5:, 2] > 0.9).all()
     assert [row.cells[0].text for row in found.tables[0].rows] == ["0, 2, 3, 6, 8", "1, 4, 5, 7, 9"]
-    assert bench.used == {}
+    assert context.used == {}

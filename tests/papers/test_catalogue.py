@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from classwise.errors import UserError
-from classwise.papers import EXPERIMENTS, catalogue
+from classwise.papers import catalogue
+from classwise.papers.catalogue import EXPERIMENTS
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
 ITEMS = catalogue.items()

@@ -11,8 +11,8 @@ from scipy import stats
 
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, judge, together, untestable
-from classwise.papers.experiment import Result
 from classwise.papers.page import claim_verdict, claims_table, estimate_text, verdict_table
+from classwise.papers.result import Result
 from classwise.stats.interval_estimators import exactly, interval
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm

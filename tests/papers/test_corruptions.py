@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.benz20.corruptions import Corrupted, _correlation, agreement
+from classwise.papers.experiments.corruptions import Corrupted, _correlation, agreement
 from classwise.report.tables import Cell
 from classwise.stats.intervals import Estimate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.iclr21.features import Purity
+from classwise.papers.experiments.embedding import Purity
 
 
 def test_beyond_chance_is_cohen_s_kappa() -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from classwise.data import Images, load_data
-from classwise.papers.experiment import Bench
-from classwise.papers.kdd21.attacks import PGD
-from classwise.papers.kdd21.steps import HypersphereAndTemperature, MadryAndMart, mean, share, shown
+from classwise.papers.context import Context
+from classwise.papers.experiments.attack_trajectories import HypersphereAndTemperature, MadryAndMart, shown
+from classwise.papers.experiments.estimates import mean, proportion
+from classwise.papers.experiments.protocol import PGD
 from classwise.papers.official import chosen, official
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
@@ -48,7 +49,7 @@ def test_situations() -> None:
 
 
 def test_shares_and_means() -> None:
-    found = share(RIGHT[0])
+    found = proportion(RIGHT[0])
     assert found.value == 0.6
     assert found.low == pytest.approx(0.2307, abs=1e-4)  # Wilson's interval of 3 in 5, from a table
     assert found.high == pytest.approx(0.8824, abs=1e-4)
@@ -66,22 +67,22 @@ def test_steps_shown() -> None:
 
 def test_the_trace_of_an_image_ends_where_the_audit_of_all_ends(tmp_path: Path) -> None:
     """The same numbers, though only one image is attacked; and the audit without a trace is another one."""
-    bench = Bench(SMOKE, Store(tmp_path / "store"))
+    context = Context(SMOKE, Store(tmp_path / "store"))
     images = load_data("digits", split="train", subset=120)
-    trained = bench.trained("at", {"epochs": 2}, images=images)
-    attack = {"PGD": bench.pgd(PGD)}
-    everything = bench.audited(trained, attack).outcomes.rows("PGD").set_index("index")
+    trained = context.trained("at", {"epochs": 2}, images=images)
+    attack = {"PGD": context.pgd(PGD)}
+    everything = context.audited(trained, attack).outcomes.rows("PGD").set_index("index")
     number = int(everything.index[7])
-    one = bench.test_images.take(bench.test_images.index == number)
-    audit = bench.audited(trained, attack, images=one, trace=[number])
+    one = context.test_images.take(context.test_images.index == number)
+    audit = context.audited(trained, attack, images=one, trace=[number])
     assert audit.trace is not None
-    assert bench.audited(trained, attack, images=one).trace is None
+    assert context.audited(trained, attack, images=one).trace is None
     last = audit.trace[audit.trace["iteration"] == 5].sort_values("class")
     assert set(last["index"]) == {number}
     confidence = last["confidence"].to_numpy()
     row = everything.loc[number]
     assert confidence.argmax() == row["prediction"]
     assert confidence[row["label"]] == pytest.approx(row["p_label"], rel=1e-6)
-    again = bench.audited(trained, attack, images=one, trace=[number])
+    again = context.audited(trained, attack, images=one, trace=[number])
     assert again.trace is not None
     assert again.trace.equals(audit.trace)

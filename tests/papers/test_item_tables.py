@@ -10,16 +10,16 @@ import pytest
 
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes import Outcomes
-from classwise.papers.kdd21 import confusion, homing
-from classwise.papers.kdd21.attacks import WhiteBoxDrop
-from classwise.papers.kdd21.steps import mean, share
+from classwise.papers.experiments import confusion, homing
+from classwise.papers.experiments.attack_strength import WhiteBoxDrop
+from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.tables import estimate_cell
 
 from .statements import ALPHA, facts, shows, wilson_of, z_of
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
-BENCH: Any = SimpleNamespace(
+CONTEXT: Any = SimpleNamespace(
     trained=lambda name: name, scale=SimpleNamespace(data="cifar10"), test_images=SimpleNamespace(superclasses=None)
 )
 
@@ -32,8 +32,8 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     predicted = np.where(random.random(len(labels)) < 0.4, labels, wrong)
     about: dict[str, Any] = {"superclasses": KINGDOM, "superclass_names": ("wild", "tame")}
     found = Outcomes.from_predictions(labels, labels, {"PGD": predicted}, NAMES, **about)
-    monkeypatch.setattr(confusion, "under_pgd", lambda bench, trained: SimpleNamespace(outcomes=found))
-    rows = {row.name: row.cells[0].text for row in confusion.Symmetry().run(BENCH).tables[0].rows}
+    monkeypatch.setattr(confusion, "under_pgd", lambda context, trained: SimpleNamespace(outcomes=found))
+    rows = {row.name: row.cells[0].text for row in confusion.Symmetry().run(CONTEXT).tables[0].rows}
     pairs = [(one, other) for one in range(4) for other in range(4) if one != other]
     rate = {(one, other): sum((labels == one) & (predicted == other)) / sum(labels == one) for one, other in pairs}
     there, back = np.array([rate[pair] for pair in pairs]), np.array([rate[pair[::-1]] for pair in pairs])
@@ -57,8 +57,8 @@ def test_the_pairs_that_come_home(errors: bool, monkeypatch: pytest.MonkeyPatch)
     matrix = random.integers(1, 9, (4, 4)) * (1 if errors else np.eye(4, dtype=int))
     home = np.where(np.eye(4, dtype=bool), 0, random.integers(0, matrix + 1))
     found = Homing(class_names=NAMES, matrix=matrix, homing=home, runs=(None,) * 4)
-    monkeypatch.setattr(homing, "homes", lambda bench: found)
-    result = homing.HomingMatrix().run(BENCH)
+    monkeypatch.setattr(homing, "homing_matrices", lambda context: found)
+    result = homing.HomingMatrix().run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
         truth, taken = (NAMES.index(name) for name in row.name.split(" taken for "))
@@ -97,7 +97,7 @@ def test_the_printed_drops_are_those_of_the_printed_rows() -> None:
 @pytest.mark.parametrize("right", [0, 1, 7, 30])
 def test_a_share_and_a_mean_of_images(right: int) -> None:
     where = np.arange(30) < right
-    cell = estimate_cell(share(where))
+    cell = estimate_cell(proportion(where))
     shows(cell.text, 100 * right / 30, 1)
     for text, end in zip(cell.span.split(" to "), wilson_of(right, 30), strict=True):
         shows(text, 100 * end, 1)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from classwise.papers import EXPERIMENTS, catalogue
-from classwise.papers.experiment import Result
+from classwise.papers import catalogue
+from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.page import paper_page
+from classwise.papers.result import Result
 from classwise.papers.store import Store
 
 KEPT = Path(__file__).parents[2] / "docs/results/papers"

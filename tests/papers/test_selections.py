@@ -11,9 +11,9 @@ import pytest
 
 from classwise.analysis.epochs import images_of, measured
 from classwise.errors import UserError
-from classwise.papers.cfa23.classes import worst_fifth
-from classwise.papers.cfa23.selections import RULES, chosen, counts_at
-from classwise.papers.experiment import scale_of
+from classwise.papers.experiments.epochs import RULES, counts_at, selected_epoch
+from classwise.papers.experiments.fair_training import worst_fifth
+from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
 from classwise.training.folder import Run
 
@@ -24,7 +24,7 @@ def test_the_paper_s_example() -> None:
     """Overall 53 and worst 23 beat 52 and 28 by the overall, and lose by the sum; of ties the last counts."""
     robust = pd.DataFrame([[0.23, 0.83], [0.28, 0.76], [0.28, 0.76], [0.2, 0.5]], index=[108, 110, 111, 112])
     images = pd.Series([100, 100])
-    assert {name: chosen(rule, robust, images) for name, (rule, _) in RULES.items()} == {
+    assert {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()} == {
         "overall": 108,
         "overall + worst": 111,
     }
@@ -36,7 +36,7 @@ def test_it_chooses_what_the_training_chose(smoke: Smoke) -> None:
     key = next(key for key, recipe in smoke.results["cfa23/E1"].runs.items() if recipe == "at")
     run = Run.open(smoke.store.path / "runs" / key)
     assert run.recipe.selection == "overall+worst"
-    found = chosen(RULES["overall + worst"][0], measured(run, "valid", "robust"), images_of(run, "valid"))
+    found = selected_epoch(RULES["overall + worst"][0], measured(run, "valid", "robust"), images_of(run, "valid"))
     assert found - 1 == run.best_epoch()
 
 

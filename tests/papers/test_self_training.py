@@ -10,7 +10,7 @@ import torch
 
 from classwise.data import Images
 from classwise.papers import store as stores
-from classwise.papers.experiment import Bench
+from classwise.papers.context import Context
 from classwise.papers.scales import FULL, SMOKE
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Run
@@ -19,12 +19,12 @@ from .conftest import Smoke
 
 
 def test_spare_images_are_others(tmp_path: Path) -> None:
-    bench = Bench(SMOKE, Store(tmp_path / "store"))
-    spare = bench.spare_images
+    context = Context(SMOKE, Store(tmp_path / "store"))
+    spare = context.spare_images
     assert spare is not None
-    assert len(spare) == len(bench.train_images)
-    assert not torch.isin(spare.index, bench.train_images.index).any()
-    assert Bench(FULL, bench.store).spare_images is None
+    assert len(spare) == len(context.train_images)
+    assert not torch.isin(spare.index, context.train_images.index).any()
+    assert Context(FULL, context.store).spare_images is None
 
 
 def test_the_labels_are_the_teacher_s(smoke: Smoke) -> None:
@@ -32,7 +32,7 @@ def test_the_labels_are_the_teacher_s(smoke: Smoke) -> None:
     runs = smoke.results["iclr21/T2"].runs
     key, teacher = (next(key for key, name in runs.items() if name == wanted) for wanted in ("rst", "standard"))
     run = Run.open(smoke.store.path / "runs" / key)
-    spare = Bench(SMOKE, smoke.store).spare_images
+    spare = Context(SMOKE, smoke.store).spare_images
     assert spare is not None
     with torch.no_grad():
         said = Run.open(smoke.store.path / "runs" / teacher).model()(spare.pixels()).argmax(1)
@@ -45,11 +45,11 @@ def test_the_key_is_of_the_teacher_and_the_pixels(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(stores, "train", lambda *_args, out, **_more: Run(out))
 
     def key(folder: str, teacher: str, unlabelled: Images) -> str:
-        bench = Bench(SMOKE, Store(tmp_path / folder))
+        context = Context(SMOKE, Store(tmp_path / folder))
         kept = Trained(Run(tmp_path / folder / "runs" / teacher), teacher)
-        return bench.trained("rst", teacher=kept, unlabelled=unlabelled).key
+        return context.trained("rst", teacher=kept, unlabelled=unlabelled).key
 
-    spare = Bench(SMOKE, Store(tmp_path / "one")).spare_images
+    spare = Context(SMOKE, Store(tmp_path / "one")).spare_images
     assert spare is not None
     first = key("one", "a", spare)
     assert key("two", "a", spare) == first  # wherever the store lies

@@ -11,10 +11,12 @@ import pytest
 
 from classwise.cli.papers import _claim_lines, _results_facts
 from classwise.errors import UserError
-from classwise.papers import EXPERIMENTS, catalogue
+from classwise.papers import catalogue
+from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Answer, Verdict
-from classwise.papers.experiment import Result, run, scale_of
 from classwise.papers.page import claims_table, paper_page
+from classwise.papers.result import Result
+from classwise.papers.runner import run, scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
 from classwise.report.tables import Cell

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.cli.papers import _list, _report, _report_together
-from classwise.papers import EXPERIMENTS
+from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.page import paper_page
 from classwise.papers.store import Store
 

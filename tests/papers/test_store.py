@@ -11,9 +11,11 @@ from filelock import FileLock, Timeout
 from classwise.data import load_data
 from classwise.errors import UserError
 from classwise.papers import store as module
-from classwise.papers.experiment import Bench, Result, run
-from classwise.papers.kdd21.homing import homes
+from classwise.papers.context import Context
+from classwise.papers.experiments.homing import homing_matrices
 from classwise.papers.page import work_text
+from classwise.papers.result import Result
+from classwise.papers.runner import run
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 from classwise.progress import Silent
@@ -119,7 +121,7 @@ def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three items of kdd21 need the same ten trainings."""
-    bench = Bench(SMOKE.with_changes(epochs=1), Store(tmp_path))
+    context = Context(SMOKE.with_changes(epochs=1), Store(tmp_path))
     found = []
 
     def homing(run: Run, **_: object) -> Path:
@@ -129,8 +131,8 @@ def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkey
         found.append(lock)
         return lock
 
-    monkeypatch.setattr("classwise.papers.kdd21.homing.homing", homing)
-    homes(bench)
+    monkeypatch.setattr("classwise.papers.experiments.homing.homing", homing)
+    homing_matrices(context)
     FileLock(found[0]).acquire(blocking=False).lock.release()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.iclr21.spread import filled
+from classwise.papers.experiments.class_wise import filled_bins
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import (
@@ -118,17 +118,17 @@ def test_the_best_of_many_is_no_gain_by_noise() -> None:
 def test_edge_classes_fill_no_further_bins() -> None:
     """A hundred classes in the middle of four bins: their noise reaches into others, and says nothing of them."""
     law = np.repeat([0.25, 0.35, 0.45, 0.55], 25)
-    found = [filled(counts(law, 100, seed), EDGES)(0.05) for seed in range(60)]
+    found = [filled_bins(counts(law, 100, seed), EDGES)(0.05) for seed in range(60)]
     assert np.mean([one.value for one in found]) > 5
     assert all(one.low <= 4 <= one.high for one in found)
-    wide = filled(counts(np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.55]), 10_000, 0), EDGES)
+    wide = filled_bins(counts(np.array([0.05, 0.15, 0.25, 0.35, 0.45, 0.55]), 10_000, 0), EDGES)
     assert wide(0.05) == (6, 6, 6)
 
 
 def test_bins_hold_their_upper_ends() -> None:
     """As `spread` has it: 0 and 0.1 are in the first bin, 0.2 in the second."""
     exact = ClassCounts(np.array([10, 10, 10]), np.array([0, 1, 2]))
-    assert filled(exact, EDGES)(0.05).value == 2
+    assert filled_bins(exact, EDGES)(0.05).value == 2
 
 
 def test_an_exact_number_stays_exact() -> None:

@@ -16,7 +16,7 @@ from classwise.errors import UserError, unknown
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
     from classwise.papers.claims import Verdict
-    from classwise.papers.experiment import Result
+    from classwise.papers.result import Result
     from classwise.report.tables import Table
 
 TAKES = {
@@ -99,7 +99,7 @@ def _short(text: str, letters: int = 60) -> str:
 
 def _facts(item: Item) -> dict[str, Any]:
     """An item for programs."""
-    from classwise.papers import EXPERIMENTS
+    from classwise.papers.catalogue import EXPERIMENTS
 
     facts = dataclasses.asdict(item)
     del facts["absent"]
@@ -134,7 +134,8 @@ def _show(names: list[str], json: bool) -> None:
 
 
 def _explain(item: Item) -> None:
-    from classwise.papers import EXPERIMENTS, catalogue
+    from classwise.papers import catalogue
+    from classwise.papers.catalogue import EXPERIMENTS
 
     typer.echo(f"{item.id}: {item.title}")
     source = catalogue.facts(item.paper)["bibliography"]
@@ -158,7 +159,7 @@ def _explain(item: Item) -> None:
 
 
 def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> None:
-    from classwise.papers.experiment import run, scale_of
+    from classwise.papers.runner import run, scale_of
     from classwise.papers.store import Store
 
     for name in names:  # all of them before any work

@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from classwise.errors import UserError, unknown
-from classwise.papers import EXPERIMENTS
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from classwise.papers.experiment import Experiment
 
 PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
 
@@ -21,6 +24,100 @@ Status = Literal["runnable", "covered", "missing"]
 Kind = Literal[
     "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
 ]
+
+
+EXPERIMENTS: Registry[Experiment] = Registry(
+    "experiment",
+    {
+        "kdd21/F1": "classwise.papers.experiments.epochs:GapsOverEpochs",
+        "kdd21/F2": "classwise.papers.experiments.confusion:ConfusionUnderAttack",
+        "kdd21/F3a": "classwise.papers.experiments.confidence_variance:ConfidencesOfDefences",
+        "kdd21/F3b-d": "classwise.papers.experiments.attack_trajectories:MartAndTemperature",
+        "kdd21/F4a": "classwise.papers.experiments.homing:MisclassifiedMatrix",
+        "kdd21/F4b": "classwise.papers.experiments.homing:HomingMatrix",
+        "kdd21/F4c": "classwise.papers.experiments.case_study:BetaOfOneClass",
+        "kdd21/F5a": "classwise.papers.experiments.coloured_background:DigitsFigure",
+        "kdd21/F5bc": "classwise.papers.experiments.coloured_background:ColouredBackgrounds",
+        "kdd21/F6": "classwise.papers.experiments.white_background:SingleImages",
+        "kdd21/T1": "classwise.papers.experiments.defences:DefencesByAttacks",
+        "kdd21/T3": "classwise.papers.experiments.temperature:Temperature",
+        "kdd21/T4": "classwise.papers.experiments.white_background:WhiteBackground",
+        "kdd21/E3": "classwise.papers.experiments.defences:RankConsistency",
+        "kdd21/E4": "classwise.papers.experiments.attack_strength:WhiteBoxDrop",
+        "kdd21/E5": "classwise.papers.experiments.attack_strength:BlackBoxDrop",
+        "kdd21/E1": "classwise.papers.experiments.class_wise:LargerGaps",
+        "kdd21/E2": "classwise.papers.experiments.confusion:Symmetry",
+        "kdd21/E6": "classwise.papers.experiments.temperature:TemperatureGrid",
+        "kdd21/E7": "classwise.papers.experiments.confidence_variance:SmoothVulnerableSensitive",
+        "kdd21/E8": "classwise.papers.experiments.homing:GroupRelations",
+        "kdd21/E9": "classwise.papers.experiments.case_study:SortedByConfidence",
+        "kdd21/E10": "classwise.papers.experiments.coloured_background:BackgroundsAndStandardTraining",
+        "iclr21/T2": "classwise.papers.experiments.defences:DefencesWithRST",
+        "iclr21/T3": "classwise.papers.experiments.temperature:ChosenTemperatures",
+        "iclr21/T4": "classwise.papers.experiments.temperature:TemperatureAblation",
+        "iclr21/T5": "classwise.papers.experiments.hypersphere:Hypersphere",
+        "iclr21/T6": "classwise.papers.experiments.hypersphere:LargeTemperatures",
+        "iclr21/F4": "classwise.papers.experiments.weight_norms:NormsAndRobustness",
+        "iclr21/F5a": "classwise.papers.experiments.confidence_variance:ConfidencesOfVariants",
+        "iclr21/F5b-d": "classwise.papers.experiments.attack_trajectories:MadryAndMart",
+        "iclr21/F5e": "classwise.papers.experiments.confidence_variance:ConfidencesOnTheSphere",
+        "iclr21/F5f-h": "classwise.papers.experiments.attack_trajectories:HypersphereAndTemperature",
+        "iclr21/F6": "classwise.papers.experiments.class_wise:RobustnessHistogram",
+        "iclr21/F7": "classwise.papers.experiments.class_wise:StandardAgainstAdversarial",
+        "iclr21/E1": "classwise.papers.experiments.weight_norms:NormsOfRobustModels",
+        "iclr21/E2": "classwise.papers.experiments.weight_norms:NormsOfStandardModels",
+        "iclr21/E3": "classwise.papers.experiments.class_wise:ClassOrder",
+        "benz20/F1": "classwise.papers.experiments.class_wise:StandardModel",
+        "iclr21/F8": "classwise.papers.experiments.embedding:FeaturesOnAPlane",
+        "iclr21/F9": "classwise.papers.experiments.closed_form:Sketch",
+        "iclr21/E4": "classwise.papers.experiments.closed_form:GradientOfWeights",
+        "iclr21/E5": "classwise.papers.experiments.temperature:SmoothLabels",
+        "iclr21/E6": "classwise.papers.experiments.attack_strength:HiddenGradients",
+        "iclr21/E7": "classwise.papers.experiments.weight_norms:EqualNorms",
+        "benz20/F2": "classwise.papers.experiments.class_wise:AdversarialModel",
+        "benz20/P1.1": "classwise.papers.experiments.data_sets:DataSets",
+        "benz20/P1.3": "classwise.papers.experiments.weak_classes:LeNets",
+        "benz20/P1.4": "classwise.papers.experiments.weak_classes:VGGs",
+        "benz20/P1.5": "classwise.papers.experiments.weak_classes:ResNets",
+        "benz20/P1.6": "classwise.papers.experiments.weak_classes:DenseNets",
+        "benz20/P1.7": "classwise.papers.experiments.weak_classes:Inceptions",
+        "benz20/P1.8": "classwise.papers.experiments.weak_classes:Optimisers",
+        "benz20/P1.9": "classwise.papers.experiments.weak_classes:Rates",
+        "benz20/P1.10": "classwise.papers.experiments.weak_classes:WeightDecays",
+        "benz20/P1.11": "classwise.papers.experiments.epochs:ClassTrend",
+        "benz20/P2.1": "classwise.papers.experiments.weak_classes:AllNetworks",
+        "benz20/P2.2": "classwise.papers.experiments.weak_classes:Optimisation",
+        "benz20/P2.3": "classwise.papers.experiments.confusion:ConfusedLabels",
+        "benz20/P2.4": "classwise.papers.experiments.logit_similarity:SimilarityAndRobustness",
+        "benz20/P2.5": "classwise.papers.experiments.feature_sets:NonRobust",
+        "benz20/P2.6": "classwise.papers.experiments.feature_sets:Robust",
+        "benz20/P3.1": "classwise.papers.experiments.long_tail:ClassWeighted",
+        "benz20/P3.2": "classwise.papers.experiments.long_tail:EqualClasses",
+        "benz20/P3.3": "classwise.papers.experiments.long_tail:OneClass",
+        "benz20/P3.4": "classwise.papers.experiments.long_tail:EffectiveNumbers",
+        "benz20/P3.5": "classwise.papers.experiments.long_tail:LargeMargins",
+        "benz20/P3.6": "classwise.papers.experiments.long_tail:Resampling",
+        "benz20/P3.7": "classwise.papers.experiments.long_tail:CosinePenalty",
+        "benz20/P3.8": "classwise.papers.experiments.long_tail:TowardsWeakest",
+        "benz20/P4.1": "classwise.papers.experiments.corruptions:ClassesUnderCorruptions",
+        "benz20/P4.2": "classwise.papers.experiments.corruptions:CorruptionsAndAttacks",
+        "cfa23/F1": "classwise.papers.experiments.closed_form:Toy",
+        "cfa23/F2a": "classwise.papers.experiments.radius_and_beta:RadiusSweep",
+        "cfa23/F2bc": "classwise.papers.experiments.radius_and_beta:RadiusSweepByClass",
+        "cfa23/F3": "classwise.papers.experiments.radius_and_beta:BetaSweep",
+        "cfa23/F4": "classwise.papers.experiments.epochs:Fluctuation",
+        "cfa23/F5": "classwise.papers.experiments.calibration:MarginBase",
+        "cfa23/F6": "classwise.papers.experiments.fair_training:ClassesOfAverages",
+        "cfa23/F7": "classwise.papers.experiments.calibration:RegularisationBase",
+        "cfa23/T1": "classwise.papers.experiments.fair_training:MainTable",
+        "cfa23/T2": "classwise.papers.experiments.calibration:CalibrationAlone",
+        "cfa23/T3": "classwise.papers.experiments.calibration:AveragingAlone",
+        "cfa23/T4": "classwise.papers.experiments.fair_training:TinyImageNet",
+        "cfa23/E1": "classwise.papers.experiments.epochs:UnfairChoice",
+        "cfa23/E2": "classwise.papers.experiments.fair_training:FairnessOfFRL",
+    },
+)
+"""The tables, figures, experiments and plans that run, by the id of their item."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +321,7 @@ def present(reference: str) -> bool:
     if kind == "recipe":
         return (resources.files("classwise") / "recipes" / f"{name}.yaml").is_file()
     if kind == "theorem":
-        return name in importlib.import_module("classwise.theory.theorems").STATEMENTS
+        return name in importlib.import_module("classwise.papers.theory.theorems").STATEMENTS
     if kind not in REGISTRIES:
         raise UserError(f"reference {reference!r} is of no known kind")
     module, _, attribute = REGISTRIES[kind].partition(":")

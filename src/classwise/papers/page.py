@@ -15,8 +15,8 @@ from markupsafe import Markup, escape
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
 from classwise.papers.claims import Verdict, Whole, together, whole_claim
-from classwise.papers.experiment import Result
 from classwise.papers.printed import printed_table
+from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
 from classwise.report.escaping import checked_svg, visible

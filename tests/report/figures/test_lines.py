@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pandas as pd
 
+from classwise.papers.theory.figures import accuracy_curves, scatter
+from classwise.papers.theory.toy import ToyModel
 from classwise.report.figures.lines import BOTTOM, HEIGHT, NAMED, TOP, Series, class_lines, line_chart
-from classwise.report.figures.toy import accuracy_curves, scatter
 from classwise.report.inks import SERIES
-from classwise.theory.toy import ToyModel
 
 PLACES = [1.0, 2.0, 4.0]
 ACCURACY = np.array([[0.2, 0.5, 0.9], [0.3, 0.6, 0.8], [0.1, 0.7, 0.95]])

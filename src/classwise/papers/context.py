@@ -1,0 +1,153 @@
+"""The context of an experiment: trained models, audits and images at one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from classwise.auditing.keeping import Kind
+from classwise.auditing.result import Audit
+from classwise.data.images import Images
+from classwise.data.loading import load_data
+from classwise.data.splits import stratified_subset
+from classwise.errors import UserError
+from classwise.papers.scales import Scale, on
+from classwise.papers.store import Store, Trained
+from classwise.progress import Progress, Silent
+from classwise.settings import Spec
+from classwise.training.folder import Which
+from classwise.training.recipe import Recipe
+
+
+class Context:
+    """Where an experiment gets models and audits from: a scale on a store.
+
+    Args:
+        scale: how much of the paper's setting.
+        store: what was trained and attacked before.
+        device: where to compute.
+        progress: who is told how it goes.
+    """
+
+    def __init__(self, scale: Scale, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> None:
+        self.scale = scale
+        self.store = store
+        self.device = device
+        self.progress: Progress = progress or Silent()
+        self.used: dict[str, str] = {}
+
+    def on_all(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
+        """A context for each data set that is there, on the same store and record; and why the others are not.
+
+        Raises:
+            UserError: if none is.
+        """
+        found, absent = dict[str, Context](), dict[str, str]()
+        for name in names:
+            own = Context(on(self.scale, name), self.store, device=self.device, progress=self.progress)
+            own.used = self.used
+            try:
+                _ = own.train_images, own.test_images
+            except UserError as error:
+                absent[name] = str(error)
+                self.progress.say(f"{name} is left out: {error}")
+                continue
+            found[name] = own
+        if not found:
+            raise UserError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
+        return found, absent
+
+    @cached_property
+    def train_images(self) -> Images:
+        """The training images of the scale."""
+        return load_data(self.scale.data, split="train", subset=self.scale.train)
+
+    @cached_property
+    def spare_images(self) -> Images | None:
+        """As many training images that the scale leaves out, classes in proportion; None where it takes all."""
+        if self.scale.train is None:
+            return None
+        whole = load_data(self.scale.data, split="train")
+        rest = whole.take(~torch.isin(whole.index, self.train_images.index))
+        return rest.take(stratified_subset(rest.y, min(self.scale.train, len(rest))))
+
+    @cached_property
+    def test_images(self) -> Images:
+        """The test images of the scale."""
+        return load_data(self.scale.data, split="test", subset=self.scale.test)
+
+    @cached_property
+    def few_images(self) -> Images:
+        """The first of the test images, class by class, for attacks that cost much."""
+        if self.scale.few is None or self.scale.few >= len(self.test_images):
+            return self.test_images
+        return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
+
+    def recipe(self, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+        """A recipe of the library at this scale, its schedules' moments at their shares; ``changes`` come last."""
+        chosen = Recipe.read(name, budget=self.scale.budget)
+        wanted = {**self.scale.changes, **(changes or {})}
+        moments = chosen.moments(wanted.get("epochs", chosen.epochs))
+        return Recipe.read(chosen, {"threat": self.scale.threat, **moments, **wanted})
+
+    def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A PGD of the paper, with this scale's steps; together they are two radii long."""
+        steps = self.scale.attack_steps
+        return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
+
+    def trained(
+        self,
+        name: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        start: Trained | None = None,
+        teacher: Trained | None = None,
+        unlabelled: Images | None = None,
+        images: Images | None = None,
+    ) -> Trained:
+        """The run of a recipe at this scale on its training images, or on others; from the store if it is there."""
+        data = self.train_images if images is None else images
+        found = self.store.trained(
+            self.recipe(name, changes),
+            data,
+            start=start,
+            teacher=teacher,
+            unlabelled=unlabelled,
+            device=self.device,
+            progress=self.progress,
+        )
+        self.used[found.key] = name
+        return found
+
+    def audited(
+        self,
+        trained: Trained,
+        attacks: Mapping[str, Spec],
+        *,
+        few: bool = False,
+        which: Which | None = None,
+        stop: str = "never",
+        surrogates: Sequence[Trained] = (),
+        images: Images | None = None,
+        trace: Sequence[int] = (),
+        keep: Sequence[Kind] = (),
+    ) -> Audit:
+        """The audit of a run by some attacks at this scale, from the store if it is there."""
+        usual = self.few_images if few else self.test_images
+        return self.store.audited(
+            trained,
+            usual if images is None else images,
+            attacks,
+            self.scale.threat,
+            which=which,
+            stop=stop,
+            compute=self.scale.compute,
+            surrogates=surrogates,
+            trace=trace,
+            keep=keep,
+            device=self.device,
+            progress=self.progress,
+        )

@@ -1,0 +1,1 @@
+"""Experiments, one module for each subject; the catalogue maps items to them."""

@@ -1,0 +1,139 @@
+"""What a stronger attack takes from the vulnerable classes: kdd21/E4, E5 and iclr21/E6."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.analysis.drop import drop
+from classwise.attacks.suites import SUITES
+from classwise.auditing.outcomes import ALL, Outcomes
+from classwise.errors import UserError
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.defences import attacked
+from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.report import wording
+from classwise.report.tables import Cell, Row, Table
+from classwise.settings import Spec
+from classwise.stats.interval_estimators import interval
+
+VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
+"""The classes of CIFAR-10 below and above the total under PGD, for all four defences of the paper."""
+SUITE: Mapping[Name, Mapping[str, Spec]] = {
+    "smoke": {"apgd-ce": "apgd-ce:steps=5", "apgd-dlr": "apgd-dlr:steps=5"},
+    "laptop": {spec: spec for spec in SUITES["fast"]["standard"]},
+    "full": {spec: spec for spec in SUITES["autoattack"]["standard"]},
+}
+"""AutoAttack where the scale can pay for it, else the suite ``fast``, which has no black box."""
+
+
+class Drops(Experiment):
+    """How much more a stronger attack takes from the vulnerable classes than from the others."""
+
+    claim: ClassVar[str]
+    weak: ClassVar[str]
+    strong: ClassVar[str]
+    covers: ClassVar[Sequence[str]] = ()
+
+    @abstractmethod
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """The outcomes of both attacks on the same images, by model."""
+
+    def printed(self) -> Mapping[str, float]:
+        """What the paper prints, in points, by model; nothing unless it does."""
+        return {}
+
+    def run(self, context: Context) -> Findings:
+        """Both attacks on the same images, for every model."""
+        parts, rows, beyond = [], [], {}
+        figures = []
+        printed = self.printed()
+        for name, table in self.tables(context).items():
+            theirs = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
+            try:
+                found = drop(table, self.weak, self.strong)
+            except UserError as error:
+                beyond[self.claim] = f"{name}: {error}"
+                rows.append(Row(name, [Cell(wording.NONE), *theirs]))
+                continue
+            parts.append(interval(found.difference, 100))
+            value, low, high = (100 * end for end in found.difference)
+            rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *theirs]))
+            figures.append((found.figure(), f"{name}."))
+        shown = Table(
+            f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
+            ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
+            rows,
+            f"Small: 95 % intervals. Which classes are vulnerable under {self.weak} is read off one half of the images "
+            "and judged on the other.",
+        )
+        estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
+        tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts, covers=self.covers),)
+        return Findings(tables=(shown,), figures=figures, tests=tests, beyond=beyond)
+
+
+class _DropOfDefences(Drops):
+    """The four defences of kdd21 Table 1."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """The audits of Table 1."""
+        return {name: one.outcomes(self.weak, self.strong) for name, one in attacked(context).items()}
+
+    def printed(self) -> Mapping[str, float]:
+        """From the rows of Table 1."""
+        rows = {
+            (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
+        }
+        lost = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
+        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in lost.items()}
+
+
+class WhiteBoxDrop(_DropOfDefences):
+    """kdd21 claim C10, in drops: from FGSM to PGD."""
+
+    item = "kdd21/E4"
+    claim = "kdd21/C10"
+    covers = ("vulnerable classes",)
+    weak = "FGSM"
+    strong = "PGD"
+
+
+class BlackBoxDrop(_DropOfDefences):
+    """kdd21 claim C11: from the transfer attack to the query attack."""
+
+    item = "kdd21/E5"
+    claim = "kdd21/C11"
+    weak = "transfer"
+    strong = "N_attack"
+
+
+class HiddenGradients(Drops):
+    """iclr21 Appendix F: is the gap between PGD and a stronger attack larger in vulnerable classes?"""
+
+    item = "iclr21/E6"
+    claim = "iclr21/C21"
+    weak = "PGD"
+    strong = ALL
+    recipes: ClassVar[Mapping[str, str]] = {"TRADES": "trades", "MART": "mart"}
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
+        for name, scale in USUAL.items()
+    }
+
+    def tables(self, context: Context) -> Mapping[str, Outcomes]:
+        """PGD and a suite on the same images, each attack alone; together they are what stands against all."""
+        attacks = {"PGD": context.pgd(PGD), **SUITE[context.scale.name]}
+        return {
+            name: context.audited(context.trained(recipe), attacks, stop="broken").outcomes
+            for name, recipe in self.recipes.items()
+        }

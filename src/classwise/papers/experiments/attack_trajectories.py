@@ -1,0 +1,202 @@
+"""The confidences of one image along an attack: kdd21/F3b-d, iclr21/F5b-d, F5f-h."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.steps import Steps, steps_of
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.estimates import mean, proportion
+from classwise.papers.experiments.protocol import temperature_grid
+from classwise.papers.official import chosen
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import NONE
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import BoolArray, FloatArray
+from classwise.stats.interval_estimators import alike, interval
+
+PLAIN = "PGD"
+"""The attack of 1/T = 1."""
+
+
+class Line(NamedTuple):
+    """A row of panels: a defence and an attack of the grid of temperatures."""
+
+    defence: str
+    inverse: float = 1
+
+    @property
+    def attack(self) -> str:
+        """Its name in the audit of the grid."""
+        return PLAIN if self.inverse == 1 else f"{self.inverse:g}"
+
+    @property
+    def title(self) -> str:
+        """What it is called in the figure."""
+        return f"{self.defence}, 1/T = {self.inverse:g}"
+
+
+class _AlongAttack(Experiment):
+    """Two traces of one image, and of how many test images what they show is true."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    recipes: ClassVar[Mapping[str, str]]
+    lines: ClassVar[tuple[Line, Line]]
+    number: ClassVar[int]
+    situation: ClassVar[str]
+
+    def run(self, context: Context) -> Findings:
+        """The audits of the grid of temperatures, and once more of a single image, traced."""
+        attacks = temperature_grid(context)
+        trained = {defence: context.trained(recipe) for defence, recipe in self.recipes.items()}
+        audits = {defence: context.audited(one, attacks).outcomes for defence, one in trained.items()}
+        rows = [audits[line.defence].rows(line.attack) for line in self.lines]
+        right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
+        arises, converse = self.arises(right), self.arises(right[::-1])
+        index = rows[0]["index"].to_numpy(dtype=np.int64)
+        number, told = chosen(context.test_images, self.number, index[arises])
+        place = context.test_images.take(context.test_images.index == number)
+        parts = []
+        for line in self.lines:
+            attack = {line.attack: attacks[line.attack]}
+            audit = context.audited(trained[line.defence], attack, images=place, trace=[number])
+            parts.append(steps_of(audit, number, steps=shown(int(attacks[line.attack]["steps"]))))
+        found = _beside(parts, [line.title for line in self.lines])
+        table = Table(
+            "Of how many test images it is true",
+            (
+                "images",
+                "of the test set",
+                "percent",
+                f"variance, thousandths, {self.lines[0].title}",
+            ),
+            [_share_row(words, where, rows[0]) for words, where in self.shares(arises, converse)],
+            "Small: 95 % intervals for new images. The variance is that of the attacked images' confidences, 0 to "
+            f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
+        )
+        caption = f"{told} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=self.claims(right, rows, context))
+
+    @abstractmethod
+    def arises(self, right: BoolArray) -> BoolArray:
+        """(N,) of which images the situation is true, from which images stand (2, N), a row for each line."""
+
+    @abstractmethod
+    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
+        """The tests, from which images stand (2, N) and the rows of the two audits."""
+
+    def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
+        """The rows of the table: words, and the images meant."""
+        return [(self.situation, arises), ("the converse", converse), ("all", np.ones_like(arises))]
+
+
+class _Tempered(_AlongAttack):
+    """One model, whose image stands against PGD and falls to Temperature-PGD."""
+
+    def arises(self, right: BoolArray) -> BoolArray:
+        """Stands on the first line, falls on the second."""
+        return np.asarray(right[0] & ~right[1])
+
+
+class MartAndTemperature(_Tempered):
+    """kdd21 Figures 3b-d: MART, PGD against Temperature-PGD with 1/T = 5."""
+
+    item = "kdd21/F3b-d"
+    recipes: ClassVar[Mapping[str, str]] = {"MART": "mart"}
+    lines = (Line("MART"), Line("MART", 5))
+    number = 127
+    situation = "stand against PGD, fall to 1/T = 5"
+
+    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
+        """C18: there are such images, and more than the converse."""
+        images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
+        return [
+            Test(
+                claim="kdd21/C18",
+                estimand="share of images that stand against PGD and fall to 1/T = 5, minus that of the converse",
+                parts=[images.total()],
+                note="any second attack breaks some other images; so many more it does by the temperature",
+            )
+        ]
+
+
+class HypersphereAndTemperature(_Tempered):
+    """iclr21 Figures 5f-h: hypersphere embedding, 1/T = 1 and 10 in the attack."""
+
+    item = "iclr21/F5f-h"
+    recipes: ClassVar[Mapping[str, str]] = {"HE": "he"}
+    lines = (Line("HE"), Line("HE", 10))
+    number = 46
+    situation = "stand against PGD, fall to 1/T = 10"
+
+    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
+        """C17: more images fall to 1/T = 10 alone than to 1/T = 1 alone."""
+        images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
+        return [
+            Test(
+                claim="iclr21/C17",
+                estimand="total of HE at 1/T = 1 minus that at 1/T = 10",
+                parts=[images.total()],
+            )
+        ]
+
+
+class MadryAndMart(_AlongAttack):
+    """iclr21 Figures 5b-d: the outputs of Madry's model and of MART under PGD."""
+
+    item = "iclr21/F5b-d"
+    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "MART": "mart"}
+    lines = (Line("Madry"), Line("MART"))
+    number = 127
+    situation = "stand on both models"
+
+    def arises(self, right: BoolArray) -> BoolArray:
+        """PGD fails on both, so that the outputs can be compared."""
+        return np.asarray(right.all(axis=0))
+
+    def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
+        """There is no converse."""
+        del converse
+        return [(self.situation, arises), ("all", np.ones_like(arises))]
+
+    def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
+        """C13, on the images that stand on both: the outputs of the weaker of the two models are sharper."""
+        where = self.arises(right)
+        values = [one["confidence_variance"].to_numpy(dtype=np.float64)[where] for one in rows]
+        stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()
+        return [
+            Test(
+                claim="iclr21/C13",
+                covers=("stronger models",),
+                estimand="variance of the confidences, images that stand on both: the weaker model minus the stronger",
+                parts=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
+                unit="thousandths",
+            )
+        ]
+
+
+def shown(steps: int) -> tuple[int, ...]:
+    """The first step, the middle one and the last: 1, 10 and 20 of 20."""
+    return tuple(sorted({1, max(1, steps // 2), steps}))
+
+
+def _beside(parts: Sequence[Steps], titles: Sequence[str]) -> Steps:
+    """Several traces of one image as one finding."""
+    confidences: FloatArray = np.concatenate([part.confidences for part in parts])
+    return dataclasses.replace(parts[0], attacks=tuple(titles), confidences=confidences)
+
+
+def _share_row(words: str, where: BoolArray, rows: pd.DataFrame) -> Row:
+    values: Any = rows["confidence_variance"].to_numpy(dtype=np.float64)[where]
+    sharp = estimate_cell(mean(values), 1000, 2) if len(values) > 1 else Cell(NONE)
+    return Row(words, [Cell(f"{int(where.sum())} of {len(where)}"), estimate_cell(proportion(where)), sharp])

@@ -1,0 +1,170 @@
+"""The case study of class 3: beta of TRADES for class 5, and the brightness of backgrounds: kdd21/F4c, E9."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.extremes import extremes
+from classwise.auditing.outcomes import Outcomes
+from classwise.data.masks import GrabCut, background_brightness, mask_quality
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.estimates import mean
+from classwise.papers.experiments.protocol import tpgd
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.report.figures.lines import OVERALL, class_lines, line_chart
+from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import percent
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import difference, interval
+from classwise.stats.intervals import Estimate
+from classwise.stats.ranks import spearman
+
+VICTIM, TAKER = 3, 5
+"""The classes of the case study: cat and dog in CIFAR-10. Other data have other classes of these numbers."""
+BETA = 6.0
+"""Of TRADES, and of every class whose beta is not lowered."""
+LOWERED: Mapping[Name, Sequence[float]] = {"smoke": (0.5,), "laptop": (0.5,), "full": (4.0, 2.0, 1.0, 0.5)}
+"""The paper says of its betas that they go from 6 to 0.5; what lies between is ours."""
+LOWEST = 0.5
+ATTACK, INVERSE = "T-PGD", 5.0
+"""Temperature-PGD at the paper's best 1/T for TRADES (kdd21 Table 3)."""
+PARTS = 4
+SHOWN = 8
+
+
+def trades_with_beta(context: Context, beta: float = BETA) -> Trained:
+    """TRADES with this beta for class 5 (kdd21 equation 5)."""
+    schedule = {"name": "vector-beta", "beta": {str(TAKER): beta}}
+    return context.trained("trades", {} if beta == BETA else {"schedules": [schedule]})
+
+
+def case_study_attack(context: Context) -> dict[str, dict[str, Any]]:
+    """The attack of the case study."""
+    return {ATTACK: context.pgd(tpgd(INVERSE))}
+
+
+class BetaOfOneClass(Experiment):
+    """kdd21 Figure 4c: class robustness over the beta of class 5, '66666X6666'."""
+
+    item = "kdd21/F4c"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """A training for each beta; claim C21 between the ends."""
+        names = context.test_images.class_names
+        betas = (BETA, *LOWERED[context.scale.name])
+        tables = {
+            beta: context.audited(trades_with_beta(context, beta), case_study_attack(context)).outcomes
+            for beta in betas
+        }
+        counts: dict[Key, ClassCounts] = {
+            (f"beta {beta:g} for {names[TAKER]}", attack): table.counts(attack)
+            for attack in (ATTACK, "clean")
+            for beta, table in tables.items()
+        }
+        tests, beyond = [], other_data("kdd21/C21", context.scale)
+        if context.scale.data == CIFAR:
+            ends = _resampled(tables[LOWEST], tables[BETA])
+            gain, loss = f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}", f"class {TAKER} the other way round"
+            test = Test(
+                claim="kdd21/C21",
+                estimand=f"{gain}; {loss}",
+                parts=[
+                    ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
+                    ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
+                ],
+                note="one training at each beta: intervals speak of new images only",
+            )
+            tests, beyond = [test], {}
+        lines = class_lines(accuracies(tables))
+        drawing = line_chart(f"Class accuracy under {ATTACK}, in percent", lines, f"beta of {names[TAKER]}")
+        caption = f"A line for each class; every other class keeps beta {BETA:g}. 1/T = {INVERSE:g}."
+        return Findings(
+            tables=(class_table("Class accuracy, in percent", counts, names),),
+            figures=((drawing, caption),),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def accuracies(tables: Mapping[float, Outcomes]) -> pd.DataFrame:
+    """Under the attack: a row for each beta, ascending, a column for each class, and that of all images last."""
+    rows = {}
+    for beta, table in sorted(tables.items()):
+        counts = table.counts(ATTACK)
+        overall = counts.correct.sum() / counts.count.sum()
+        rows[beta] = dict(zip((*table.class_names, OVERALL), (*counts.accuracy, overall), strict=True))
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
+    rows = np.stack([first.correct(ATTACK), second.correct(ATTACK)])
+    return Resampled(rows, first.labels, first.num_classes)
+
+
+class SortedByConfidence(Experiment):
+    """kdd21 section 6.2: the images of class 3 sorted by their adversarial confidence in class 3."""
+
+    item = "kdd21/E9"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """TRADES under Temperature-PGD; claim C24, in the brightness of masked backgrounds."""
+        images = context.test_images.take(context.test_images.y == VICTIM)
+        audit = context.audited(trades_with_beta(context), case_study_attack(context), images=images)
+        found = extremes(audit.outcomes, ATTACK, VICTIM, count=min(SHOWN, len(images) // 2))
+        cut = GrabCut()
+        masks = cut(images)
+        quality = mask_quality(masks, inset=cut.inset)
+        bright = pd.Series(background_brightness(images, masks).numpy(), index=images.index.tolist())
+        ordered = bright[found.images["index"].tolist()].to_numpy()
+        parts = np.array_split(np.arange(len(ordered)), PARTS)
+        names = ("most robust", *(f"{place}." for place in range(2, PARTS)), "least robust")
+        standing = found.images["correct"].to_numpy(dtype=np.bool_)
+        rows = [
+            Row(
+                f"{name} quarter",
+                [
+                    Cell(str(len(part))),
+                    Cell(str(int(standing[part].sum()))),
+                    estimate_cell(mean(ordered[part])),
+                ],
+            )
+            for name, part in zip(names, parts, strict=True)
+        ]
+        link = spearman(found.images["p_label"], ordered)
+        note = (
+            f"By confidence in {found.class_name} under Temperature-PGD. Spearman of confidence and brightness over "
+            f"{len(ordered)} images: {link.value:.2f}. Masks: automatic, and as good as they are: they cover "
+            f"{percent(quality.area)} of the pixels on average; {percent(quality.empty)} are nearly empty, "
+            f"{percent(quality.full)} cover all they may. Small: 95 % intervals for new images."
+        )
+        heads = ("images", "how many", "stand", "brightness of the background, percent")
+        tests, beyond = [], other_data("kdd21/C24", context.scale)
+        if context.scale.data == CIFAR:
+            estimand = "brightness outside the mask: most robust quarter minus least robust, in percent of white"
+            between = [interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)]
+            tests, beyond = [Test(claim="kdd21/C24", estimand=estimand, parts=between)], {}
+        return Findings(
+            tables=(Table(f"The images of {found.class_name} by quarters", heads, rows, note),),
+            figures=(
+                (found.gallery(images), "The two ends, with confidence in the class and prediction."),
+                (found.figure(), "All images of the class, the most robust first."),
+            ),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def contrast(first: FloatArray, second: FloatArray) -> Estimate:
+    """The mean of one sample minus that of another, with its normal interval (Welch's variance)."""
+    return difference(mean(first), mean(second))

@@ -1,0 +1,265 @@
+"""Class accuracies of standard and adversarial training: iclr21/F6, F7, E3, kdd21/E1, benz20/F1, F2."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from classwise.analysis.gap import Gap, gap
+from classwise.analysis.spread import spread
+from classwise.auditing.result import Audit
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import CLASSWISE, USUAL, Name, Scale
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.report.drawing import Drawing
+from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import IntervalEstimator, interval, plus, wider, widest
+from classwise.stats.intervals import Estimate, class_intervals
+from classwise.threat import Threat
+
+FILLED_BINS = 4
+"""Intervals of ten points that count as many."""
+RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
+"""In radii of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model stands at 0 percent in all classes."""
+HALF = 0.5
+
+
+class StandardAgainstAdversarial(Experiment):
+    """iclr21 Figure 7: standard accuracy beside adversarial robustness, for each class."""
+
+    item = "iclr21/F7"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """Gap, variance and order of the classes of the two models."""
+        standard = under_pgd(context, context.trained("standard", {"seed": 1})).outcomes
+        adversarial = under_pgd(context, context.trained("at")).outcomes
+        found, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
+        rows = [
+            Row("MCD, points", [*map(estimate_cell, found.discrepancy), estimate_cell(found.discrepancy_ratio, 1)]),
+            Row(
+                "CV, percent squared",
+                [*(estimate_cell(one, 1e4) for one in found.variance), estimate_cell(found.variance_ratio, 1)],
+            ),
+        ]
+        heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio")
+        note = f"Order of the classes: Spearman {found.order.value:.2f}. Small: 95 % intervals, which lie high."
+        table = Table("Standard against adversarial training", heads, rows, note)
+        return Findings(
+            tables=(table,), figures=((found.figure(), "Test images, PGD-20."),), tests=self.claims(found, clean)
+        )
+
+    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+        """iclr21 C14: the same order, a larger gap under attack; ``clean`` is the same of the images as they are."""
+        del clean
+        parts = [interval(found.order_interval), interval(_beyond_one(found.discrepancy_ratio))]
+        estimand = "Spearman's correlation of the two class orders; ratio of the gaps minus 1"
+        return [Test(claim="iclr21/C14", estimand=estimand, parts=parts, unit="")]
+
+
+class ClassOrder(StandardAgainstAdversarial):
+    """iclr21 Appendix C: the order of the classes."""
+
+    item = "iclr21/E3"
+
+
+class LargerGaps(StandardAgainstAdversarial):
+    """kdd21 section 4.3: CV and MCD of adversarial training beside those of standard training."""
+
+    item = "kdd21/E1"
+
+    def run(self, context: Context) -> Findings:
+        """As for the other items; the claim is about all data sets, and this is one of them."""
+        found = super().run(context)
+        return replace(found, tests=[replace(test, covers=(context.scale.data,)) for test in found.tests])
+
+    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+        """kdd21 C4: both far larger; read as twice as large."""
+        del clean
+        parts = [interval(_beyond_one(one, 2)) for one in (found.variance_ratio, found.discrepancy_ratio)]
+        note = "'far larger' is read as: more than twice"
+        estimand = "ratio of CV, and of MCD, minus 2"
+        return [Test(claim="kdd21/C4", estimand=estimand, parts=parts, unit="", note=note)]
+
+
+class AdversarialModel(StandardAgainstAdversarial):
+    """benz20 Figure 2: accuracy and robustness of the adversarially trained model, beside the standard one."""
+
+    item = "benz20/F2"
+
+    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+        """benz20 C2: a larger discrepancy, in accuracy and in robustness."""
+        return [
+            Test(
+                claim="benz20/C2",
+                covers=(what,),
+                estimand=f"{what} of the adversarial model: ratio of CV, and of MCD, to standard accuracy's, minus 1",
+                parts=[interval(_beyond_one(ratio)) for ratio in (one.variance_ratio, one.discrepancy_ratio)],
+                unit="",
+            )
+            for what, one in (("robustness", found), ("accuracy", clean))
+        ]
+
+
+def _beyond_one(one: Estimate, what: float = 1.0) -> Estimate:
+    return Estimate(*(end - what for end in one))
+
+
+class RobustnessHistogram(Experiment):
+    """iclr21 Figure 6: classes by their robustness, in ten intervals."""
+
+    item = "iclr21/F6"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """Counts with intervals, and claim C16."""
+        audit = under_pgd(context, context.trained("at"))
+        found = spread(audit.outcomes, "PGD")
+        ends = (100 * found.edges).round().astype(int).tolist()
+        edges = [f"{low} to {high} %" for low, high in itertools.pairwise(ends)]
+        counts = [Estimate(*ends) for ends in zip(found.count, found.low, found.high, strict=True)]
+        rows = [Row(name, [estimate_cell(one, 1, 0)]) for name, one in zip(edges, counts, strict=True)]
+        accuracies = audit.counts("PGD")
+        return Findings(
+            tables=(Table("Classes by their robustness", ("interval", "classes"), rows, "Small: 95 % intervals."),),
+            figures=((found.figure(), "Adversarial training under PGD."),),
+            tests=(
+                Test(
+                    claim="iclr21/C16",
+                    covers=(context.scale.data,),
+                    estimand="intervals of ten points that hold a class, minus 4",
+                    parts=[plus(filled_bins(accuracies, found.edges), -FILLED_BINS)],
+                    unit="",
+                    note=f"the claim is about CIFAR-100 and ImageNet; this is {context.scale.data}",
+                ),
+            ),
+        )
+
+
+def filled_bins(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
+    """How many of the bins of `spread` hold a class.
+
+    By intervals for all classes at once: the bins in which one of these lies wholly, and those that one touches.
+    """
+    bottom, top = edges[:-1, None].copy(), edges[1:, None]
+    bottom[0] = -1  # the first bin holds its lower end, the others do not
+
+    def at(level: float) -> Estimate:
+        low, high = (end[counts.present] for end in class_intervals(counts, level, simultaneous=True))
+        value = counts.accuracy[counts.present]
+        ends = ((value, value), (low, high), (high, low))  # held, held for sure, touched
+        return Estimate(*(float(((a > bottom) & (b <= top)).any(axis=1).sum()) for a, b in ends))
+
+    return at
+
+
+def at_radius(context: Context, trained: Trained, share: float) -> Audit:
+    """A run under PGD at a share of the scale's radius, on the same images."""
+    threat = Threat.parse(context.scale.threat)
+    assert isinstance(threat.epsilon, float)
+    scale = replace(context.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
+    own = Context(scale, context.store, device=context.device, progress=context.progress)
+    return under_pgd(own, trained)
+
+
+class StandardModel(Experiment):
+    """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw, and minus the mean."""
+
+    item = "benz20/F1"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """One audit for each radius; claim C1, and C3 as far as one radius can speak."""
+        trained = context.trained("standard", {"seed": 1})
+        audits = {share: at_radius(context, trained, share) for share in RADII}
+        first = next(iter(audits.values()))
+        counts = {"clean": first.counts("clean")}
+        counts |= {radius_name(context.scale, share): audit.counts("PGD") for share, audit in audits.items()}
+        robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
+        judged = min(RADII, key=lambda share: abs(robust[share] - HALF))
+        shown = ("clean", radius_name(context.scale, judged))
+        drawn = [counts[name] for name in shown]
+        table = first.outcomes
+        adversarial = under_pgd(context, context.trained("at")).outcomes
+        smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
+        rows = [
+            Row(
+                name,
+                [
+                    estimate_cell(metric_intervals.macro(one)),
+                    estimate_cell(metric_intervals.discrepancy(one)),
+                    _spread(one),
+                ],
+            )
+            for name, one in counts.items()
+        ]
+        note = f"Judged at {shown[1]}, where the average is nearest 50 percent. Small: 95 % intervals for new images."
+        classes: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
+        return Findings(
+            tables=(
+                Table("Over the classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
+                class_table("Class accuracy, in percent", classes, table.class_names),
+            ),
+            figures=(
+                (class_dots("Standard training, in percent", drawn, shown, table.class_names), "Test images."),
+                (_centred(drawn, shown, table.class_names), "The same minus the mean of the classes."),
+            ),
+            tests=(
+                Test(
+                    claim="benz20/C1",
+                    estimand="MCD of clean accuracy, standard training",
+                    parts=[widest(counts["clean"])],
+                    note="'non-trivial' is read as: above zero by intervals that hold for all classes at once",
+                ),
+                Test(
+                    claim="benz20/C3",
+                    estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
+                    f"{shown[1]}, adversarial clean",
+                    parts=[wider(adversarial.counts("PGD"), one) for one in smaller],
+                    note="the standard model is judged where its average is nearest 50 percent",
+                ),
+            ),
+        )
+
+
+def radius_name(scale: Scale, share: float) -> str:
+    """What a radius is called."""
+    radius = Threat.parse(scale.threat).epsilon
+    assert isinstance(radius, float)
+    return f"PGD at {255 * share * radius:.3g}/255"
+
+
+def _spread(counts: ClassCounts) -> Cell:
+    return estimate_cell(metric_intervals.variance(counts), 1e4)
+
+
+def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
+    """A row for each class, and in it the accuracy of each of some counts with its 95 % interval."""
+    ends = [class_intervals(one) for one in counts]
+    values = [
+        [
+            Value(float(one.accuracy[c]), float(low[c]), float(high[c]), int(one.count[c]))
+            for one, (low, high) in zip(counts, ends, strict=True)
+        ]
+        for c in range(len(names))
+    ]
+    return dot_rows(title, names, shown, values, width=ROW_WIDTH)
+
+
+def _centred(counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
+    sides = [(*metric_intervals.beyond_mean(one), one.count) for one in counts]
+    values = [
+        [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
+        for c in range(len(names))
+    ]
+    title = "Standard training, class minus mean, in points"
+    return dot_rows(title, names, shown, values, difference=True, width=ROW_WIDTH)

@@ -1,0 +1,190 @@
+"""What needs neither images nor training: the toy model (cfa23/F1), temperatures and gradients (iclr21/F9, E4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.scales import NAMES, Name, Scale
+from classwise.papers.theory import softmax, theorems
+from classwise.papers.theory.figures import accuracy_curves, scatter
+from classwise.papers.theory.toy import EASY, HARD, ToyModel
+from classwise.report.figures.columns import Panel, column_panels
+from classwise.report.figures.lines import Series, line_chart
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import exactly
+
+THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}
+SCALES: Mapping[Name, Scale] = {
+    name: Scale(name=name, about="arithmetic, without images or models", data="none", threat="Linf:0") for name in NAMES
+}
+LOGITS = (1.0, 2.0, 0.2)
+"""Of the sketch: an example of class 0 that an attack has made look like class 1; the paper names no numbers."""
+INVERSES = (1.0, 3.0, 1 / 3)
+BEYOND = {"iclr21/C17": "the claim is about trained models (iclr21/T6); this is the arithmetic behind it"}
+
+
+def _scale(name: Name, about: str) -> Scale:
+    return Scale(name=name, about=about, data="toy model", threat="Linf:0.8", test=100)
+
+
+class Toy(Experiment):
+    """cfa23 Figure 1, and the theorems on a grid of models."""
+
+    item = "cfa23/F1"
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": _scale("smoke", "every ninth model of the grid, 100 points a class"),
+        "laptop": _scale("laptop", "the grid of 360 models, 100 points a class"),
+        "full": _scale("full", "the grid of 360 models, 100 points a class"),
+    }
+
+    def run(self, context: Context) -> Findings:
+        """Both panels at our p and eta, and claims C1 to C4."""
+        model = ToyModel()
+        assert context.scale.test is not None
+        weights = np.linspace(0.05, 4, 120)
+        grid = theorems.grid()[:: 9 if context.scale.name == "smoke" else 1]
+        statements = {name: theorems.STATEMENTS[name](grid) for name in THEOREMS.values()}
+        simulated = theorems.closed_forms(grid[::9])
+        rows = [
+            Row(one.name, [Cell("yes" if one.holds else "no"), Cell(f"{one.cases:,}"), Cell(str(len(one.failures)))])
+            for one in (*statements.values(), theorems.gap_identity(grid), simulated)
+        ]
+        tests = [
+            Test(
+                claim=claim,
+                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 where all hold)",
+                parts=[exactly(1.0 if statements[name].holds else -1.0)],
+                unit="",
+                exact=True,
+            )
+            for claim, name in THEOREMS.items()
+        ]
+        points = (
+            f"d = {model.features}, variance {model.variance}, {context.scale.test} points a class. The paper's p and "
+            f"eta are lost: {model.easy}, {model.hard} and {model.eta} are ours."
+        )
+        curves = "Dashed: clean; solid: robust at 2 eta. As w grows, class −1 loses clean accuracy sooner."
+        optima = [
+            Row("class +1, clean", [Cell(f"{model.best_class_weight(EASY):.3f}")]),
+            Row("class −1, clean", [Cell(f"{model.best_class_weight(HARD):.3f}")]),
+            *(
+                Row(f"trained at {share:g} eta", [Cell(f"{model.best_weight(share * model.eta):.3f}")])
+                for share in (0, 0.5, 0.9)
+            ),
+        ]
+        return Findings(
+            tables=(
+                Table(f"Theorems on a grid of {len(grid)} models", ("statement", "holds", "cases", "failures"), rows),
+                Table("Optimal weights of the model of the figure", ("optimum of", "w"), optima),
+            ),
+            figures=(
+                (scatter(model.sample(context.scale.test)), points),
+                (accuracy_curves(model, weights), curves),
+            ),
+            tests=tests,
+        )
+
+
+class Sketch(Experiment):
+    """iclr21 Figure 9: probabilities and gradients of an adversarial example at three temperatures."""
+
+    item = "iclr21/F9"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Six panels; the sizes of the gradients are those of Eq. 4 for a feature of length 1."""
+        del context
+        names = ("label", "predicted", "third class")
+        found = {inverse: softmax.probabilities(LOGITS, inverse) for inverse in INVERSES}
+        sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in found.items()}
+        panels = [Panel(f"P, 1/T = {inverse:.2g}", p.tolist(), marked=[0]) for inverse, p in found.items()]
+        panels += [Panel(f"∇, 1/T = {inverse:.2g}", size.tolist(), marked=[0]) for inverse, size in sizes.items()]
+        rows = [
+            Row(
+                f"1/T = {inverse:.2g}",
+                [
+                    Cell(f"{found[inverse][0]:.3f}"),
+                    Cell(f"{sizes[inverse][0]:.3f}"),
+                    Cell(f"{inverse * sizes[inverse][0]:.3f}"),
+                ],
+            )
+            for inverse in sorted(INVERSES)
+        ]
+        return Findings(
+            tables=(
+                Table(
+                    "The label's probability and gradient",
+                    ("temperature", "P", "1 − P, as in Eq. 4", "(1 − P) / T, the derivative"),
+                    rows,
+                    f"Logits {', '.join(f'{value:g}' for value in LOGITS)}, the first of them the label's: ours.",
+                ),
+            ),
+            figures=(
+                (
+                    column_panels("An adversarial example at three temperatures", names, panels, across=3, highest=1.0),
+                    "Above: probabilities; below: sizes of the gradient for each class's weights (∇), as in Eq. 4.",
+                ),
+            ),
+            beyond=BEYOND,
+        )
+
+
+class GradientOfWeights(Experiment):
+    """iclr21 Appendix G, Eq. 4: the gradient with respect to w_i against P_i, and the limits of P."""
+
+    item = "iclr21/E4"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """The closed form and the limits on a grid, beside central differences."""
+        del context
+        cases = softmax.grid()
+        plain = [case for case in cases if case.inverse == 1]
+        others = [case for case in cases if case.inverse != 1]
+        checks = {
+            "gradient (P_i − [i = y]) z / T": softmax.closed_form(cases),
+            "gradient as printed, 1/T = 1": softmax.as_printed(plain),
+            "gradient as printed, other 1/T": softmax.as_printed(others),
+            "limits of P: 1 and 1/C": softmax.limits(cases),
+        }
+        rows = [
+            Row(name, [Cell("yes" if one.holds else "no"), Cell(str(one.cases)), Cell(str(len(one.failures)))])
+            for name, one in checks.items()
+        ]
+        p = np.linspace(0, 1, 21)
+        sizes = [
+            Series("label", p.tolist(), (1 - p).tolist(), "line-weak"),
+            Series("others", p.tolist(), p.tolist(), "stroke-main"),
+        ]
+        powers = np.linspace(-2, 2, 41)
+        over = np.stack([softmax.probabilities(LOGITS, 10**power) for power in powers])
+        styles = ("line-weak", "stroke-main", "line")
+        lines = [
+            Series(name, powers.tolist(), over[:, place].tolist(), style)
+            for place, (name, style) in enumerate(zip(("label", "predicted", "third class"), styles, strict=True))
+        ]
+        note = "By central differences. Eq. 4 has no factor 1/T, and the derivative for logits w_i z / T has one."
+        return Findings(
+            tables=(
+                Table(f"Equation 4 on {len(cases)} cases", ("statement", "holds", "cases", "failures"), rows, note),
+            ),
+            figures=(
+                (
+                    line_chart(
+                        "Length of the gradient over that of z / T", sizes, "probability of the class", share=False
+                    ),
+                    "Eq. 4: 1 − P for the label's weights, P for those of another class.",
+                ),
+                (
+                    line_chart("Probabilities over the temperature, in percent", lines, "logarithm of 1/T, base 10"),
+                    "The logits of iclr21/F9: towards 1/3 on the left, towards 1 and 0 on the right.",
+                ),
+            ),
+            beyond=BEYOND,
+        )

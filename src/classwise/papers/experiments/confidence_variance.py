@@ -1,0 +1,243 @@
+"""CVC, the variance of the confidences of each class, and robustness: kdd21/F3a, E7, iclr21/F5a, F5e."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.analysis.sensitivity import sensitivity
+from classwise.analysis.smoothness import Smoothness, smoothness
+from classwise.attacks.gradient.ascent import TEMPERATURES
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.estimates import largest_drop
+from classwise.papers.experiments.protocol import (
+    DEFENCES,
+    SCALES,
+    defended,
+    hypersphere_models,
+    temperature_grid,
+    under_pgd,
+)
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.store import Trained
+from classwise.papers.tables import estimate_cell
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus
+
+TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
+"""The superclasses of CIFAR-10 (kdd21 Table 2)."""
+LOWEST = (4, 3)
+"""The classes of the least CVC in the paper, the least first."""
+COVERS = ("animals and transportation", "classes 3 and 4")
+"""The parts of claim C16 of kdd21."""
+LITTLE = 1
+"""Points of the total to whose loss a model hardly reacts."""
+PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
+"""The plain attack; the defences whose confidences the paper finds steepest and smoothest."""
+
+
+class _Confidences(Experiment):
+    """CVC of each class of some models, on images attacked by PGD; the papers do not say on which images."""
+
+    recipes: ClassVar[Mapping[str, str]]
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def models(self, context: Context) -> dict[str, Trained]:
+        """The models, trained."""
+        return {name: context.trained(recipe) for name, recipe in self.recipes.items()}
+
+    def run(self, context: Context) -> Findings:
+        """A bar for each class and model."""
+        tables = {name: under_pgd(context, one).outcomes for name, one in self.models(context).items()}
+        found = smoothness(tables, "PGD")
+        rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in tables]
+        table = Table(
+            "Mean CVC over the classes", ("model", "CVC, thousandths"), rows, "Small: 95 % intervals for new images."
+        )
+        tests, beyond = self.claims(found, tables, context.scale)
+        caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
+
+    @abstractmethod
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """The tests of the figure, and what this scale cannot speak about."""
+
+
+def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
+    """That one model's mean CVC is below that of each other."""
+    parts = [interval(difference(found.mean(other), found.mean(low)), 1000) for other in others]
+    return Test(claim=claim, estimand=estimand, parts=parts, unit="thousandths")
+
+
+def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
+    """That of each two models the one with the larger total under PGD has the lower mean CVC."""
+    parts = []
+    for one, other in itertools.combinations(tables, 2):
+        rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
+        total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
+        parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
+    estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
+    return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths", covers=("stronger models",))
+
+
+class ConfidencesOfDefences(_Confidences):
+    """kdd21 Figure 3a: CVC of four defences."""
+
+    item = "kdd21/F3a"
+    recipes = DEFENCES
+
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C17: HE is the smoothest; C16: animals are smoother than transportation."""
+        del tables
+        others = [name for name in DEFENCES if name != "HE"]
+        tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", found, "HE", others)]
+        if scale.data != CIFAR:
+            return tests, other_data("kdd21/C16", scale)
+        parts = [
+            interval(difference(found.mean(name, TRANSPORTATION), found.mean(name, ANIMALS)), 1000) for name in DEFENCES
+        ]
+        groups = "mean CVC of transportation minus that of animals, each defence"
+        tests.append(Test(claim="kdd21/C16", estimand=groups, parts=parts, unit="thousandths", covers=COVERS[:1]))
+        order = [
+            interval(difference(found.mean(name, (above,)), found.mean(name, (label,))), 1000)
+            for name in DEFENCES
+            for place, label in enumerate(LOWEST)
+            for above in (*TRANSPORTATION, *ANIMALS)
+            if above not in LOWEST[: place + 1]
+        ]
+        named = "CVC of each class minus that of class 4, and of each but these two minus that of class 3, each defence"
+        return [*tests, Test(claim="kdd21/C16", estimand=named, parts=order, unit="thousandths", covers=COVERS[1:])], {}
+
+
+class ConfidencesOfVariants(_Confidences):
+    """iclr21 Figure 5a: CVC of adversarial training and two variants."""
+
+    item = "iclr21/F5a"
+    recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
+
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C13: of two models the one that resists PGD better is smoother."""
+        del scale
+        return [_stronger_is_smoother(found, tables)], {}
+
+
+class ConfidencesOnTheSphere(_Confidences):
+    """iclr21 Figure 5e: CVC of hypersphere embedding and its two schedules, beside adversarial training."""
+
+    item = "iclr21/F5e"
+    scales = MANY_TRAININGS
+
+    def models(self, context: Context) -> dict[str, Trained]:
+        """Those of iclr21/T5."""
+        return hypersphere_models(context)
+
+    def claims(
+        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+    ) -> tuple[list[Test], dict[str, str]]:
+        """C13: the same of all three beside adversarial training."""
+        del scale
+        return [_stronger_is_smoother(found, tables)], {}
+
+
+class SmoothVulnerableSensitive(Experiment):
+    """kdd21 section 5: are smooth classes the vulnerable ones, and those that a temperature hits?"""
+
+    item = "kdd21/E7"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Rank correlations over the classes of each defence; claim C29 over them; C15 over the defences."""
+        tables = {
+            defence: context.audited(one, temperature_grid(context)).outcomes
+            for defence, one in defended(context).items()
+        }
+        best = {defence: strongest(table) for defence, table in tables.items()}
+        found = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
+        means = smoothness(tables, PLAIN)
+        rows = []
+        for defence, one in found.items():
+            drop = _paired([tables[defence]], [best[defence]]).part(lambda a: _drop(a, 0), 100)(0.05)
+            both = [estimate_cell(link, 1, 2) for link in (one.vulnerable, one.sensitive)]
+            cells = [*both, estimate_cell(means.mean(defence), 1000, 2), Cell(best[defence]), estimate_cell(drop, 1)]
+            rows.append(Row(defence, cells))
+        heads = (
+            "defence",
+            "CVC and robustness",
+            "CVC and drop",
+            "mean CVC, thousandths",
+            "best 1/T",
+            "drop of the total, points",
+        )
+        note = "Spearman over the classes; CVC of the images that PGD left. Small: 95 % intervals for new images."
+        drops = {
+            defence: largest_drop(table, [PLAIN, *(f"{t:g}" for t in TEMPERATURES)])
+            for defence, table in tables.items()
+        }
+        others = [defence for defence in tables if defence != SMOOTH]
+        order = [(STEEP, other) for other in others if other != STEEP] + [(other, SMOOTH) for other in others]
+        tests = [
+            Test(
+                claim="kdd21/C29",
+                estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
+                parts=[interval(one.vulnerable) for one in found.values()],
+                unit="",
+                limits=CORRELATION,
+            ),
+            Test(
+                claim="kdd21/C15",
+                covers=("HE reacts most",),
+                estimand=f"largest drop of the total over 1/T: {SMOOTH} minus each other defence",
+                parts=[minus(drops[SMOOTH], drops[other]) for other in others],
+            ),
+            Test(
+                claim="kdd21/C15",
+                covers=("Madry hardly reacts",),
+                estimand=f"{LITTLE} point minus the largest drop of {STEEP}",
+                parts=[plus(negative(drops[STEEP]), LITTLE)],
+                note=f"'hardly reacts' is read as: less than {LITTLE} point",
+            ),
+            Test(
+                claim="kdd21/C15",
+                covers=("order of the confidences",),
+                estimand=f"mean CVC: {STEEP} minus TRADES and MART, each of the three minus {SMOOTH}",
+                parts=[interval(difference(means.mean(one), means.mean(other)), 1000) for one, other in order],
+                unit="thousandths",
+            ),
+        ]
+        return Findings(
+            tables=(Table("Smooth, vulnerable, sensitive", heads, rows, note),),
+            figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
+            tests=tests,
+        )
+
+
+def strongest(table: Outcomes) -> str:
+    """The 1/T of the grid that leaves the fewest images; the first at a tie."""
+    return min((f"{inverse:g}" for inverse in TEMPERATURES), key=lambda name: int(table.correct(name).sum()))
+
+
+def _paired(tables: list[Outcomes], attacks: list[str]) -> Resampled:
+    """For each model two rows on the same images: plain, and its attack."""
+    rows = [table.correct(name) for table, attack in zip(tables, attacks, strict=True) for name in (PLAIN, attack)]
+    return Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
+
+
+def _drop(accuracy: FloatArray, row: int) -> FloatArray:
+    """The total of a row minus that of the next."""
+    total = accuracy.mean(axis=-1)
+    return np.asarray(total[..., row] - total[..., row + 1])

@@ -1,0 +1,79 @@
+"""The confusion matrix under attack, its symmetry and its superclasses: kdd21/F2, E2, benz20/P2.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from classwise.analysis.confusion import confused
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import CLASSWISE, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report.tables import Row, Table
+from classwise.stats.interval_estimators import interval
+
+
+class ConfusionUnderAttack(Experiment):
+    """kdd21 Figure 2: the confusion matrix of adversarial training under PGD."""
+
+    item = "kdd21/F2"
+    symmetric: ClassVar[str] = "kdd21/C5"
+    related: ClassVar[str] = "kdd21/C6"
+    others: ClassVar[Mapping[str, str]] = {"kdd21/C7": "the claim is about SVHN"}
+    note: ClassVar[str] = ""
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """Symmetry, and what stays inside the superclass: the share of the errors beside chance, and the mean rates."""
+        found = confused(under_pgd(context, context.trained("at")).outcomes, "PGD")
+        rows = [
+            Row("correlation of M_ij with M_ji", [estimate_cell(found.pearson, 1, 2)]),
+            Row("1 - sum |M - M^T| / sum (M + M^T)", [estimate_cell(found.overlap, 1, 2)]),
+        ]
+        tests = [
+            Test(
+                claim=self.symmetric,
+                estimand="correlation of M_ij with M_ji over pairs of classes",
+                parts=[interval(found.pearson)],
+                unit="",
+                limits=CORRELATION,
+                note=self.note.format(context.scale.data),
+            )
+        ]
+        beyond = dict(self.others)
+        if found.inside is None:
+            beyond[self.related] = f"{context.scale.data} has no superclasses"
+        else:
+            rows.append(Row("errors inside the superclass, percent", [estimate_cell(found.inside.share)]))
+            rows.append(Row("beyond chance, points", [estimate_cell(found.inside.excess)]))
+            contrast = [estimate_cell(found.inside.contrast)]
+            rows.append(Row("mean rate inside the superclasses minus across, points", contrast))
+            tests.append(
+                Test(
+                    claim=self.related,
+                    estimand="mean rate M_ij of pairs inside the superclasses minus that of pairs across",
+                    parts=[interval(found.inside.contrast, 100)],
+                )
+            )
+        table = Table("Structure of the confusion matrix", ("quantity", "this run"), rows, "Small: 95 % intervals.")
+        caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
+
+
+class Symmetry(ConfusionUnderAttack):
+    """kdd21 section 4.2 in numbers: symmetry, and rates inside and across superclasses."""
+
+    item = "kdd21/E2"
+
+
+class ConfusedLabels(ConfusionUnderAttack):
+    """benz20 section 3.2: semantically similar classes are mutually confused."""
+
+    item = "benz20/P2.3"
+    symmetric = "benz20/C5"
+    related = "benz20/C5"
+    others: ClassVar[Mapping[str, str]] = {}
+    note = "on {}, all pairs of classes; the plan asks for CIFAR-100, inside its superclasses"

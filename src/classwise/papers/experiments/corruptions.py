@@ -1,0 +1,164 @@
+"""Classes under common corruptions, beside their robustness: benz20/P4.1, P4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from classwise.attacks.engine import Engine
+from classwise.data import CORRUPTIONS, corrupt
+from classwise.data.images import Images
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.report.figures.lines import class_lines, line_chart
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.interval_estimators import raised
+from classwise.stats.intervals import Estimate
+
+COLOUR = ("saturate",)
+"""What needs images of three channels."""
+GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
+    "smoke": (("contrast", "fog"), (1, 5)),
+    "laptop": (tuple(CORRUPTIONS), (1, 3, 5)),
+    "full": (tuple(CORRUPTIONS), (1, 2, 3, 4, 5)),
+}
+"""Corruptions and severities; the plan names fog and contrast."""
+ALIKE = 0.5
+"""A rank correlation below this is read as: other classes are weak."""
+RECIPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
+    "standard": ("standard", {"seed": 1}),
+    "adversarial": ("at", {}),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Corrupted:
+    """A model on corrupted images.
+
+    Attributes:
+        correct: (corruption, severity) to (N,), true where the model is right.
+        labels: (N,).
+        names: of the classes.
+    """
+
+    correct: Mapping[tuple[str, int], BoolArray]
+    labels: np.ndarray[tuple[int], np.dtype[np.int64]]
+    names: tuple[str, ...]
+
+    def counts(self, severity: int) -> ClassCounts:
+        """All corruptions at a severity, each image counted once for each."""
+        rows = [right for (_, level), right in self.correct.items() if level == severity]
+        each = [ClassCounts.from_labels(self.labels, right, len(self.names)) for right in rows]
+        return sum(each[1:], start=each[0])
+
+
+def corrupted(context: Context, trained: Trained) -> Corrupted:
+    """A run's model on the test images of the scale under every corruption and severity of the scale."""
+    images = context.test_images
+    model = trained.run.model().to(context.device)
+    engine = Engine(model, compute=context.scale.compute)
+
+    def right(corrupt_images: Images) -> BoolArray:
+        batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch)
+        said = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
+        found: BoolArray = (said == images.y).numpy()
+        return found
+
+    kinds, severities = GRID[context.scale.name]
+    fit = [kind for kind in kinds if kind not in COLOUR or images.shape[0] == 3]
+    found = {(kind, level): right(corrupt(images, kind, level)) for kind in fit for level in severities}
+    return Corrupted(found, images.y.numpy(), tuple(images.class_names))
+
+
+class ClassesUnderCorruptions(Experiment):
+    """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
+
+    item = "benz20/P4.1"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """Every class over the severity, all corruptions together, and each corruption by itself."""
+        tables, figures = [], []
+        _, severities = GRID[context.scale.name]
+        for name, (recipe, changes) in RECIPES.items():
+            found = corrupted(context, context.trained(recipe, changes))
+            lines = pd.DataFrame([found.counts(at).accuracy for at in severities], list(severities), list(found.names))
+            title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
+            figures.append((line_chart(title, class_lines(lines), "severity"), "The mean over all corruptions."))
+            counts: dict[Key, ClassCounts] = {
+                (kind, f"severity {level}"): ClassCounts.from_labels(found.labels, right, len(found.names))
+                for (kind, level), right in found.correct.items()
+                if level == severities[-1]
+            }
+            tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, found.names))
+        beyond = {"benz20/C10": "the plan asks for the accuracies; beside those under attack they are in benz20/P4.2"}
+        return Findings(tables=tables, figures=figures, beyond=beyond)
+
+
+class CorruptionsAndAttacks(Experiment):
+    """benz20 plan: are the classes that corruptions hit those that attacks break?"""
+
+    item = "benz20/P4.2"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """Rank correlations of class accuracies under corruptions with those under PGD; claim C10."""
+        attacked = under_pgd(context, context.trained("at")).outcomes.correct("PGD")
+        rows, parts = [], []
+        kinds = ("standard", "adversarial")
+        for name in kinds:
+            recipe, changes = RECIPES[name]
+            found = corrupted(context, context.trained(recipe, changes))
+            stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
+            rows.append(Row(f"{name}, all", [_correlation(stack.estimate(agreement))]))
+            parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))
+            places = [kind for kind, _ in found.correct]
+            for kind in dict.fromkeys(places):
+                mine = [at for at, other in enumerate(places) if other == kind]
+                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=mine)))]))
+        note = "Over the classes; severities averaged. Small: 95 % intervals. PGD is on the adversarial model."
+        test = Test(
+            claim="benz20/C10",
+            estimand="0.5 minus Spearman's correlation of the classes under corruptions and under PGD, both models",
+            parts=parts,
+            unit="",
+            limits=(ALIKE - 1, ALIKE + 1),
+            note="'differently' is read as: a correlation below 0.5; noise lowers it, so this can only be refuted",
+        )
+        table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
+        return Findings(tables=(table,), tests=(test,))
+
+
+def _correlation(found: Estimate) -> Cell:
+    """With its interval, which ends where correlations do."""
+    return estimate_cell(Estimate(*np.clip(found, *CORRELATION).tolist()), 1, 2)
+
+
+def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
+    """Spearman's correlation over the classes of the mean of some rows with the last row; 0 where one is constant.
+
+    Args:
+        accuracy: (..., K + 1, C).
+        rows: of the first K; None for all.
+    """
+    chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
+    # Equal means may differ in the last bits: ranks are of what rounds to the same.
+    first, second = (stats.rankdata(one.round(9), axis=-1) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
+    first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
+    size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
+    found: FloatArray = np.divide((first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0)
+    return found

@@ -1,0 +1,271 @@
+"""Class accuracies of four defences under five attacks: kdd21/T1, E3 and iclr21/T2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.consistency import Consistency, consistency, ranked_alike
+from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.auditing.result import Audit
+from classwise.papers import catalogue
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import CAR, CAT, PGD, SCALES, defences_with_rst, defended, unlabelled_note
+from classwise.papers.scales import CIFAR, Name, Scale, other_data
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
+from classwise.report import wording
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import exactly, interval, lowered, wider
+from classwise.stats.intervals import Estimate
+from classwise.stats.worst import possibly_best, possibly_worst
+
+COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
+    "smoke": {
+        "CW_inf": {"name": "cw", "steps": 20, "searches": 2},
+        "N_attack": {"name": "nattack", "steps": 5, "samples": 20, "sigma": 0.1, "learning_rate": 0.1},
+    },
+    "laptop": {
+        "CW_inf": {"name": "cw", "steps": 100},
+        "N_attack": {"name": "nattack", "steps": 50, "samples": 100},
+    },
+    "full": {"CW_inf": {"name": "cw"}, "N_attack": {"name": "nattack"}},
+}
+"""The two attacks of thousands of passes; the paper gives them 200 images a class."""
+FIVE = ("FGSM", "CW_inf", "PGD", "transfer", "N_attack")
+"""The attacks, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """The audits of one defence: attacks on all test images, and on a few."""
+
+    defence: str
+    main: Audit
+    few: Audit
+
+    def outcomes(self, *attacks: str) -> Outcomes:
+        """The table with these attacks: that of all images, or else that of a few."""
+        return (self.main if set(attacks) <= set(self.main.attacks) else self.few).outcomes
+
+    def counts(self, attack: str) -> ClassCounts:
+        """Which images stand against an attack, by class."""
+        return self.outcomes(attack).counts(attack)
+
+    def paired(self, *attacks: str) -> Resampled:
+        """Attacks on the same images, resampled together."""
+        table = self.outcomes(*attacks)
+        return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+
+
+def attacked(context: Context, models: Mapping[str, Trained] | None = None) -> dict[str, Attacked]:
+    """The four defences, or these models, under the five attacks."""
+    substitute = context.trained("standard", {"seed": 1})
+    transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": context.pgd(PGD)}
+    main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": context.pgd(PGD), "transfer": transfer}
+    few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
+    return {
+        defence: Attacked(
+            defence,
+            context.audited(trained, main, surrogates=[substitute]),
+            context.audited(trained, few, few=True, stop="broken", surrogates=[substitute]),
+        )
+        for defence, trained in (models or defended(context)).items()
+    }
+
+
+class DefencesByAttacks(Experiment):
+    """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
+
+    item = "kdd21/T1"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Two audits of each defence, and claims C8 and C10."""
+        found = attacked(context)
+        names = context.test_images.class_names
+        ours: dict[Key, ClassCounts] = {
+            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
+        }
+        printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
+        tests = [
+            Test(
+                claim="kdd21/C10",
+                covers=("CV",),
+                estimand="CV under PGD minus that under FGSM, each defence",
+                parts=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in found.values()],
+                unit="%²",
+            ),
+            Test(
+                claim="kdd21/C10",
+                covers=("MCD",),
+                estimand="MCD under PGD minus that under FGSM, each defence",
+                parts=[wider(one.counts("PGD"), one.counts("FGSM")) for one in found.values()],
+            ),
+        ]
+        beyond = {}
+        if context.scale.data == CIFAR:
+            tests += [on_average("kdd21/C8", found), extremes("kdd21/C8", ours)]
+        else:
+            beyond["kdd21/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+        return Findings(
+            tables=(
+                summary_table("Four defences under five attacks, in percent", ours, printed, names),
+                class_table("The same by class, in percent", ours, names),
+            ),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def _cv_change(accuracy: FloatArray) -> FloatArray:
+    cv = accuracy.var(axis=-1)
+    return np.asarray(cv[..., 0] - cv[..., 1])
+
+
+def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
+    """That class 1 is above and class 3 below every other class, in the mean over the rows."""
+    tables = [one.main.outcomes for one in found.values()]
+    rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
+    images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
+    pairs = [(CAR, c) for c in range(tables[0].num_classes) if c != CAR]
+    pairs += [(c, CAT) for c in range(tables[0].num_classes) if c not in (CAR, CAT)]
+    return Test(
+        claim=claim,
+        estimand="class 1 minus each other class, and each other minus class 3, mean over defences and attacks",
+        parts=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
+        note="the mean of the rows; whether it is so in each of them is asked apart",
+        covers=("on average",),
+    )
+
+
+def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
+    """That class 1 is the best and class 3 the worst in every row: an estimate above zero where it is so alone."""
+
+    def part(counts: ClassCounts) -> Any:
+        def at(level: float) -> Estimate:
+            best, worst = possibly_best(counts, level / 2), possibly_worst(counts, level / 2)
+            sure = best[CAR] and worst[CAT] and best.sum() == worst.sum() == 1
+            wrong = not (best[CAR] and worst[CAT])
+            end = 1.0 if sure else -1.0 if wrong else 0.0
+            return Estimate(end, min(end, 0.5) if sure else -1.0, max(end, -0.5) if wrong else 1.0)
+
+        return at
+
+    return Test(
+        claim=claim,
+        covers=("in every row",),
+        estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 unclear)",
+        parts=[part(counts) for counts in ours.values()],
+        unit="",
+    )
+
+
+class DefencesWithRST(Experiment):
+    """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
+
+    item = "iclr21/T2"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Two audits of each defence, and claims C7, C8 and C9."""
+        found = attacked(context, defences_with_rst(context))
+        names = context.test_images.class_names
+        ours: dict[Key, ClassCounts] = {
+            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
+        }
+        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
+        tests: list[Test] = []
+        beyond: dict[str, str] = {}
+        if context.scale.data == CIFAR:
+            tests = [
+                on_average("iclr21/C7", found),
+                extremes("iclr21/C7", ours),
+                _dropped("iclr21/C8", found, "FGSM", "PGD"),
+                _dropped("iclr21/C9", found, "transfer", "N_attack"),
+            ]
+        else:
+            for claim in ("iclr21/C7", "iclr21/C8", "iclr21/C9"):
+                beyond |= other_data(claim, context.scale)
+        summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
+        classes = class_table("The same by class, in percent", ours, names)
+        return Findings(
+            tables=(
+                Table(summary.caption, summary.heads, summary.rows, f"{summary.note} {unlabelled_note(context)}"),
+                classes,
+            ),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def _dropped(claim: str, found: Mapping[str, Attacked], weak: str, strong: str) -> Test:
+    """That class 3 loses more than class 1 from one attack to a stronger one, for every defence."""
+    parts: Sequence[Callable[[float], Estimate]] = [
+        one.paired(weak, strong).part(
+            lambda a: (a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]), 100
+        )
+        for one in found.values()
+    ]
+    estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
+    return Test(claim=claim, estimand=estimand, parts=parts)
+
+
+class RankConsistency(Experiment):
+    """kdd21 claim C9: the order of the classes is the same under every attack and defence."""
+
+    item = "kdd21/E3"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Spearman's correlation of all pairs of rows of T1 and Kendall's W, ours and printed."""
+        tables = {defence: one.main.outcomes for defence, one in attacked(context).items()}
+        ours = ranked_alike(tables)
+        rows = catalogue.printed_rows("kdd21/T1")
+        theirs = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
+        heads = ("rows of", "pairs", "least correlation", "mean", "Kendall's W", "p")
+        cells = [_agreement_row("this run", ours), _agreement_row("printed rows of kdd21/T1", theirs)]
+        note = "Small: 95 % intervals, which lie low. p by permutation of the classes."
+        return Findings(
+            tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
+            figures=((ours.figure(), "Every attack on every defence of this run."),),
+            tests=(
+                Test(
+                    claim="kdd21/C9",
+                    estimand="the least of Spearman's correlations of class accuracies, four defences, three attacks",
+                    parts=[lowered(interval(ours.lowest), CORRELATION[1])],
+                    unit="",
+                    limits=CORRELATION,
+                    note="noise of the images lowers it, so it cannot refute",
+                    covers=("this run",),
+                ),
+                Test(
+                    claim="kdd21/C9",
+                    estimand="the least of the 190 correlations of the printed rows, above 0.5",
+                    parts=[exactly(theirs.lowest.value - 0.5)],
+                    unit="",
+                    exact=True,
+                    note="about the printed numbers, not about this run",
+                    covers=("printed numbers",),
+                ),
+            ),
+        )
+
+
+def _agreement_row(name: str, found: Consistency) -> Row:
+    size, agreement = len(found.correlations), found.agreement
+    both = [Cell(f"{one.value:.2f}", _interval_text(one)) for one in (found.lowest, found.mean)]
+    ends = [Cell(f"{agreement.value:.2f}"), Cell(wording.probability(agreement.p_value))]
+    return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
+
+
+def _interval_text(one: Estimate) -> str:
+    return "" if np.isnan(one.low) else f"{one.low:.2f} to {one.high:.2f}"

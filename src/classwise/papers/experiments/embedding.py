@@ -1,0 +1,67 @@
+"""Features of natural and adversarial test images on a plane: iclr21/F8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+from classwise.analysis.embedding import embedding
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import CLASSWISE, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.interval_estimators import difference, interval
+from classwise.stats.intervals import Estimate
+
+
+class Purity(NamedTuple):
+    """A row of `Embedding.purity`."""
+
+    purity: float
+    low: float
+    high: float
+    chance: float
+
+    @property
+    def beyond_chance(self) -> Estimate:
+        """(purity - chance) / (1 - chance): 0 for random and 1 for pure neighbourhoods."""
+        return Estimate(*((end - self.chance) / (1 - self.chance) for end in self[:3]))
+
+
+class FeaturesOnAPlane(Experiment):
+    """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, natural and attacked."""
+
+    item = "iclr21/F8"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """The picture, and what the nearest neighbours say; claim C15."""
+        found = embedding(under_pgd(context, context.trained("at"), keep=("features",)), "PGD")
+        values = found.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
+        places = found.purity.index.to_list()
+        purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
+        rows = [
+            Row(f"{kind}, {level}", [estimate_cell(Estimate(*one[:3])), Cell(f"{100 * one.chance:.1f}")])
+            for (kind, level), one in purity.items()
+        ]
+        heads = ("images, neighbours of the same", "percent", "by chance")
+        note = "Small: 95 % intervals over images. The picture proves nothing; this is in the space of the features."
+        table = Table("Share of the ten nearest neighbours", heads, rows, note)
+        caption = "Penultimate features; the paper does not state the layer."
+        if ("clean", "superclass") not in purity:
+            beyond = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
+            return Findings(tables=(table,), figures=((found.figure(), caption),), beyond=beyond)
+        separates = Test(
+            claim="iclr21/C15",
+            estimand="neighbours beyond chance, as a share of what chance leaves: superclass minus class, both kinds",
+            parts=[
+                interval(difference(purity[kind, "superclass"].beyond_chance, purity[kind, "class"].beyond_chance))
+                for kind in ("clean", "PGD")
+            ],
+            unit="",
+            note="the two are taken as independent; images share neighbours, so that the intervals are a little short",
+        )
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=(separates,))

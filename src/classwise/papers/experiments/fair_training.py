@@ -1,0 +1,253 @@
+"""CFA, EMA and FRL on three base methods: cfa23/T1, T4, F6, E2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.auditing.result import Audit
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.estimates import average, paired_models, worst
+from classwise.papers.experiments.fair_methods import (
+    BASES,
+    CHOSEN,
+    METHODS,
+    NOTE,
+    Method,
+    at_scale,
+    audited,
+    gated,
+    methods_table,
+    pair_cell,
+)
+from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.tables import Key, class_table
+from classwise.report.figures.bars import class_bars
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import ClassCounts, FloatArray
+
+NO_FAT = "this scale leaves out FAT"
+LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
+"""The classes of CIFAR-10 that the paper finds better and slightly worse under CFA."""
+
+
+class MainTable(Experiment):
+    """cfa23 Table 1: average and worst class of eleven methods."""
+
+    item = "cfa23/T1"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """Four audits' worth of numbers for each method, and claims C11 to C15."""
+        methods = at_scale(METHODS, context.scale)
+        audits = audited(context, methods)
+        table = gated(context, methods, methods_table("cfa23/T1", methods, audits, context.scale))
+        bases = BASES[context.scale.name]
+        beyond = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
+        return Findings(tables=(table,), tests=_main_tests(audits, bases), beyond=beyond)
+
+
+def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> list[Test]:
+    def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
+        return paired_models(audits[one, kind], audits[other, kind], attack)
+
+    beats = [
+        metric(paired(f"{base} + CFA", other, kind))
+        for base in bases
+        for other in (base, f"{base} + EMA")
+        for kind in CHOSEN
+        for metric in (average, worst)
+    ]
+    tests = [
+        Test(
+            claim="cfa23/C11",
+            estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
+            parts=beats,
+            note=NOTE,
+            covers=tuple(bases),
+        ),
+        Test(
+            claim="cfa23/C12",
+            estimand="clean average of the plain method minus that of CFA, best epoch, each base",
+            parts=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
+            note=NOTE,
+            covers=tuple(bases),
+        ),
+        *frl_tests(audits),
+    ]
+    if "FAT" in bases:
+        falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
+        estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
+        tests.append(Test(claim="cfa23/C13", estimand=estimand, parts=falls, note=NOTE))
+    return tests
+
+
+def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
+    """C14 and C15: what FRL gains over TRADES + EMA and costs, and TRADES + CFA beside it."""
+
+    def paired(one: str, other: str, kind: str = "best") -> Resampled:
+        return paired_models(audits[one, kind], audits[other, kind])
+
+    over_frl = paired("TRADES + CFA", "FRL + EMA")
+    pairs = (("FRL", "TRADES + EMA"), ("FRL + EMA", "TRADES + EMA"))
+    return [
+        Test(
+            claim="cfa23/C14",
+            estimand="FRL and FRL + EMA over TRADES + EMA, best epoch: worst class gained, average lost",
+            parts=[part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))],
+            covers=("direction of gain and loss",),
+            note=f"{NOTE}; that the gain is under 2 points is not asked: no test of this size could tell",
+        ),
+        Test(
+            claim="cfa23/C15",
+            estimand="TRADES + CFA over FRL + EMA: average and worst, best epoch; the other way: worst, last epoch",
+            parts=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
+            note=NOTE,
+        ),
+    ]
+
+
+class ClassesOfAverages(Experiment):
+    """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name the method below them."""
+
+    item = "cfa23/F6"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """The audits of T1, best epoch, for adversarial training and TRADES; claim C22."""
+        bases = ("AT", "TRADES")
+        methods = {name: METHODS[name] for base in bases for name in (f"{base} + EMA", f"{base} + CFA")}
+        audits = audited(context, methods, ("best",))
+        names = context.test_images.class_names
+        counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in methods}
+        keyed: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
+        pairs = {
+            base: paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]) for base in bases
+        }
+        rows = []
+        for base, pair in pairs.items():
+            found = pair.estimate(_narrowed)
+            cells = [
+                Cell(f"{float(one.accuracy.std()):.3f}") for one in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
+            ]
+            rows.append(Row(base, [*cells, Cell(f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}")]))
+        theirs = catalogue.printed("cfa23/F6")["numbers_in_text"]["printed_variance"]
+        rows.append(Row("printed", [Cell(f"{theirs['EMA']:g}"), Cell(f"{theirs['CFA']:g}"), Cell("")]))
+        tests = [
+            Test(
+                claim="cfa23/C22",
+                estimand=f"standard deviation over classes (fractions) of EMA minus that of CFA, {base}, best epoch",
+                parts=[pair.part(_narrowed)],
+                unit="",
+                note=NOTE,
+                covers=(f"spread, {base}",),
+            )
+            for base, pair in pairs.items()
+        ]
+        beyond = {}
+        if context.scale.data == CIFAR:
+            parts = [
+                pair.part(lambda a, c=c, sign=sign: sign * (a[..., 0, c] - a[..., 1, c]), 100)  # type: ignore[misc]
+                for pair in pairs.values()
+                for classes, sign in ((LIFTED, 1), (LOWERED, -1))
+                for c in classes
+            ]
+            estimand = "CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch"
+            covers = ("single classes",)
+            tests.append(Test(claim="cfa23/C22", estimand=estimand, parts=parts, note=NOTE, covers=covers))
+        else:
+            beyond = other_data("cfa23/C22", context.scale)
+        spread = Table(
+            "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "narrower by"), rows
+        )
+        return Findings(
+            tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
+            figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+class FairnessOfFRL(Experiment):
+    """cfa23 section 5.2: FRL beside TRADES with an average and with CFA, best and last epoch."""
+
+    item = "cfa23/E2"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """The rows of T1 about TRADES and FRL, and claims C14 and C15."""
+        methods = {name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))}
+        audits = audited(context, methods)
+        return Findings(
+            tables=(gated(context, methods, methods_table("cfa23/T1", methods, audits, context.scale)),),
+            tests=frl_tests(audits),
+        )
+
+
+class TinyImageNet(Experiment):
+    """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
+
+    There is no scale laptop: 200 classes need far more images and epochs than two cores have time for.
+    """
+
+    item = "cfa23/T4"
+    methods: ClassVar[Mapping[str, Method]] = {
+        name: method for name, method in METHODS.items() if not name.startswith("FRL")
+    }
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": USUAL["smoke"],
+        "full": replace(
+            USUAL["full"],
+            about="ResNet-18 on Tiny-ImageNet; 200 classes, of which the validation split has few images each",
+            data="tiny-imagenet",
+            changes={"model.name": "resnet18"},
+        ),
+    }
+
+    def run(self, context: Context) -> Findings:
+        """The frame of T1 with another measure of the weak classes, and claim C21."""
+        methods = at_scale(self.methods, context.scale)
+        audits = audited(context, methods)
+        parts = [
+            part
+            for base in BASES[context.scale.name]
+            for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
+            for part in (average(pair), pair.part(worst_fifth, 100))
+        ]
+        test = Test(
+            claim="cfa23/C21",
+            covers=(context.scale.data,),
+            estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
+            parts=parts,
+            note=NOTE if context.scale.data == "tiny-imagenet" else f"{NOTE}; on {context.scale.data}",
+        )
+        table = methods_table(
+            self.item,
+            methods,
+            audits,
+            context.scale,
+            "worst fifth",
+            lambda counts: pair_cell(counts, metric_intervals.worst_fifth),
+        )
+        return Findings(tables=(gated(context, methods, table),), tests=(test,))
+
+
+def worst_fifth(accuracy: FloatArray) -> FloatArray:
+    """The mean of the lowest fifth of the classes, of the first row minus that of the second."""
+    size = math.ceil(0.2 * accuracy.shape[-1] - 1e-9)
+    low = np.sort(accuracy, axis=-1)[..., :size].mean(axis=-1)
+    return np.asarray(low[..., 0] - low[..., 1])
+
+
+def _narrowed(accuracy: FloatArray) -> FloatArray:
+    """The standard deviation over the classes of the second row minus that of the first."""
+    return np.asarray(accuracy[..., 1, :].std(axis=-1) - accuracy[..., 0, :].std(axis=-1))

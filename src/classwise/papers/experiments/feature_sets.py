@@ -1,0 +1,165 @@
+"""Training on robust or non-robust features (Ilyas et al., 2019): benz20/P2.5, P2.6."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from classwise.analysis.consistency import ranked_alike
+from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
+from classwise.data.images import Images
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.class_wise import class_dots
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
+from classwise.papers.store import Trained
+from classwise.papers.tables import estimate_cell
+from classwise.report import wording
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.interval_estimators import widest
+from classwise.storage import replacing
+
+Maker = NonRobustFeatures | RobustFeatures
+_LETTERS = 16
+_FEWER = replace(FASHION, train=5000, about=FASHION.about.replace("10,000", "5,000"))
+ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set's own network"
+
+
+def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, context: Context) -> Images:
+    """The set that a maker makes of images by a run's model, from a file of it if it was made before.
+
+    Args:
+        path: a folder for such files.
+        maker: what makes it; its settings and the images are in the file's name.
+        trained: whose model.
+        images: the training images.
+        context: where to compute, and who is told.
+    """
+    about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
+    file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
+    if not file.is_file():
+        made = maker(trained.run.model().to(context.device), images.to(context.device), progress=context.progress).to(
+            "cpu"
+        )
+        with replacing(file) as temporary, open(temporary, "wb") as stream:
+            np.savez(stream, x=made.x.numpy(), y=made.y.numpy())
+    with np.load(file) as held:
+        pixels, labels = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    return images.with_pixels(pixels, f"{images.name}, {type(maker).__name__}").with_labels(labels)
+
+
+class _FeatureSet(Experiment):
+    """Standard training on a set made of the training images, judged on the original test images."""
+
+    makers: ClassVar[Mapping[Name, Maker]]
+    untrained: ClassVar[Sequence[Name]] = ()
+    """Scales at which the set is made, and the network that it is made with stands in for one trained on it."""
+
+    @abstractmethod
+    def source(self, context: Context) -> Trained:
+        """The run by whose model the set is made."""
+
+    def learner(self, context: Context, source: Trained) -> Trained:
+        """Standard training on the set, where the scale has it."""
+        made = cached_set(source.run.path, self.makers[context.scale.name], source, context.train_images, context)
+        if context.scale.name in self.untrained:
+            return source
+        return context.trained("standard", {"seed": 1}, images=made)
+
+    def run(self, context: Context) -> Findings:
+        """Class accuracies beside those of standard training on the original images; claim C1 on the set alone."""
+        own = MAKER if context.scale.name in self.untrained else OWN
+        audits = {
+            ORIGINAL: under_pgd(context, context.trained("standard", {"seed": 1})),
+            own: under_pgd(context, self.learner(context, self.source(context))),
+        }
+        rows = []
+        for name, audit in audits.items():
+            cells = []
+            for attack in ("clean", "PGD"):
+                counts = audit.counts(attack)
+                cells += [
+                    estimate_cell(of(counts))
+                    for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+                ]
+            cells.append(Cell(audit.outcomes.class_names[metric_intervals.worst_label(audit.counts("clean"))]))
+            rows.append(Row(name, cells))
+        alike = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {"clean": "clean"})
+        heads = ["model"]
+        for attack in ("clean", "PGD"):
+            heads += [f"{attack}: average", "worst class", "MCD"]
+        order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
+        if not np.isnan(alike.lowest.low):
+            order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
+        note = f"{order}; p {wording.probability(alike.agreement.p_value)}. Small: 95 % intervals for new images."
+        clean = [audit.counts("clean") for audit in audits.values()]
+        names = context.test_images.class_names
+        drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
+        test = Test(
+            claim="benz20/C1",
+            estimand="MCD of clean accuracy on the original test images, standard training on the set",
+            parts=[widest(clean[1])],
+            note="the claim is about the original images; here training has the set instead; one training",
+        )
+        return Findings(
+            tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
+            figures=((drawing, "Original test images."),),
+            tests=(test,) if own == OWN else (),
+            beyond={} if own == OWN else {"benz20/C1": "at this scale nothing is trained on the set"},
+        )
+
+
+class NonRobust(_FeatureSet):
+    """benz20 plan: images that look as they did, labelled as a standard network sees them after an attack."""
+
+    item = "benz20/P2.5"
+    makers: ClassVar[Mapping[Name, Maker]] = {
+        "smoke": NonRobustFeatures(steps=3),
+        "laptop": NonRobustFeatures(epsilon=1.0, steps=40),
+        "full": NonRobustFeatures(),
+    }
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": SMOKE,
+        "laptop": replace(_FEWER, about=f"{_FEWER.about}; the set by PGD of 40 steps inside an L2 ball of 1"),
+        "full": FULL,
+    }
+
+    def source(self, context: Context) -> Trained:
+        """A standard network."""
+        return context.trained("standard", {"seed": 1})
+
+
+class Robust(_FeatureSet):
+    """benz20 plan, the control: images that an adversarially trained network cannot tell from the originals."""
+
+    item = "benz20/P2.6"
+    untrained = ("smoke",)
+    makers: ClassVar[Mapping[Name, Maker]] = {
+        "smoke": RobustFeatures(steps=3),
+        "laptop": RobustFeatures(steps=150),
+        "full": RobustFeatures(),
+    }
+    radii: ClassVar[Mapping[Name, str]] = {"laptop": "L2:1", "full": "L2:0.25"}
+    scales: ClassVar[Mapping[Name, Scale]] = {
+        "smoke": replace(SMOKE, about=f"{SMOKE.about}; the network that the set is made with stands in for a new one"),
+        "laptop": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
+        "full": FULL,
+    }
+
+    def source(self, context: Context) -> Trained:
+        """A network trained adversarially in an L2 ball."""
+        if context.scale.name not in self.radii:
+            return context.trained("at")
+        steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
+        changes: dict[str, Any] = {"threat": self.radii[context.scale.name], **steps}
+        return context.trained("at", changes)

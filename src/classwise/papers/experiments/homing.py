@@ -1,0 +1,150 @@
+"""The misclassified and the homing matrix, and groups of classes read from both: kdd21/F4a, F4b, E8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from classwise.analysis.homing import Homing, homing
+from classwise.analysis.pairs import Pairs, pairs
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import PGD
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
+from classwise.papers.tables import estimate_cell
+from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import NONE
+from classwise.stats.interval_estimators import interval
+from classwise.stats.intervals import Estimate, wilson
+
+SHOWN = 10
+MANY = 0.25
+"""A share of images that come home that counts as many; of the paper's pair 3 to 5 it is 0.6."""
+SCALES: Mapping[Name, Scale] = {**CLASSWISE, "smoke": CLASSWISE["smoke"].with_changes(epochs=1)}
+GROUPS = ((3, 5), (1, 9), (0, 8))
+"""The pairs of CIFAR-10's classes that the paper names."""
+
+
+def homing_matrices(context: Context) -> Homing:
+    """Both matrices of adversarial training under PGD, by C trainings without a class each; one process at a time."""
+    trained = context.trained("at")
+    name = f"homing-{context.scale.name}"
+    with context.store.made(f"{name}-{trained.key}", trained.run.path / name, context.progress):
+        return homing(
+            trained.run,
+            out=trained.run.path / name,
+            data=context.train_images,
+            test=context.test_images,
+            attack={"PGD": context.pgd(PGD)},
+            compute=context.scale.compute,
+            device=context.device,
+            progress=context.progress,
+        )
+
+
+class HomingMatrix(Experiment):
+    """kdd21 Figure 4b: homing counts."""
+
+    item = "kdd21/F4b"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Both matrices, and claim C19 over all pairs."""
+        found = homing_matrices(context)
+        home, errors = int(found.homing.sum()), int(found.misclassified.sum())
+        low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
+        share = Estimate(home / errors if errors else math.nan, low, high)
+        rows = [
+            Row(
+                f"{one['truth']} taken for {one['taken_for']}",
+                [
+                    Cell(str(one["misclassified"])),
+                    Cell(str(one["homing"])),
+                    estimate_cell(Estimate(one["share"], one["low"], one["high"])),
+                ],
+            )
+            for one in found.table.head(SHOWN).to_dict("records")
+        ]
+        rows.append(Row("all pairs", [Cell(str(errors)), Cell(str(home)), estimate_cell(share)]))
+        heads = ("pair", "misclassified", "come home", "percent")
+        return Findings(
+            tables=(Table("The most frequent pairs", heads, rows, "Small: 95 % intervals for new images."),),
+            figures=(
+                (found.misclassified_figure(), "Misclassified images under PGD; rows: truth."),
+                (found.figure(), "Of these, those that are robust for the model without the class of the column."),
+            ),
+            tests=(
+                Test(
+                    claim="kdd21/C19",
+                    estimand="share of the misclassified images that come home, minus 25 points",
+                    parts=[interval(Estimate(*(end - MANY for end in share)), 100)],
+                    note="one training without each class; 'many' is read as: more than a quarter",
+                ),
+            ),
+            beyond={} if context.scale.data == CIFAR else other_data("kdd21/C20", context.scale),
+        )
+
+
+class MisclassifiedMatrix(HomingMatrix):
+    """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
+
+    item = "kdd21/F4a"
+
+
+class GroupRelations(Experiment):
+    """kdd21 section 6.1: groups of classes, read from the misclassified and the homing matrix."""
+
+    item = "kdd21/E8"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """The strongest ties of both matrices beside the superclasses, and claim C20 over the named pairs."""
+        both = related(homing_matrices(context), context.test_images.superclasses)
+        tests, beyond = [], other_data("kdd21/C20", context.scale)
+        if context.scale.data == CIFAR:
+            leads = [one.lead(*pair) for one in both.values() for a, b in GROUPS for pair in ((a, b), (b, a))]
+            estimand = "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
+            estimand += "misclassified, and come home"
+            tests, beyond = (
+                [Test(claim="kdd21/C20", estimand=estimand, parts=[interval(one, 100) for one in leads])],
+                {},
+            )
+        caption = "Above the diagonal as below it: the mean of the two shares."
+        return Findings(
+            tables=[_tie_table(title, one) for title, one in both.items()],
+            figures=[(one.figure(), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def related(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
+    """The pairs of the misclassified and of the homing matrix; on the diagonal of each, the rest of the class."""
+    rest = np.diag(found.matrix.sum(axis=1) - found.homing.sum(axis=1))
+    return {
+        "Misclassified": pairs(found.matrix, found.class_names, superclasses),
+        "Come home": pairs(found.homing + rest, found.class_names, superclasses),
+    }
+
+
+def _tie_table(title: str, found: Pairs) -> Table:
+    rows = []
+    for one in found.table.head(SHOWN).to_dict("records"):
+        inside = NONE if pd.isna(one["inside"]) else "yes" if one["inside"] else "no"
+        cells = [
+            str(one["there"]),
+            str(one["back"]),
+            f"{100 * one['tie']:.1f}",
+            "yes" if one["mutual"] else "no",
+            inside,
+        ]
+        rows.append(Row(f"{one['first']} and {one['second']}", [Cell(cell) for cell in cells], good=one["mutual"]))
+    heads = ("pair", "there", "back", "tie, percent", "each other's first", "one superclass")
+    note = "The tie is the mean of the two shares of a class's errors that fall on the other class."
+    rows = rows or [Row("no pair", [Cell(NONE)] * (len(heads) - 1))]
+    return Table(f"{title}: the strongest ties", heads, rows, note)

@@ -1,0 +1,146 @@
+"""Hypersphere embedding and its two schedules under PGD and Temperature-PGD: iclr21/T5, T6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import HARDEST, at_temperatures, hypersphere_models, under_pgd
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
+from classwise.papers.tables import Key, class_table
+from classwise.report import wording
+from classwise.report.figures.lines import Series, line_chart
+from classwise.report.inks import SERIES
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled, beyond_others
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import greatest, plus
+
+TEMPERATURES: Mapping[Name, Sequence[float]] = {
+    "smoke": (1, 10, 50),
+    "laptop": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
+    "full": (1, 5, 10, 50, 75, 100, 125, 150, 200, 300),
+}
+
+
+class Hypersphere(Experiment):
+    """iclr21 Table 5: natural accuracy and PGD-20 of adversarial training, HE, HE-LIS and HE-CMP."""
+
+    item = "iclr21/T5"
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def run(self, context: Context) -> Findings:
+        """Claim C18: a growing scale raises what PGD leaves."""
+        tables = {name: under_pgd(context, one).outcomes for name, one in hypersphere_models(context).items()}
+        printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
+        rows = []
+        for name, table in tables.items():
+            cells = []
+            for attack, key in (("clean", "nat"), ("PGD", "adv")):
+                one = metric_intervals.overall(table.counts(attack))
+                cells += [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high))]
+                cells += [Cell(f"{printed[name][key]:g}")]
+            rows.append(Row(name, cells))
+        counts: dict[Key, ClassCounts] = {
+            (name, attack): table.counts(attack) for name, table in tables.items() for attack in ("clean", "PGD")
+        }
+        first = tables["HE"]
+        paired = [
+            Resampled(np.stack([tables[name].correct("PGD"), first.correct("PGD")]), first.labels, first.num_classes)
+            for name in ("HE-LIS", "HE-CMP")
+        ]
+        note = "one training of each model"
+        tests = [
+            Test(
+                claim="iclr21/C18",
+                covers=("total",),
+                estimand="total under PGD: HE-LIS and HE-CMP minus HE",
+                parts=[pair.part(lambda a: _gains(a).mean(axis=-1), 100) for pair in paired],
+                note=note,
+            )
+        ]
+        beyond = {}
+        if context.scale.data == CIFAR:
+            estimand = "the same: gain of classes 3 and 4 minus that of the others"
+            parts = [pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired]
+            covers = ("classes 3 and 4",)
+            tests.append(Test(claim="iclr21/C18", estimand=estimand, parts=parts, note=note, covers=covers))
+        else:
+            beyond = other_data("iclr21/C18", context.scale)
+        heads = ("model", "natural", "printed", "PGD-20", "printed")
+        return Findings(
+            tables=(
+                Table("Totals in percent", heads, rows, "Small: 95 % intervals."),
+                class_table("The same by class, in percent", counts, first.class_names),
+            ),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def _gains(accuracy: FloatArray) -> FloatArray:
+    """The first row minus the second, class by class."""
+    return np.asarray(accuracy[..., 0, :] - accuracy[..., 1, :])
+
+
+class LargeTemperatures(Experiment):
+    """iclr21 Table 6: the totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
+
+    item = "iclr21/T6"
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def run(self, context: Context) -> Findings:
+        """Claims C17 and C19: what HE and its schedules gain under PGD goes with a large 1/T."""
+        temperatures = TEMPERATURES[context.scale.name]
+        tables = at_temperatures(context, hypersphere_models(context), temperatures)
+        attacks = [f"{inverse:g}" for inverse in temperatures]
+        columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
+        printed = {
+            row["defence"]: dict(zip(columns, row["tot"], strict=True)) for row in catalogue.printed_rows(self.item)
+        }
+        rows, lines = [], []
+        for (name, table), ink in zip(tables.items(), SERIES, strict=False):
+            totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
+            cells = [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high)) for one in totals]
+            rows.append(Row(name, cells))
+            rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
+            lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{ink}"))
+        first = tables["HE"]
+        stack = np.stack([table.correct(attack) for table in tables.values() for attack in attacks])
+        images = Resampled(stack, first.labels, first.num_classes)
+
+        # The rows of each model; the least of one is below the least of another if below each row of it.
+        _, he, *others = (range(place * len(attacks), (place + 1) * len(attacks)) for place in range(len(tables)))
+        return Findings(
+            tables=(
+                Table(
+                    "Totals under Temperature-PGD, in percent",
+                    ("model", *(f"1/T = {inverse:g}" for inverse in temperatures)),
+                    rows,
+                    "Small: 95 % intervals. The paper's arithmetic: at a large 1/T most gradients are zero.",
+                ),
+            ),
+            figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "A line for each model."),),
+            tests=(
+                Test(
+                    claim="iclr21/C17",
+                    estimand="total of HE at 1/T = 1 minus its least over 1/T",
+                    parts=[greatest([images.total(he[0], row) for row in he[1:]])],
+                ),
+                Test(
+                    claim="iclr21/C19",
+                    estimand="least total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
+                    parts=[
+                        plus(greatest([images.total(own, row) for row in other]), 1) for other in others for own in he
+                    ],
+                    note="'vanishes' is read as: less than 1 point is left",
+                ),
+            ),
+        )

@@ -1,0 +1,99 @@
+"""Similarity of class logits and robustness: benz20/P2.4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from classwise.analysis.similarity import Similarity, similarity_of
+from classwise.auditing.result import Audit
+from classwise.data.images import Images
+from classwise.models.modes import evaluating
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.tables import estimate_cell
+from classwise.report import wording
+from classwise.report.figures.points import scatter
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.counts import FloatArray
+from classwise.stats.interval_estimators import interval
+from classwise.stats.intervals import Estimate
+
+BATCH = 256
+
+
+class SimilarityAndRobustness(Experiment):
+    """benz20 plan: each class's greatest logit cosine beside its accuracy."""
+
+    item = "benz20/P2.4"
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    def run(self, context: Context) -> Findings:
+        """The adversarial model under PGD, the standard one on clean images; claim C6."""
+        rows, figures, links = [], [], dict[str, Estimate]()
+        for name, recipe, attack in (("adversarial", "at", "PGD"), ("standard", "standard", "clean")):
+            trained = context.trained(recipe, {"seed": 1} if recipe == "standard" else None)
+            audit = under_pgd(context, trained)
+            found = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
+            assert found.link is not None
+            assert found.interval is not None
+            links[name] = found.interval
+            alike = int(np.nanargmax(found.nearest))
+            cells = [
+                estimate_cell(found.interval, 1, 2),
+                Cell(wording.probability(found.link.p_value)),
+                Cell(f"{found.nearest[alike]:.2f}", found.class_names[alike]),
+            ]
+            rows.append(Row(f"{name}, {attack}", cells))
+            figures.append((found.figure(), f"The {name} model, clean images."))
+            drawing = scatter(
+                "Class accuracy and likeness to the nearest class",
+                found.class_names,
+                found.nearest,
+                audit.counts(attack).accuracy,
+                ("greatest cosine with another class", f"accuracy, {attack}, percent"),
+                f"Spearman {found.link.value:.2f}",
+            )
+            figures.append((drawing, f"The {name} model."))
+        heads = ("model", "Spearman", "p", "greatest cosine")
+        note = (
+            "Of each class's greatest cosine with another class and its accuracy. Small: 95 % intervals for new images."
+        )
+        ends = links["adversarial"]
+        return Findings(
+            tables=(Table("Rank correlation of logit similarity and accuracy", heads, rows, note),),
+            figures=figures,
+            tests=(
+                Test(
+                    claim="benz20/C6",
+                    estimand="minus Spearman's correlation of the greatest cosine and robust accuracy over the classes",
+                    parts=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
+                    unit="",
+                    limits=CORRELATION,
+                    note="of one adversarial training; the greatest, where the plan may mean the average cosine",
+                ),
+            ),
+        )
+
+
+def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> Similarity:
+    judged = audit.outcomes.judged(attack)
+    order = torch.argsort(images.index)
+    assert np.array_equal(images.index[order].cpu().numpy(), judged.image)
+    return similarity_of(clean_logits(model, images.take(order)), judged.label, images.class_names, judged.correct)
+
+
+def clean_logits(model: nn.Module, images: Images) -> FloatArray:
+    """The logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
+    device = next(model.parameters()).device
+    with evaluating(model), torch.no_grad():
+        parts = [model(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
+    found: FloatArray = torch.cat(parts).numpy()
+    return found

@@ -1,0 +1,382 @@
+"""Techniques for long-tailed data on balanced data, for all classes or for one: benz20/P3.1 to P3.8."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from classwise.analysis.epochs import measured
+from classwise.auditing.result import Audit
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import MANY_TRAININGS, Name, Scale
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.report.figures.points import scatter
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.bootstrap import Resampled, Statistic
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.front import front
+from classwise.stats.interval_estimators import IntervalEstimator, negative, wider
+from classwise.training.folder import Run
+
+PLAIN = "AT"
+LITTLE = 0.01
+"""What 'losing little on average' is read as."""
+_POINTS = f"{100 * LITTLE:g}"
+NOTE = "one training of each setting: intervals speak of new images, not of training again"
+Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""By name, a recipe and what is changed in it."""
+
+
+def class_weights(scale: Scale, weak: str) -> Grid:
+    """Losses weighed by the robust error of each class, or those of the weakest class alone."""
+    by_error = {"smoke": (), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
+    grid = {f"by error, k = {k}": ("robust-error", {"schedules.0.strength": k}) for k in by_error}
+    return {**grid, **critical_weights(scale, weak)}
+
+
+def critical_weights(scale: Scale, weak: str) -> Grid:
+    """The losses of the weakest class weighed k times."""
+    weights = {"smoke": (4,), "laptop": (2, 4), "full": (2, 4, 8)}[scale.name]
+    return {
+        f"weakest x {k}": ("critical-class", {"schedules": [{"name": "critical-class", "critical": weak, "weight": k}]})
+        for k in weights
+    }
+
+
+def effective_numbers(scale: Scale, weak: str) -> Grid:
+    """Weights by the effective number of robust images, over its base."""
+    del weak
+    bases = {"smoke": (0.9999,), "laptop": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
+    return {f"effective {base:g}": ("effective-number", {"schedules.0.base": base}) for base in bases}
+
+
+def ldam_margins(scale: Scale, weak: str) -> Grid:
+    """LDAM over its largest margin."""
+    del weak
+    margins = {"smoke": (0.5,), "laptop": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
+    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.largest": margin}) for margin in margins}
+
+
+def resampled_classes(scale: Scale, weak: str) -> Grid:
+    """Images drawn more often from classes of large robust error, and less often from the others."""
+    del weak
+    strengths = {"smoke": (1,), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
+    return {f"drawn, k = {k}": ("robust-error-sampling", {"schedules.0.strength": k}) for k in strengths}
+
+
+def cosine_penalties(scale: Scale, weak: str) -> Grid:
+    """A penalty on the cosines between class-mean logits, over its weight."""
+    del weak
+    strengths = {"smoke": (1,), "laptop": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
+    return {f"cosine {k:g}": ("logit-similarity", {"reduction.strength": k}) for k in strengths}
+
+
+def towards_weakest(scale: Scale, weak: str) -> Grid:
+    """Training attacks that go towards the weakest class."""
+    del scale
+    return {"towards weakest": ("towards-class", {"schedules": [{"name": "towards-class", "target": weak}]})}
+
+
+def in_validation(run: Run) -> FloatArray:
+    """Robust accuracies on the validation split in the run's best epoch: (C,), NaN for absent classes."""
+    table = measured(run, "valid", "robust")
+    best = run.best_epoch()
+    row = table.loc[best + 1] if best is not None and best + 1 in table.index else table.iloc[-1]
+    return row.to_numpy(dtype=np.float64)
+
+
+def weakest(run: Run) -> int:
+    """The number of the class with the lowest of `in_validation`."""
+    return int(np.nanargmin(in_validation(run)))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Plain adversarial training and some techniques beside it, on the same images.
+
+    Attributes:
+        trained: the runs, the plain one first.
+        audits: theirs, under PGD.
+        weak: the number of the class that is weakest for the plain run on its validation split, so that no test image
+            has a say in which it is.
+        names: of the classes.
+    """
+
+    trained: Mapping[str, Trained]
+    audits: Mapping[str, Audit]
+    weak: int
+    names: Sequence[str]
+
+    @property
+    def techniques(self) -> Sequence[str]:
+        """All but the plain one."""
+        return [name for name in self.audits if name != PLAIN]
+
+    @cached_property
+    def images(self) -> Resampled:
+        """Every run on the test images, resampled together, in the order of `audits`."""
+        rows = [audit.outcomes.correct("PGD") for audit in self.audits.values()]
+        return Resampled(np.stack(rows), next(iter(self.audits.values())).outcomes.labels, len(self.names))
+
+    def gain(self, name: str, metric: Statistic, *, slack: float = 0.0) -> IntervalEstimator:
+        """A metric (..., C) -> (...) of one technique minus that of plain training, plus ``slack``, in points."""
+        difference = self._difference(name, metric)
+        return self.images.part(lambda a: difference(a) + slack, 100)
+
+    def worst_gain(self, name: str) -> IntervalEstimator:
+        """The worst class of one technique minus that of plain training, in points."""
+        places = list(self.audits)
+        return self.images.worst(places.index(name), places.index(PLAIN))
+
+    def evener(self, name: str) -> IntervalEstimator:
+        """By how much the MCD of one technique is below that of plain training, in points."""
+        return wider(self.audits[PLAIN].counts("PGD"), self.audits[name].counts("PGD"))
+
+    def part(self, name: str, metric: Statistic) -> IntervalEstimator:
+        """A metric of one run, in points."""
+        place = list(self.audits).index(name)
+        return self.images.part(lambda a: metric(a[..., place, :]), 100)
+
+    def table(self) -> Table:
+        """A row for each run: average, worst class and MCD, with the differences from plain training."""
+        rows = []
+        for name, audit in self.audits.items():
+            counts = audit.counts("PGD")
+            cells = [
+                estimate_cell(of(counts))
+                for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+            ]
+            changes = (self.gain(name, average), self.worst_gain(name), negative(self.evener(name)))
+            cells += [Cell("") if name == PLAIN else estimate_cell(change(0.05), 1) for change in changes]
+            rows.append(Row(name, cells))
+        heads = ("training", "average", "worst class", "MCD", "average, change", "worst, change", "MCD, change")
+        note = (
+            f"Changes are against {PLAIN}, on the same images. Weakest class of {PLAIN} on its validation split: "
+            f"{self.names[self.weak]}. Small: 95 % intervals for new images, the models fixed."
+        )
+        return Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
+
+    def classes(self) -> Table:
+        """Each class."""
+        counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in self.audits.items()}
+        return class_table("Class accuracy under PGD-20, in percent", counts, self.names)
+
+    def _difference(self, name: str, metric: Statistic) -> Statistic:
+        places = list(self.audits)
+        one, plain = places.index(name), places.index(PLAIN)
+        return lambda a: np.asarray(metric(a[..., one, :]) - metric(a[..., plain, :]))
+
+
+def average(accuracy: FloatArray) -> FloatArray:
+    """The mean of the classes (..., C)."""
+    return np.asarray(accuracy.mean(axis=-1))
+
+
+def compared(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared:
+    """Train plain, then whatever the grids say of this scale and of the class that is weakest for it."""
+    plain = context.trained("at")
+    weak = weakest(plain.run)
+    trained = {PLAIN: plain}
+    for grid in grids:
+        for name, (recipe, changes) in grid(context.scale, str(weak)).items():
+            trained[name] = context.trained(recipe, changes)
+    audits = {name: under_pgd(context, one) for name, one in trained.items()}
+    return Compared(trained, audits, weak, context.test_images.class_names)
+
+
+def _others(label: int) -> Statistic:
+    return lambda a: np.asarray(np.delete(a, label, axis=-1).mean(axis=-1))
+
+
+def _of(label: int) -> Statistic:
+    return lambda a: np.asarray(a[..., label])
+
+
+def _below(label: int) -> Statistic:
+    return lambda a: average(a) - a[..., label]
+
+
+class _Technique(Experiment):
+    """Some settings of one technique beside plain adversarial training."""
+
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    covers: ClassVar[Sequence[str]] = ()
+
+    @abstractmethod
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """The settings, given the number of the weakest class as text."""
+
+    def run(self, context: Context) -> Findings:
+        """Average, worst class and MCD of each setting."""
+        found = compared(context, self.grid)
+        return Findings(tables=(found.table(), found.classes()), tests=self.claims(found))
+
+    def claims(self, found: Compared) -> Sequence[Test]:
+        """benz20 C7: a smaller discrepancy."""
+        parts = [found.worst_gain(name) for name in found.techniques]
+        parts += [found.evener(name) for name in found.techniques]
+        estimand = f"each setting against {PLAIN}: gain of the worst class, fall of the MCD"
+        return [Test(claim="benz20/C7", estimand=estimand, parts=parts, note=NOTE, covers=self.covers)]
+
+
+class ClassWeighted(_Technique):
+    """benz20 plan: larger loss weights on the vulnerable classes."""
+
+    item = "benz20/P3.1"
+    covers = ("class weights",)
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """By error, and on the weakest class."""
+        return class_weights(scale, weak)
+
+
+class EffectiveNumbers(_Technique):
+    """benz20 plan: class-balanced weights (Cui et al., CVPR 2019), where robust images count."""
+
+    item = "benz20/P3.4"
+    covers = ("effective numbers",)
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """Over the base."""
+        return effective_numbers(scale, weak)
+
+
+class LargeMargins(_Technique):
+    """benz20 plan: LDAM (Cao et al., NeurIPS 2019), where robust images count."""
+
+    item = "benz20/P3.5"
+    covers = ("large margins",)
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """Over the largest margin."""
+        return ldam_margins(scale, weak)
+
+
+class Resampling(_Technique):
+    """benz20 plan: weak classes drawn more often, strong ones less; of the training images, none is made up."""
+
+    item = "benz20/P3.6"
+    covers = ("resampling",)
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """Over the strength."""
+        return resampled_classes(scale, weak)
+
+
+class CosinePenalty(_Technique):
+    """benz20 plan: a regulariser that lowers the cosine similarity between classes."""
+
+    item = "benz20/P3.7"
+    covers = ("cosine penalty",)
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """Over the weight of the penalty."""
+        return cosine_penalties(scale, weak)
+
+
+class TowardsWeakest(_Technique):
+    """benz20 plan: training attacks towards the vulnerable class."""
+
+    item = "benz20/P3.8"
+
+    def grid(self, scale: Scale, weak: str) -> Grid:
+        """One target."""
+        return towards_weakest(scale, weak)
+
+    def claims(self, found: Compared) -> Sequence[Test]:
+        """benz20 C8: that class becomes more robust."""
+        parts = [found.gain(name, _of(found.weak)) for name in found.techniques]
+        estimand = f"robust accuracy of the class that the attacks go to, minus that of {PLAIN}"
+        return [Test(claim="benz20/C8", estimand=estimand, parts=parts, note=NOTE)]
+
+
+class EqualClasses(Experiment):
+    """benz20 plan, scenario 1: all classes matter alike; the worst class against the average."""
+
+    item = "benz20/P3.2"
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def run(self, context: Context) -> Findings:
+        """All techniques in one plane; the one that validation prefers is judged on the test images."""
+        grids = (class_weights, effective_numbers, ldam_margins, resampled_classes, cosine_penalties, towards_weakest)
+        found = compared(context, *grids)
+        chosen = max(found.techniques, key=lambda name: float(np.nanmin(in_validation(found.trained[name].run))))
+        accuracy = [audit.counts("PGD").accuracy for audit in found.audits.values()]
+        drawing = scatter(
+            "All classes alike: worst class against average",
+            list(found.audits),
+            [100 * float(row.mean()) for row in accuracy],
+            [float(row.min()) for row in accuracy],
+            ("average under PGD-20, percent", "worst class, percent"),
+            f"{chosen} has the best worst class on validation images",
+        )
+        tests = [
+            Test(
+                claim="benz20/C7",
+                covers=("best of all",),
+                estimand=f"{chosen} minus {PLAIN}: worst class; average, plus {_POINTS} point",
+                parts=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
+                note=f"chosen by the worst class on validation images; {NOTE}",
+            ),
+            Test(
+                claim="benz20/C9",
+                estimand="average minus the class that is weakest on validation images, each training",
+                parts=[found.part(name, _below(weakest(one.run))) for name, one in found.trained.items()],
+                note=NOTE,
+            ),
+        ]
+        return Findings(tables=(found.table(),), figures=((drawing, "Up and right is better."),), tests=tests)
+
+
+class OneClass(Experiment):
+    """benz20 plan, scenario 2: one class is critical, and the others are to be spared."""
+
+    item = "benz20/P3.3"
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def run(self, context: Context) -> Findings:
+        """The class that is weakest for plain training stands for the critical one."""
+        found = compared(context, critical_weights, towards_weakest)
+        weak, name = found.weak, found.names[found.weak]
+        accuracy = np.stack([audit.counts("PGD").accuracy for audit in found.audits.values()])
+        others = _others(weak)
+        rows = []
+        for place, (training, unbeaten) in enumerate(zip(found.audits, front(accuracy, weak), strict=True)):
+            cells = [estimate_cell(found.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
+            cells += [
+                Cell("") if not place else estimate_cell(found.gain(training, metric)(0.05), 1)
+                for metric in (_of(weak), others)
+            ]
+            rows.append(Row(training, [*cells, Cell("yes" if unbeaten else "no")]))
+        heads = ("training", name, "the others", f"{name}, change", "the others, change", "on the front")
+        note = f"Changes are against {PLAIN}, on the same images. Small: 95 % intervals for new images."
+        drawing = scatter(
+            f"One critical class, {name}, against the others",
+            list(found.audits),
+            100 * others(accuracy),
+            accuracy[:, weak],
+            ("average of the others under PGD-20, percent", f"{name}, percent"),
+            "the class that is weakest for plain training on validation images",
+        )
+        weighted = critical_weights(context.scale, str(weak))
+        test = Test(
+            claim="benz20/C7",
+            covers=("one critical class",),
+            estimand=f"each weight against {PLAIN}: gain of the critical class; of the others, plus {_POINTS} point",
+            parts=[
+                part for one in weighted for part in (found.gain(one, _of(weak)), found.gain(one, others, slack=LITTLE))
+            ],
+            note=NOTE,
+        )
+        table = Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
+        return Findings(tables=(table,), figures=((drawing, "Up and right is better."),), tests=(test,))

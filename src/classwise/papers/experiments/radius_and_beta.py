@@ -1,0 +1,224 @@
+"""Adversarial training over its radius, TRADES over beta, class by class: cfa23/F2a, F2bc, F3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.result import Audit
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table
+from classwise.report.figures.lines import OVERALL, Series, class_lines, line_chart
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.threat import Threat
+
+PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
+"""PGD-10 with step 2/255 at 8/255, of training and test."""
+SCALES: Mapping[Name, Scale] = {
+    name: replace(scale, changes={**scale.changes, "selection": "overall"}) if name == "full" else scale
+    for name, scale in USUAL.items()
+}
+RADII: Mapping[Name, Sequence[float]] = {
+    "smoke": (1.0, 2.0),
+    "laptop": (0.5, 1.0, 1.5),
+    "full": tuple(factor / 4 for factor in range(1, 9)),
+}
+"""Training radii in radii of the test: the paper's 2/255 .. 16/255 at 8/255."""
+BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "laptop": (1, 6, 8), "full": tuple(range(1, 9))}
+RADIUS = "training radius, in test radii"
+HARD = (2, 3, 4)
+"""The classes of CIFAR-10 that the paper calls hard."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Trainings over one number, and the audits of their best and last epochs."""
+
+    places: Sequence[float]
+    trained: Sequence[Trained]
+    best: Sequence[Audit]
+    last: Sequence[Audit]
+    names: Sequence[str]
+
+    def table(self, audits: Sequence[Audit], attack: str) -> pd.DataFrame:
+        """Accuracies: a row for each place, a column for each class, and that of all images last."""
+        counts = [audit.counts(attack) for audit in audits]
+        table = pd.DataFrame([one.accuracy for one in counts], index=list(self.places), columns=list(self.names))
+        table[OVERALL] = [one.correct.sum() / one.count.sum() for one in counts]
+        return table
+
+    def ends(self, audits: Sequence[Audit], attack: str, first: int, last: int) -> Resampled:
+        """Two places of the sweep on the same images, resampled together: rows 0 and 1."""
+        rows = [audits[place].outcomes.correct(attack) for place in (first, last)]
+        return Resampled(np.stack(rows), audits[0].outcomes.labels, len(self.names))
+
+
+def swept(context: Context, recipe: str, changes: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
+    """Train at each place of a sweep, and attack the best and the last epoch of each."""
+    trained = [context.trained(recipe, change) for change in changes]
+    best, last = (
+        [context.audited(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
+    )
+    return Sweep(places, trained, best, last, context.test_images.class_names)
+
+
+def radius_sweep(context: Context) -> Sweep:
+    """Adversarial training over its radius, tested at one."""
+    threat = Threat.parse(context.scale.threat)
+    assert isinstance(threat.epsilon, float)
+    factors = RADII[context.scale.name]
+    changes = [{} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"} for factor in factors]
+    return swept(context, "at", changes, factors)
+
+
+class RadiusSweep(Experiment):
+    """cfa23 Figure 2a: overall robustness at the best and the last epoch, over the training radius."""
+
+    item = "cfa23/F2a"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Claim C5: a radius above the test's helps the last epoch and not the best."""
+        sweep = radius_sweep(context)
+        series = [
+            Series(f"{kind} epoch", sweep.places, sweep.table(audits, "PGD")[OVERALL].tolist(), style)
+            for kind, audits, style in (("best", sweep.best, "stroke-main"), ("last", sweep.last, "line-weak"))
+        ]
+        drawing = line_chart("Robust accuracy of all images, PGD-10, in percent", series, RADIUS)
+        counts: dict[Key, ClassCounts] = {
+            (f"{place:g} of the test radius", kind): audit.counts("PGD")
+            for kind, audits in (("best", sweep.best), ("last", sweep.last))
+            for place, audit in zip(sweep.places, audits, strict=True)
+        }
+        middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
+        gains = [sweep.ends(audits, "PGD", middle, end) for audits in (sweep.last, sweep.best)]
+        tests = [
+            Test(
+                claim="cfa23/C5",
+                covers=("last epoch",),
+                estimand="overall at the largest radius minus at the test's, last epoch",
+                parts=[gains[0].part(_gain, 100)],
+                note="one training at each radius: intervals speak of new images only",
+            ),
+            Test(
+                claim="cfa23/C5",
+                covers=("best epoch",),
+                estimand="overall at the test's radius minus at the largest, best epoch, plus 1 point",
+                parts=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
+                note="'does not raise' is read as: by less than 1 point",
+            ),
+        ]
+        caption = (
+            "The best epoch is that of the validation split at the radius of the training, in the paper at the test's."
+        )
+        return Findings(
+            tables=(class_table("Class accuracy under PGD-10, in percent", counts, sweep.names),),
+            figures=((drawing, caption),),
+            tests=tests,
+        )
+
+
+class RadiusSweepByClass(Experiment):
+    """cfa23 Figures 2b and 2c: each class's robustness over the training radius."""
+
+    item = "cfa23/F2bc"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Claims C6 and C7: hard classes lose beyond the test radius near the best epoch, all gain in the last."""
+        sweep = radius_sweep(context)
+        figures = []
+        for kind, audits in (("Best", sweep.best), ("Last", sweep.last)):
+            lines = class_lines(sweep.table(audits, "PGD"))
+            drawing = line_chart(f"{kind} epoch, PGD-10, in percent", lines, RADIUS)
+            figures.append((drawing, "A line for each class. The paper averages twenty epochs; here it is one."))
+        middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
+        last = sweep.ends(sweep.last, "PGD", middle, end)
+        note = "one training at each radius: intervals speak of new images only"
+        tests = [
+            Test(
+                claim="cfa23/C7",
+                estimand="class accuracy at the largest radius minus at the test's, last epoch, each class",
+                parts=[last.part(lambda a, c=c: a[..., 1, c] - a[..., 0, c], 100) for c in range(len(sweep.names))],  # type: ignore[misc]
+                note=note,
+            )
+        ]
+        beyond = {}
+        if context.scale.data == "cifar10":
+            best = sweep.ends(sweep.best, "PGD", middle, end)
+            easy = [c for c in range(len(sweep.names)) if c not in HARD]
+            tests.append(
+                Test(
+                    claim="cfa23/C6",
+                    estimand="change beyond the test radius: hard classes fall, the others rise; best epoch",
+                    parts=[best.part(lambda a: -_change(a, HARD), 100), best.part(lambda a: _change(a, easy), 100)],
+                    note=note,
+                )
+            )
+        else:
+            beyond["cfa23/C6"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+        return Findings(figures=figures, tests=tests, beyond=beyond)
+
+
+class BetaSweep(Experiment):
+    """cfa23 Figure 3: robust and clean accuracy of each class over the beta of TRADES."""
+
+    item = "cfa23/F3"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """Claim C8: what a large beta gives the easy classes, and what it takes from the hard ones."""
+        betas = BETAS[context.scale.name]
+        sweep = swept(context, "trades", [{"objective.beta": beta} for beta in betas], betas)
+        figures = []
+        counts: dict[Key, ClassCounts] = {}
+        for title, attack in (("Robust accuracy, PGD-10", "PGD"), ("Clean accuracy", "clean")):
+            lines = class_lines(sweep.table(sweep.last, attack))
+            drawing = line_chart(f"{title}, in percent", lines, "beta of TRADES")
+            figures.append((drawing, "A line for each class, of the last epoch. The paper averages twenty epochs."))
+            counts |= {
+                (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)
+            }
+        tests, beyond = [], {}
+        if context.scale.data == "cifar10":
+            clean = sweep.ends(sweep.last, "clean", 0, len(betas) - 1)
+            robust = sweep.ends(sweep.last, "PGD", 0, len(betas) - 1)
+            easy = [c for c in range(len(sweep.names)) if c not in HARD]
+            tests.append(
+                Test(
+                    claim="cfa23/C8",
+                    estimand="from the least to the largest beta: clean loss of hard classes minus that of the others; "
+                    "robust gain of the others minus that of hard classes",
+                    parts=[
+                        clean.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
+                        robust.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
+                    ],
+                    note="one training at each beta: intervals speak of new images only",
+                )
+            )
+        else:
+            beyond["cfa23/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+        return Findings(
+            tables=(class_table("Class accuracy of the last epoch, in percent", counts, sweep.names),),
+            figures=figures,
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def _gain(accuracy: FloatArray) -> FloatArray:
+    return np.asarray(accuracy[..., 1, :].mean(axis=-1) - accuracy[..., 0, :].mean(axis=-1))
+
+
+def _change(accuracy: FloatArray, classes: Sequence[int]) -> FloatArray:
+    change = accuracy[..., 1, :] - accuracy[..., 0, :]
+    return np.asarray(change[..., list(classes)].mean(axis=-1))

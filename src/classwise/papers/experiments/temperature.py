@@ -1,0 +1,318 @@
+"""Temperature-PGD against PGD: kdd21/T3, E6, iclr21/T3, T4, E5."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from classwise.analysis.ablation import OVERALL, ablation
+from classwise.attacks.gradient.ascent import TEMPERATURES
+from classwise.auditing.outcomes import Outcomes
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.estimates import dropped_more, largest_drop, resampled
+from classwise.papers.experiments.protocol import (
+    DEFENCES,
+    FAMILY,
+    HARDEST,
+    PGD,
+    SCALES,
+    at_temperatures,
+    defences_with_rst,
+    defended,
+    temperature_grid,
+    tpgd,
+    unlabelled_note,
+)
+from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.store import Trained
+from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.bootstrap import Resampled, beyond_others
+from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.interval_estimators import negative, plus, wider
+from classwise.stats.intervals import Estimate
+
+CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
+"""The paper's 1/T for each defence."""
+DEER = 4
+LITTLE = 1
+"""Points of the total to whose loss a model counts as insensitive."""
+SMOOTHING = 0.1
+"""The usual one; the paper names no number."""
+COVERS = ("smaller drop than the others", "nearly insensitive")
+"""The parts of claim C11 of iclr21."""
+
+
+class Temperature(Experiment):
+    """kdd21 Table 3: the best of the grid of temperatures for each defence, against PGD."""
+
+    item = "kdd21/T3"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """PGD and the grid on each defence, in the paper's arithmetic; claims C12, C13, C14."""
+        names = context.test_images.class_names
+        attacks = temperature_grid(context)
+        found = {defence: context.audited(one, attacks) for defence, one in defended(context).items()}
+        ours: dict[Key, ClassCounts] = {}
+        changes = []
+        paired: dict[str, Resampled] = {}
+        bests: dict[str, str] = {}
+        for defence, audit in found.items():
+            standing = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
+            best = bests[defence] = min(standing, key=standing.__getitem__)
+            ours[defence, f"1/T = {best}"] = audit.counts(best)
+            rows = np.stack([audit.outcomes.correct(label) for label in (best, "PGD")])
+            paired[defence] = Resampled(rows, audit.outcomes.labels, len(names))
+            changes.append(_change_row(defence, best, paired[defence]))
+        rows_there = catalogue.printed_rows("kdd21/T3")
+        printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in rows_there}
+        theirs = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in rows_there]
+        table = Table(
+            "Change from PGD to the best temperature, in points",
+            ("defence", "1/T", "total", "MCD", "CV, %²"),
+            changes,
+            f"Printed changes of the total: {', '.join(theirs)}. Small: 95 % intervals.",
+        )
+        tests = [
+            Test(
+                claim="kdd21/C12",
+                estimand="total under PGD minus that under the best temperature, each defence",
+                parts=[largest_drop(audit.outcomes, list(attacks)) for audit in found.values()],
+            ),
+            Test(
+                claim="kdd21/C13",
+                covers=("CV",),
+                estimand="CV under the best temperature minus that under PGD, each defence",
+                parts=[one.part(lambda a: _cv(a, 0) - _cv(a, 1), 1e4) for one in paired.values()],
+                unit="%²",
+            ),
+            Test(
+                claim="kdd21/C13",
+                covers=("MCD",),
+                estimand="MCD under the best temperature minus that under PGD, each defence",
+                parts=[
+                    wider(found[defence].counts(best), found[defence].counts("PGD")) for defence, best in bests.items()
+                ],
+            ),
+        ]
+        beyond = {}
+        if context.scale.data == CIFAR:
+            tests.append(
+                Test(
+                    claim="kdd21/C14",
+                    estimand="drop of classes 3 and 4 minus that of the others, each defence",
+                    parts=[one.part(lambda a: beyond_others(_drop(a), HARDEST), 100) for one in paired.values()],
+                )
+            )
+        else:
+            beyond["kdd21/C14"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+        return Findings(
+            tables=(
+                table,
+                summary_table("Under the best temperature, in percent", ours, printed, names),
+                class_table("The same by class, in percent", ours, names),
+            ),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def _mean(accuracy: FloatArray, row: int) -> FloatArray:
+    return np.asarray(accuracy[..., row, :].mean(axis=-1))
+
+
+def _cv(accuracy: FloatArray, row: int) -> FloatArray:
+    return np.asarray(accuracy[..., row, :].var(axis=-1))
+
+
+def _mcd(accuracy: FloatArray, row: int) -> FloatArray:
+    return np.asarray(np.ptp(accuracy[..., row, :], axis=-1))
+
+
+def _drop(accuracy: FloatArray) -> FloatArray:
+    return np.asarray(accuracy[..., 1, :] - accuracy[..., 0, :])
+
+
+def _change_row(defence: str, best: str, one: Resampled) -> Row:
+    cells = [Cell(best)]
+    for metric, scale in ((_mean, 100), (_mcd, 100), (_cv, 1e4)):
+        found = one.part(lambda a, m=metric: m(a, 0) - m(a, 1), scale)(0.05)  # type: ignore[misc]
+        cells.append(Cell(f"{found.value:+z.1f}", f"{found.low:+z.1f} to {found.high:+z.1f}"))
+    return Row(defence, cells)
+
+
+class ChosenTemperatures(Experiment):
+    """iclr21 Table 3: the change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
+
+    item = "iclr21/T3"
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def run(self, context: Context) -> Findings:
+        """The audits of kdd21/T3 where there are such; claim C10."""
+        names = context.test_images.class_names
+        attacks = {"PGD": context.pgd(PGD), **{f"{t:g}": context.pgd(tpgd(t)) for t in TEMPERATURES}}
+        printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
+        rows, parts = [], []
+        for name, trained in defences_with_rst(context).items():
+            table = context.audited(trained, attacks).outcomes
+            pair = resampled(table, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
+            cells = [
+                Cell(f"{CHOSEN_TEMPERATURES[name]:g}"),
+                estimate_cell(pair.estimate(lambda a: (a[..., 0, :] - a[..., 1, :]).mean(-1))),
+            ]
+            cells += [Cell(f"{printed[name]['d_tot']:+g}")]
+            cells += [
+                estimate_cell(pair.estimate(lambda a, c=c: a[..., 0, c] - a[..., 1, c]))  # type: ignore[misc]
+                for c in range(len(names))
+            ]
+            rows.append(Row(name, cells))
+            if name != "Madry":
+                parts.append(pair.part(lambda a: (a[..., 1, :] - a[..., 0, :]).mean(-1), 100))
+                if context.scale.data == CIFAR:
+                    parts.append(pair.part(lambda a: a[..., 1, DEER] - a[..., 0, DEER], 100))
+        heads = ("defence", "1/T", "total", "printed", *names)
+        caption = "Change from PGD to Temperature-PGD, in points"
+        whole = context.scale.data == CIFAR
+        test = Test(
+            claim="iclr21/C10",
+            covers=("total", "class 4") if whole else ("total",),
+            estimand=f"drop of the total{' and of class 4' if whole else ''}, TRADES, MART and RST",
+            parts=parts,
+            note="" if whole else "without what the claim says of a class of CIFAR-10",
+        )
+        return Findings(
+            tables=(Table(caption, heads, rows, f"Small: 95 % intervals. {unlabelled_note(context)}"),),
+            tests=(test,),
+        )
+
+
+class _Temperatures(Experiment):
+    """Some models over 1/T."""
+
+    temperatures: ClassVar[Sequence[float]]
+    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+
+    @abstractmethod
+    def models(self, context: Context) -> Mapping[str, Trained]:
+        """What is attacked, the model that the others are compared with first."""
+
+    @abstractmethod
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """The tests, and what this scale cannot speak about."""
+
+    def note(self, context: Context) -> str:
+        """What else to say of the models."""
+        del context
+        return ""
+
+    def run(self, context: Context) -> Findings:
+        """The grid on each model, paired with PGD."""
+        tables = at_temperatures(context, self.models(context), self.temperatures)
+        found = ablation(tables, "PGD", FAMILY)
+        overall = found.rows[found.rows["class"] == OVERALL]
+        rows = []
+        for name in tables:
+            mine = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
+            rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in mine]))
+        heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
+        note = "Small: 95 % intervals. Best 1/T: "
+        note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
+        note = f"{note} {self.note(context)}".strip()
+        tests, beyond = self.claims(tables, context.scale)
+        return Findings(
+            tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
+            figures=((found.figure(), "All classes; shaded: 95 % intervals."),),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+class TemperatureAblation(_Temperatures):
+    """iclr21 Table 4: changes of robustness over 1/T, of four defences."""
+
+    item = "iclr21/T4"
+    temperatures = (2, 3, 4, 7, 10)
+
+    def models(self, context: Context) -> Mapping[str, Trained]:
+        """Madry's model first."""
+        return defences_with_rst(context)
+
+    def note(self, context: Context) -> str:
+        """What stands in for RST's unlabelled images."""
+        return unlabelled_note(context)
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C11: Madry's model is the least sensitive; C12: class 4 loses at every 1/T."""
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        _, *others = tables.values()
+        estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
+        steep = largest_drop(next(iter(tables.values())), attacks)
+        tests = [
+            Test(claim="iclr21/C11", estimand=estimand, parts=dropped_more(tables, attacks), covers=COVERS[:1]),
+            Test(
+                claim="iclr21/C11",
+                estimand=f"{LITTLE} point minus the largest drop of Madry's model over 1/T",
+                parts=[plus(negative(steep), LITTLE)],
+                note=f"'nearly insensitive' is read as: less than {LITTLE} point",
+                covers=COVERS[1:],
+            ),
+        ]
+        if scale.data != CIFAR:
+            return tests, other_data("iclr21/C12", scale)
+        parts = [
+            resampled(table, ["PGD", attack]).part(lambda a: a[..., 0, DEER] - a[..., 1, DEER], 100)
+            for table in others
+            for attack in attacks[1:]
+        ]
+        return [
+            *tests,
+            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES, MART and RST, every 1/T", parts=parts),
+        ], {}
+
+
+class TemperatureGrid(_Temperatures):
+    """kdd21 section 5: the grid of 1/T, and the best of it for each defence."""
+
+    item = "kdd21/E6"
+    temperatures = TEMPERATURES
+
+    def models(self, context: Context) -> Mapping[str, Trained]:
+        """The defences of kdd21/T3."""
+        return {name: context.trained(recipe) for name, recipe in DEFENCES.items()}
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C12: the best temperature lowers the total of every defence."""
+        del scale
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        parts = [largest_drop(table, attacks) for table in tables.values()]
+        estimand = "total under PGD minus that under the best temperature, each defence"
+        return [Test(claim="kdd21/C12", estimand=estimand, parts=parts)], {}
+
+
+class SmoothLabels(_Temperatures):
+    """iclr21 section 4, suggested and not done: is a model trained with smooth labels broken by Temperature-PGD?"""
+
+    item = "iclr21/E5"
+    temperatures = (2, 5, 10, 50)
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+
+    def models(self, context: Context) -> Mapping[str, Trained]:
+        """Adversarial training, and the same on labels that are smoothed."""
+        smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
+        return {"AT": context.trained("at"), "AT, smooth labels": context.trained("at", {"objective": smooth})}
+
+    def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
+        """C20: its total falls by more than that of adversarial training."""
+        del scale
+        attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
+        parts = [largest_drop(tables["AT, smooth labels"], attacks), *dropped_more(tables, attacks)]
+        note = f"smoothed by {SMOOTHING:g}, which is ours"
+        estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"
+        return [Test(claim="iclr21/C20", estimand=estimand, parts=parts, note=note)], {}

@@ -1,0 +1,284 @@
+"""Weak classes over networks and optimisers: benz20/P1.3 to P1.10, P2.1, P2.2."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from classwise.analysis.consistency import Consistency, ranked_alike
+from classwise.compute import EXACT
+from classwise.papers.claims import CORRELATION, Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.protocol import under_pgd
+from classwise.papers.scales import FASHION, FULL, MANY_TRAININGS, SMOKE, Name, Scale
+from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.report.tables import Cell, Row, Table
+from classwise.stats.counts import ClassCounts
+from classwise.stats.interval_estimators import interval, lowered
+
+Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""By name, a recipe and what is changed in it."""
+ADAM_RATE = 1e-3
+CYCLIC_RATE = 0.2
+"""The top of the triangle."""
+DECAYS: Mapping[Name, Sequence[float]] = {
+    "smoke": (5e-4, 1e-3),
+    "laptop": (0, 5e-4, 1e-3),
+    "full": (0, 1e-4, 2e-4, 5e-4, 1e-3),
+}
+WIDTHS: Mapping[str, float] = {
+    "lenet": 1,
+    "vgg16": 0.125,
+    "vgg19": 0.125,
+    "resnet18": 0.125,
+    "resnet50": 0.125,
+    "densenet121": 0.125,
+    "densenet169": 0.125,
+    "googlenet": 0.125,
+    "inception-v3": 0.125,
+}
+"""The plan's networks, and what share of their channels two cores can pay at laptop scale."""
+STAND_IN = "lenet"
+"""For all of them at smoke scale: deep networks are left with a pixel or two of an image of 8x8."""
+SCALES: Mapping[Name, Scale] = {
+    "smoke": replace(SMOKE, about=f"{SMOKE.about}; {STAND_IN} stands in for every network"),
+    "laptop": replace(
+        FASHION,
+        about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
+        "whole), 6 epochs, PGD-3 in training: tendencies, with wide intervals",
+        train=4000,
+        test=1000,
+        compute=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
+        changes={
+            **FASHION.changes,
+            "compute.dtype": EXACT.dtype,
+            "epochs": 6,
+            "batch_size": 64,
+            "attack.steps": 3,
+            "attack.step_size": "0.5eps",
+            "validation_attack.steps": 3,
+            "validation_attack.step_size": "0.5eps",
+        },
+    ),
+    "full": replace(FULL, about="CIFAR-10, each network at its own width", compute=EXACT),
+}
+
+
+def optimisers(scale: Scale) -> Grid:
+    """SGD and Adam; a scale's own learning rate is meant for SGD."""
+    del scale
+    return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_RATE})}
+
+
+def weight_decays(scale: Scale) -> Grid:
+    """Several weight decays; that of the recipe is the usual model."""
+    return {
+        f"weight decay {decay:g}": ("at", {} if decay == 5e-4 else {"optimizer.weight_decay": decay})
+        for decay in DECAYS[scale.name]
+    }
+
+
+def rates(scale: Scale) -> Grid:
+    """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
+    if scale.budget == "short":
+        return {"cyclic": ("at", {}), "stepwise": ("at", {"rate": {"name": "step"}})}
+    rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
+    return {"stepwise": ("at", {}), "cyclic": ("at", {"rate": {"name": "cyclic"}, **rate})}
+
+
+class WeakClasses(Experiment):
+    """Adversarial training in several ways: do the rankings of the classes agree?"""
+
+    scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
+    varied: ClassVar[Sequence[str]] = ()
+
+    @abstractmethod
+    def grid(self, scale: Scale) -> Grid:
+        """What is trained."""
+
+    def standard(self, scale: Scale) -> Grid:
+        """What is trained without attacks, beside it; their classes are ranked by clean accuracy."""
+        del scale
+        return {}
+
+    def covers(self, scale: Scale) -> Sequence[str]:
+        """The parts of claim C4 that the grid of a scale covers."""
+        del scale
+        return self.varied
+
+    def run(self, context: Context) -> Findings:
+        """PGD on each model; claim C4 as far as this grid goes."""
+        robust = _ranked(context, self.grid(context.scale), "PGD")
+        columns, sides = [robust.agreement], [robust]
+        if standard := self.standard(context.scale):
+            sides.append(_ranked(context, standard, "clean"))
+            columns.append(sides[1].agreement)
+        rows = [
+            Row("least correlation of two", [estimate_cell(one.lowest, 1, 2) for one in columns]),
+            Row(
+                "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
+            ),
+            Row(
+                "weakest classes", [Cell(", ".join(dict.fromkeys(map(str, one.extremes["worst"])))) for one in columns]
+            ),
+        ]
+        heads = ("quantity", *("adversarial, PGD", "standard, clean")[: len(sides)])
+        captions = [f"Spearman's correlation of the class rankings, {head}." for head in heads[1:]]
+        return Findings(
+            tables=(
+                Table("Agreement of the class rankings", heads, rows, "Small: 95 % interval."),
+                *(
+                    class_table(f"Class accuracy, {head}, in percent", one.counts, context.test_images.class_names)
+                    for head, one in zip(heads[1:], sides, strict=True)
+                ),
+            ),
+            figures=[(one.figure(), caption) for one, caption in zip(columns, captions, strict=True)],
+            tests=(
+                Test(
+                    claim="benz20/C4",
+                    estimand="the least of Spearman's correlations of class robustness over the grid",
+                    parts=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
+                    unit="",
+                    limits=CORRELATION,
+                    note="one training of each; noise of the images lowers it, so it cannot refute",
+                    covers=self.covers(context.scale),
+                ),
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    agreement: Consistency
+    counts: Mapping[Key, ClassCounts]
+
+
+def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
+    """The models of a grid, attacked, and how far they agree on their weak classes."""
+    audits = {name: under_pgd(context, context.trained(recipe, changes)) for name, (recipe, changes) in grid.items()}
+    agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
+    return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
+
+
+class Optimisers(WeakClasses):
+    """benz20 plan: SGD against Adam."""
+
+    item = "benz20/P1.8"
+    varied = ("optimisers",)
+
+    def grid(self, scale: Scale) -> Grid:
+        """Two optimisers."""
+        return optimisers(scale)
+
+
+class WeightDecays(WeakClasses):
+    """benz20 plan: several weight decays."""
+
+    item = "benz20/P1.10"
+    varied = ("weight decays",)
+
+    def grid(self, scale: Scale) -> Grid:
+        """Several weight decays."""
+        return weight_decays(scale)
+
+
+class Rates(WeakClasses):
+    """benz20 plan: a stepwise against a cyclic learning rate."""
+
+    item = "benz20/P1.9"
+    varied = ("learning rates",)
+
+    def grid(self, scale: Scale) -> Grid:
+        """Two rates."""
+        return rates(scale)
+
+
+class Optimisation(WeakClasses):
+    """benz20 plan: weak classes over all that was varied in the optimisation."""
+
+    item = "benz20/P2.2"
+    varied = ("optimisers", "learning rates", "weight decays")
+
+    def grid(self, scale: Scale) -> Grid:
+        """The models of the three grids, the usual one once."""
+        usual, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
+        return dict([usual, *(one for one in others if one[1] != usual[1])])
+
+
+class _Networks(WeakClasses):
+    """Some networks and the one that other experiments train: do their class rankings agree?"""
+
+    networks: ClassVar[Sequence[str]]
+    scales: ClassVar[Mapping[Name, Scale]] = SCALES
+
+    def covers(self, scale: Scale) -> Sequence[str]:
+        """The networks, or the one that stands in for them."""
+        return (STAND_IN,) if scale.name == "smoke" else self.varied
+
+    def grid(self, scale: Scale) -> Grid:
+        """Adversarial training of each."""
+        return self._each(scale, "at")
+
+    def standard(self, scale: Scale) -> Grid:
+        """Standard training of each, where the numbers of a network can mean anything."""
+        return {} if scale.name == "smoke" else self._each(scale, "standard")
+
+    def _each(self, scale: Scale, recipe: str) -> Grid:
+        """The usual network is not changed in, so that its run is shared."""
+        reference = str(scale.changes.get("model.name", "preactresnet18"))
+        chosen = (STAND_IN,) if scale.name == "smoke" else self.networks
+        width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)
+        own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
+        shared = {"seed": 1} if recipe == "standard" else {}  # as other experiments train it
+        return {f"{reference} (reference)": (recipe, shared), **own}
+
+
+class LeNets(_Networks):
+    """benz20 plan: LeNet."""
+
+    item = "benz20/P1.3"
+    varied = ("LeNet",)
+    networks = ("lenet",)
+
+
+class VGGs(_Networks):
+    """benz20 plan: VGG-16 and VGG-19."""
+
+    item = "benz20/P1.4"
+    varied = ("VGG",)
+    networks = ("vgg16", "vgg19")
+
+
+class ResNets(_Networks):
+    """benz20 plan: ResNet-18 and ResNet-50."""
+
+    item = "benz20/P1.5"
+    varied = ("ResNet",)
+    networks = ("resnet18", "resnet50")
+
+
+class DenseNets(_Networks):
+    """benz20 plan: DenseNet-121 and DenseNet-169."""
+
+    item = "benz20/P1.6"
+    varied = ("DenseNet",)
+    networks = ("densenet121", "densenet169")
+
+
+class Inceptions(_Networks):
+    """benz20 plan: GoogLeNet and Inception-v3, which here takes small images."""
+
+    item = "benz20/P1.7"
+    varied = ("Inception",)
+    networks = ("googlenet", "inception-v3")
+
+
+class AllNetworks(_Networks):
+    """benz20 plan: weak classes over all of these networks."""
+
+    item = "benz20/P2.1"
+    varied = ("LeNet", "VGG", "ResNet", "DenseNet", "Inception")
+    networks = tuple(WIDTHS)

@@ -1,0 +1,253 @@
+"""The images of one class on a white background: kdd21/T4, F6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from classwise.analysis.extremes import extremes
+from classwise.auditing.outcomes import CLEAN, Outcomes
+from classwise.data.derived import random_regions, white_background
+from classwise.data.images import Images
+from classwise.data.masks import GrabCut, MaskQuality, mask_quality
+from classwise.papers import catalogue
+from classwise.papers.claims import Test
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment, Findings
+from classwise.papers.experiments.case_study import ATTACK, LOWEST, TAKER, VICTIM, case_study_attack, trades_with_beta
+from classwise.papers.experiments.estimates import proportion
+from classwise.papers.official import chosen
+from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
+from classwise.papers.store import Trained
+from classwise.papers.tables import estimate_cell
+from classwise.report.figures.gallery import Row as Pictures
+from classwise.report.figures.gallery import gallery
+from classwise.report.tables import Cell, Row, Table
+from classwise.report.wording import percent
+from classwise.stats.bootstrap import Resampled
+from classwise.stats.counts import BoolArray, FloatArray, IntArray
+
+ORIGINAL, WHITE, ELSEWHERE, ADJUSTED = "original", "white background", "white elsewhere", "white, beta lowered"
+KINDS: Mapping[str, str] = {CLEAN: "natural", ATTACK: "adversarial"}
+PRINTED: Mapping[tuple[str, str], int] = {
+    (ORIGINAL, CLEAN): 1,
+    (WHITE, CLEAN): 2,
+    (ADJUSTED, CLEAN): 3,
+    (ORIGINAL, ATTACK): 4,
+    (WHITE, ATTACK): 5,
+    (ADJUSTED, ATTACK): 6,
+}
+"""The lines of the printed table."""
+MAINLY = 0.5
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """The test images of class 3, on white, and with as many pixels white in other places."""
+
+    images: Images
+    white: Images
+    elsewhere: Images
+    quality: MaskQuality
+
+    @property
+    def told(self) -> str:
+        """How good the masks are, in a sentence; the paper's were made by hand, and are not published."""
+        return (
+            f"Masks: automatic, the paper's are by hand; they cover {percent(self.quality.area)} of the pixels on "
+            f"average, {percent(self.quality.empty)} are nearly empty, {percent(self.quality.full)} cover all they may."
+        )
+
+
+def whitened(context: Context) -> Whitened:
+    """The images of the case study before and after painting."""
+    images, cut = context.test_images.take(context.test_images.y == VICTIM), GrabCut()
+    masks = cut(images)
+    elsewhere = white_background(images, random_regions(masks)).renamed(f"{images.name} white elsewhere")
+    return Whitened(images, white_background(images, masks), elsewhere, mask_quality(masks, inset=cut.inset))
+
+
+class WhiteBackground(Experiment):
+    """kdd21 Table 4: predictions of class-3 images, original, on white, and on white with beta of class 5 lowered."""
+
+    item = "kdd21/T4"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+
+    def run(self, context: Context) -> Findings:
+        """Six lines as printed and a control; claims C26, C27 and C28."""
+        data = whitened(context)
+        plain, lowered = trades_with_beta(context), trades_with_beta(context, LOWEST)
+        asked: Mapping[str, tuple[Trained, Images]] = {
+            ORIGINAL: (plain, data.images),
+            WHITE: (plain, data.white),
+            ADJUSTED: (lowered, data.white),
+            ELSEWHERE: (plain, data.elsewhere),
+        }
+        found = {
+            name: context.audited(trained, case_study_attack(context), images=images).outcomes
+            for name, (trained, images) in asked.items()
+        }
+        predicted = {(name, kind): predictions(table, kind) for name, table in found.items() for kind in KINDS}
+        beyond: dict[str, str] = {}
+        for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
+            beyond |= other_data(claim, context.scale)
+        names = data.images.class_names
+        note = (
+            f"Of {len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
+        )
+        note += f"many pixels are white, in other places. {data.told}"
+        standing = [
+            Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS]) for name in found
+        ]
+        return Findings(
+            tables=(
+                Table(
+                    "Predicted as each class",
+                    ("images", *names),
+                    count_rows(predicted, len(names), printed=context.scale.data == CIFAR),
+                    note,
+                ),
+                Table(
+                    f"Predicted as {names[VICTIM]}, in percent",
+                    ("images", *KINDS.values()),
+                    standing,
+                    "Small: 95 % intervals for new images.",
+                ),
+            ),
+            tests=[] if beyond else claims(predicted),
+            beyond=beyond,
+        )
+
+
+class SingleImages(Experiment):
+    """kdd21 Figure 6: the most robust image, and one that a white background repairs."""
+
+    item = "kdd21/F6"
+    scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
+    robust: ClassVar[int] = 2261
+    repaired: ClassVar[int] = 3634
+
+    def run(self, context: Context) -> Findings:
+        """First and second class of both images, before and after; claim C25 as a share."""
+        data, plain = whitened(context), trades_with_beta(context)
+        before, after, control = (
+            context.audited(plain, case_study_attack(context), images=images).outcomes
+            for images in (data.images, data.white, data.elsewhere)
+        )
+        order = extremes(before, ATTACK, VICTIM, count=len(data.images))
+        broken = predictions(before, ATTACK) != VICTIM
+        mended = repaired(before, after)
+        first, of_first = chosen(context.test_images, self.robust, order.most, int(order.most[0]))
+        candidates = before.index[mended]
+        second, of_second = chosen(context.test_images, self.repaired, candidates, int(order.least[0]))
+        numbers = list(dict.fromkeys([first, second]))
+        rows, pictures = [], []
+        for title, images in ((ORIGINAL, data.images), (WHITE, data.white)):
+            two = images.take(torch.isin(images.index, torch.tensor(numbers)))
+            kept = context.audited(plain, case_study_attack(context), images=two, keep=["logits"]).kept
+            ranked = {kind: dict(zip(*kept.get("logits", kind), strict=True)) for kind in KINDS}
+            place = {int(number): row for row, number in enumerate(two.index.tolist())}
+            pixels = two.pixels(torch.tensor([place[number] for number in numbers])).numpy()
+            pictures.append(Pictures(title, pixels, [f"image {number}" for number in numbers]))
+            for number in numbers:
+                cells = [cell for kind in KINDS for cell in _first_two(ranked[kind][number], images.class_names)]
+                rows.append(Row(f"image {number}, {title}", cells))
+        heads = ("image", *(f"{kind}, {rank}" for kind in KINDS.values() for rank in ("first", "second")))
+        told = f"The most robust: {of_first} The repaired: {of_second}"
+        beyond = other_data("kdd21/C25", context.scale)
+        tests = []
+        if context.scale.data == CIFAR and broken.any():
+            estimand = "of the images that are not robust, the share that a white background makes robust, natural "
+            estimand += "prediction right, minus the share that as much white elsewhere does"
+            either = np.stack([mended, repaired(before, control)])[:, broken]
+            victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
+            parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
+            beyond, tests = {}, [Test(claim="kdd21/C25", estimand=estimand, parts=parts)]
+        elif context.scale.data == CIFAR:
+            beyond = {"kdd21/C25": "every image is robust"}
+        caption = f"{told} {int(mended.sum())} of {int(broken.sum())} images that are not robust are repaired."
+        return Findings(
+            tables=(Table("Class and confidence of the first two ranks", heads, rows, data.told),),
+            figures=((gallery("Before and after painting the background white", pictures), caption),),
+            tests=tests,
+            beyond=beyond,
+        )
+
+
+def predictions(table: Outcomes, attack: str) -> IntArray:
+    """(N,) the class predicted for each image under an attack, in the order of the images' numbers; -1 for none."""
+    return table.rows(attack)["prediction"].fillna(-1).to_numpy(dtype=np.int64)
+
+
+def repaired(before: Outcomes, after: Outcomes) -> BoolArray:
+    """(N,) images that fall at first and stand afterwards, and that are right without an attack both times."""
+    natural = before.correct(CLEAN) & after.correct(CLEAN)
+    return np.asarray(natural & ~before.correct(ATTACK) & after.correct(ATTACK))
+
+
+def count_rows(predicted: Mapping[tuple[str, str], IntArray], classes: int, *, printed: bool) -> list[Row]:
+    """How many images are predicted as each class, a row for each line, the printed one below it."""
+    theirs = {row["line"]: row["predicted_as_class"] for row in catalogue.printed_rows("kdd21/T4")}
+    rows = []
+    for kind, word in KINDS.items():
+        for name in dict.fromkeys(name for name, _ in predicted):
+            counts = np.bincount(predicted[name, kind][predicted[name, kind] >= 0], minlength=classes)
+            rows.append(Row(f"{name}, {word}", [Cell(str(count)) for count in counts]))
+            if printed and (name, kind) in PRINTED:
+                line = theirs[PRINTED[name, kind]]
+                rows.append(Row(f"{name}, {word}, printed", [Cell(str(count)) for count in line]))
+    return rows
+
+
+def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
+    """C26 and C27: white helps, and a lowered beta helps more; C28: what is won was lost to class 5."""
+    keys = list(predicted)
+    rows = np.stack([predicted[key] == label for label in (VICTIM, TAKER) for key in keys])
+    images = Resampled(rows, np.zeros(rows.shape[1], dtype=np.int64), 1)
+
+    def gain(accuracy: FloatArray, kind: str, one: str, other: str, offset: int = 0) -> FloatArray:
+        first, second = (offset + keys.index((name, kind)) for name in (one, other))
+        return np.asarray(accuracy[..., first, 0] - accuracy[..., second, 0])
+
+    def from_taker(accuracy: FloatArray, name: str) -> FloatArray:
+        lost = gain(accuracy, ATTACK, ORIGINAL, name, len(keys))
+        return np.asarray(lost - MAINLY * gain(accuracy, ATTACK, name, ORIGINAL))
+
+    return [
+        Test(
+            claim="kdd21/C26",
+            estimand="share predicted as class 3: white minus original; adversarial, natural",
+            parts=[images.part(lambda a, k=kind: gain(a, k, WHITE, ORIGINAL), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
+        ),
+        Test(
+            claim="kdd21/C27",
+            estimand="share predicted as class 3: white with beta lowered minus white; adversarial, natural",
+            parts=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
+            note="one training of each: intervals speak of new images only",
+        ),
+        Test(
+            claim="kdd21/C28",
+            estimand="adversarial: gain of class 3; fall of class 5 minus half of that gain; white, and beta lowered",
+            parts=[
+                part
+                for name in (WHITE, ADJUSTED)
+                for part in (
+                    images.part(lambda a, n=name: gain(a, ATTACK, n, ORIGINAL), 100),  # type: ignore[misc]
+                    images.part(lambda a, n=name: from_taker(a, n), 100),  # type: ignore[misc]
+                )
+            ],
+            note="'mainly' is read as: at least half",
+        ),
+    ]
+
+
+def _first_two(logits: FloatArray, names: Sequence[str]) -> list[Cell]:
+    """The two most likely classes with their softmax confidences."""
+    shifted = np.exp(np.asarray(logits, dtype=np.float64) - np.max(logits))
+    confidence = pd.Series(shifted / shifted.sum(), index=list(names)).sort_values(ascending=False, kind="stable")
+    return [Cell(f"{name} {value:.2f}") for name, value in confidence.head(2).items()]

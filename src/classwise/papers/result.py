@@ -1,0 +1,115 @@
+"""The result of an experiment, and its JSON file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from classwise import __version__
+from classwise.errors import UserError
+from classwise.papers.claims import Verdict
+from classwise.papers.scales import Name
+from classwise.report.tables import Cell, Row, Table
+from classwise.storage import write_text
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A drawing as it stands on a page: an ``<svg>`` element, and what to say below it."""
+
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run of an experiment found.
+
+    Attributes:
+        item: its id.
+        scale: the name of the scale.
+        setting: what was run, in words.
+        tables: numbers, with intervals, beside the printed ones.
+        figures: drawings.
+        verdicts: one for each claim.
+        runs: the trainings it rests on: key to recipe name.
+        seconds: how long it took. With ``work``, the trainings and audits that it rests on count with the time that
+            they took when they were made, each once; without (results of earlier versions), stored ones do not count.
+        work: seconds of each of these trainings and audits, by its place in the store; None where it is not known.
+        version: of classwise.
+    """
+
+    item: str
+    scale: Name
+    setting: str
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    verdicts: Sequence[Verdict] = ()
+    runs: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    work: Mapping[str, float | None] | None = None
+    version: str = __version__
+
+    @property
+    def own_seconds(self) -> float:
+        """The seconds that neither a training nor an audit of the store took."""
+        return self.seconds - sum(seconds for seconds in (self.work or {}).values() if seconds is not None)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all."""
+        plain = {"schema_version": SCHEMA_VERSION, **_finite(dataclasses.asdict(self))}
+        write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> Result:
+        """Read what `save` wrote.
+
+        Raises:
+            UserError: if the file is damaged or of another format.
+        """
+        try:
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            version = plain.pop("schema_version")
+            if version != SCHEMA_VERSION:
+                raise UserError(f"{path} is of format {version}, this classwise reads {SCHEMA_VERSION}; run it again")
+            tables = [
+                Table(
+                    table["caption"],
+                    tuple(table["heads"]),
+                    tuple(
+                        Row(row["name"], tuple(Cell(*cell) for cell in row["cells"]), row["weak"], row["good"])
+                        for row in table["rows"]
+                    ),
+                    table["note"],
+                )
+                for table in plain.pop("tables")
+            ]
+            figures = [Figure(**figure) for figure in plain.pop("figures")]
+            verdicts = [Verdict(**_known(verdict)) for verdict in plain.pop("verdicts")]
+            return Result(tables=tables, figures=figures, verdicts=verdicts, **plain)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged; run the experiment again") from error
+
+
+def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON's null is a number that is not there, or no limits; a list is a pair of limits."""
+    found = {key: math.nan if value is None else value for key, value in plain.items()}
+    limits = plain.get("limits")
+    return {**found, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if hasattr(value, "item"):
+        return _finite(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,73 @@
+"""Run the experiment of an item, and save its result."""
+
+from __future__ import annotations
+
+import time
+
+from classwise.errors import UserError, unknown
+from classwise.papers import catalogue
+from classwise.papers.catalogue import EXPERIMENTS
+from classwise.papers.claims import judge, untestable
+from classwise.papers.context import Context
+from classwise.papers.experiment import Experiment
+from classwise.papers.result import Figure, Result
+from classwise.papers.scales import NAMES, Scale
+from classwise.papers.store import Store
+from classwise.progress import Progress
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of an item.
+
+    Raises:
+        UserError: for an unknown id, or an item that is covered or missing: with what to do instead.
+    """
+    item = catalogue.find(name)
+    if item.status == "covered":
+        remedy = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
+        raise UserError(f"{name} is a {item.kind} and does not run by itself; {remedy}")
+    if item.status == "missing":
+        raise UserError(f"{name} cannot run yet; {item.missing}")
+    return EXPERIMENTS.load(name)()
+
+
+def scale_of(name: str, scale: str) -> Scale:
+    """A scale of an experiment.
+
+    Raises:
+        UserError: for an unknown scale, or one that this experiment lacks.
+    """
+    if scale not in NAMES:
+        raise unknown("scale", scale, NAMES)
+    found = {str(key): value for key, value in experiment(name).scales.items()}
+    if scale not in found:
+        raise UserError(f"{name} has no scale {scale!r}; it has {', '.join(found)}")
+    return found[scale]
+
+
+def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> Result:
+    """Run an experiment, and keep its result in the store.
+
+    Raises:
+        UserError: for an unknown id or scale, or data that are not there.
+    """
+    started = time.monotonic()
+    chosen = scale_of(name, scale)
+    context = Context(chosen, store, device=device, progress=progress)
+    with store.measured() as work:
+        found = experiment(name).run(context)
+    own = time.monotonic() - started - work.waited
+    beyond = [untestable(claim, reason) for claim, reason in found.beyond.items()]
+    result = Result(
+        item=name,
+        scale=chosen.name,
+        setting=chosen.about,
+        tables=tuple(found.tables),
+        figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in found.figures),
+        verdicts=(*judge(found.tests), *beyond),
+        runs=dict(context.used),
+        seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
+        work=work.seconds,
+    )
+    result.save(store.result_file(name, scale))
+    return result

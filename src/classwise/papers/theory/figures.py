@@ -1,0 +1,62 @@
+"""Both panels of cfa23 Figure 1: points of the toy model, and what each class's accuracy does as the weight grows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classwise.draws import Draws
+from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
+from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark
+from classwise.report.figures.curves import ticks
+from classwise.report.figures.lines import Series, line_chart
+from classwise.stats.counts import FloatArray
+
+WIDTH, HEIGHT = 400.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 42.0, 12.0, 34.0, 42.0
+_JITTER = 0.5
+"""The robust feature is -1 or +1: points are spread a little around it, so that they can be told apart."""
+
+
+def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
+    """The first weak feature over the robust one, coloured by class."""
+    import torch
+
+    drawing = Drawing(WIDTH, HEIGHT, title)
+    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    weak = sample.x[:, 1]
+    low, high = float(weak.min()), float(weak.max())
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value + 1.6) / 3.2
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
+
+    for tick in ticks(low, high):
+        if low <= tick <= high:
+            drawing.marks.append(Line([(LEFT, y(tick)), (WIDTH - RIGHT, y(tick))], "rule"))
+            drawing.marks.append(Label(LEFT - 6, y(tick) + 4, f"{tick:g}", "text-soft", 10.5, "end"))
+    for value in (-1, 1):
+        drawing.marks.append(Label(x(value), HEIGHT - BOTTOM + 16, f"{value:+d}", "text-soft", 10.5, "middle"))
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (spread a little)", "text-soft", 10.5, "middle"))
+    shift = Draws(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
+    for label, ink, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
+        rows = np.flatnonzero(sample.y == label)
+        marks: list[Mark] = [
+            Dot(x(float(sample.x[row, 0]) + _JITTER * float(shift[row])), y(float(weak[row])), 2.4, ink) for row in rows
+        ]
+        drawing.marks.append(Group(marks, f"class {name}: {len(rows)} points"))
+    return drawing
+
+
+def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy over the weight w") -> Drawing:
+    """Clean (dashed) and robust accuracy at 2 eta of both classes."""
+    series = []
+    for label, name, ink in ((EASY, "+1", "main"), (HARD, "−1", "weak")):
+        clean = model.accuracy(label, weights)
+        robust = model.accuracy(label, weights, model.evaluation_radius)
+        series.append(Series(f"{name} clean", weights.tolist(), clean.tolist(), f"guide-{ink}"))
+        style = "stroke-main" if label == EASY else "line-weak"
+        series.append(Series(f"{name} robust", weights.tolist(), robust.tolist(), style))
+    return line_chart(title, series, "w: how much the robust feature is trusted")

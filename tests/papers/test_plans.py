@@ -1,0 +1,198 @@
+"""benz20's plans: what their grids train, and their tables recounted from the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from classwise.analysis.feature_sets import NonRobustFeatures
+from classwise.errors import UserError
+from classwise.models import fingerprint, load_model
+from classwise.papers.context import Context
+from classwise.papers.experiments import class_wise, data_sets, feature_sets, long_tail, weak_classes
+from classwise.papers.experiments.logit_similarity import clean_logits
+from classwise.papers.result import Result
+from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on
+from classwise.papers.store import Store
+from classwise.training.folder import Run
+
+from .conftest import Smoke
+
+GRIDS = (
+    long_tail.class_weights,
+    long_tail.effective_numbers,
+    long_tail.ldam_margins,
+    long_tail.resampled_classes,
+    long_tail.cosine_penalties,
+    long_tail.towards_weakest,
+)
+
+
+def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
+    """Robust accuracy of each class for the run of a recipe, from the files of its audit."""
+    key = next(key for key, name in result.runs.items() if name == recipe)
+    run = Run.open(smoke.store.path / "runs" / key)
+    spoken = fingerprint(load_model(run.weights_file(run.default_weights())))
+    for folder in (run.path / "audits").glob("*/outcomes"):
+        settings = json.loads((folder.parent / "audit.json").read_text())["settings"]
+        if {*settings["attacks"]} != {"clean", "PGD"} or settings["trace"] or settings["model_hash"] != spoken:
+            continue  # other attacks, one image, or other weights of the run
+        frame = pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))])
+        both = frame.pivot_table(index=["index", "label"], columns="attack", values="correct", aggfunc="first")
+        return both["PGD"].astype(float).groupby("label").mean()
+    raise AssertionError(recipe)
+
+
+@pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
+@pytest.mark.parametrize("grid", GRIDS)
+def test_grids_are_recipes(
+    scale: Scale, grid: Callable[[Scale, str], long_tail.Grid], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every setting at every scale is read, each another training, and none is plain."""
+    context = Context(scale, Store(tmp_path_factory.mktemp("grids") / "store"))
+    found = [context.recipe(recipe, changes) for recipe, changes in grid(scale, "7").values()]
+    digests = {one.digest() for one in found}
+    assert len(digests) == len(found)
+    assert context.recipe("at").digest() not in digests
+    for one in found:
+        for schedule in one.schedules:
+            assert isinstance(schedule, dict)
+            assert 0 <= int(schedule.get("begin", 0)) < one.epochs
+            assert schedule.get("critical", "7") == schedule.get("target", "7") == "7"
+
+
+@pytest.mark.parametrize("scale", weak_classes.SCALES.values(), ids=lambda scale: scale.name)
+def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each network is trained once with and once without attacks; at smoke one stands for all."""
+    context = Context(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
+    experiment = weak_classes.AllNetworks()
+    found = [context.recipe(recipe, changes) for recipe, changes in experiment.grid(scale).values()]
+    plain = [context.recipe(recipe, changes) for recipe, changes in experiment.standard(scale).values()]
+    names = {one.model.name for one in found}
+    expected = 2 if scale.name == "smoke" else 1 + len(weak_classes.WIDTHS)
+    assert len(found) == len({one.digest() for one in found}) == expected
+    assert names >= ({weak_classes.STAND_IN} if scale.name == "smoke" else set(weak_classes.WIDTHS))
+    assert [one.model.name for one in plain] == ([] if scale.name == "smoke" else [one.model.name for one in found])
+    assert found[0].digest() == context.recipe("at").digest()
+
+
+def test_changes_are_against_the_plain_model(smoke: Smoke) -> None:
+    result = smoke.results["benz20/P3.7"]
+    plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
+    row = next(row for row in result.tables[0].rows if row.name == "cosine 1")
+    shown = [float(cell.text) for cell in row.cells]
+    told = [100 * value for one in (other, other - plain) for value in (one.mean(), one.min(), np.ptp(one))]
+    told[4] = 100 * (other.min() - plain.min())
+    told[5] = 100 * (np.ptp(other) - np.ptp(plain))
+    assert shown == pytest.approx(told, abs=0.051)
+
+
+def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> None:
+    result = smoke.results["benz20/P3.3"]
+    key = next(key for key, name in result.runs.items() if name == "at")
+    epochs = pd.read_parquet(smoke.store.path / "runs" / key / "epochs.parquet")
+    valid = epochs[epochs["split"] == "valid"]
+    head = result.tables[0].heads[1]
+    weakest = valid.loc[valid.groupby("epoch")["robust"].idxmin(), "class"]
+    assert head in set(weakest.astype(str))
+    front = [row.cells[-1].text for row in result.tables[0].rows]
+    assert "yes" in front
+
+
+@pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
+def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
+    context = Context(scale, Store(tmp_path / "store"))
+    recipes = {name: context.recipe(recipe, changes) for name, (recipe, changes) in weak_classes.rates(scale).items()}
+    stepwise, cyclic = (recipes[name].parts.rate for name in ("stepwise", "cyclic"))
+    assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
+    assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
+    assert max(cyclic.factor(share / 100) for share in range(101)) == 1
+    if scale.name == "full":
+        assert isinstance(recipes["cyclic"].optimizer, dict)
+        assert recipes["cyclic"].optimizer["lr"] == 0.2
+
+
+def test_optimisation_holds_the_usual_model_once() -> None:
+    for scale in MANY_TRAININGS.values():
+        grid = weak_classes.Optimisation().grid(scale)
+        settings = [(recipe, tuple(sorted(map(str, changes.items())))) for recipe, changes in grid.values()]
+        assert len(settings) == len(set(settings))
+        assert ("at", ()) in settings
+
+
+def test_the_radii_of_a_standard_model() -> None:
+    """Those of spec and scale: 0.25, 0.5, 1, 2 and 8 of 255."""
+    names = [class_wise.radius_name(MANY_TRAININGS["full"], share) for share in class_wise.RADII]
+    assert names == [f"PGD at {radius}/255" for radius in ("0.25", "0.5", "1", "2", "8")]
+
+
+def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
+    rows = smoke.results["benz20/F1"].tables[0].rows
+    averages = [float(row.cells[0].text) for row in rows]
+    assert len(rows) == 1 + len(class_wise.RADII)
+    assert averages == sorted(averages, reverse=True)
+
+
+def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(MANY_TRAININGS["smoke"], smoke.store)
+    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("digits", "nowhere")})
+    found, absent = data_sets.audited(context)
+    assert list(found) == ["digits"]
+    assert "nowhere" in absent["nowhere"]
+    monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("nowhere",)})
+    with pytest.raises(UserError, match="none of nowhere is there"):
+        data_sets.audited(context)
+
+
+@pytest.mark.parametrize("scale", data_sets.DataSets.scales.values(), ids=lambda scale: scale.name)
+def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
+    """Only a data set's own radius, and no mirrored digits."""
+    for data in data_sets.DATA_SETS[scale.name]:
+        own = on(scale, data)
+        recipe = Context(own, Store(tmp_path / "store")).recipe("at")
+        assert own.data == data
+        assert (own.threat == "Linf:0.3") == (data == "mnist")
+        assert recipe.threat == own.threat
+        if data in DIGITS:
+            assert recipe.data.augment in ("none", "crop")
+
+
+def test_clean_logits_are_those_of_the_audit(smoke: Smoke) -> None:
+    key = next(key for key, name in smoke.results["benz20/P2.4"].runs.items() if name == "at")
+    context = Context(MANY_TRAININGS["smoke"], smoke.store)
+    images = context.test_images
+    logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
+    right = logits.argmax(axis=1) == images.y.numpy()
+    trained = context.trained("at")
+    told = context.audited(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
+    assert right.sum() == told.counts("clean").correct.sum()
+
+
+def test_a_feature_set_is_made_once(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same pixels and labels from the file, of targets; another setting is another file."""
+    context = Context(MANY_TRAININGS["smoke"], smoke.store)
+    trained = context.trained("standard", {"seed": 1})
+    images = context.train_images.take(slice(20))
+    maker = NonRobustFeatures(steps=2)
+    direct = maker(trained.run.model(), images)
+    first = feature_sets.cached_set(tmp_path, maker, trained, images, context)
+    feature_sets.cached_set(tmp_path, NonRobustFeatures(steps=1), trained, images, context)
+    assert len(list(tmp_path.glob("features-*.npz"))) == 2
+    monkeypatch.setattr(NonRobustFeatures, "__call__", None)
+    again = feature_sets.cached_set(tmp_path, maker, trained, images, context)
+    for one in (first, again):
+        assert one.fingerprint() == direct.fingerprint()
+    assert not torch.equal(first.y, images.y)
+
+
+def test_where_nothing_is_trained_on_the_set_nothing_is_claimed(smoke: Smoke) -> None:
+    for item, answered in (("benz20/P2.5", True), ("benz20/P2.6", False)):
+        (verdict,) = smoke.results[item].verdicts
+        assert bool(verdict.estimand) == answered
+        assert len(smoke.results[item].runs) == 2

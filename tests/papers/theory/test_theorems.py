@@ -1,0 +1,69 @@
+"""Theorems 1 to 4 hold on the grid; and a statement sees a model for which it is false."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from classwise.papers.theory import theorems
+from classwise.papers.theory.toy import HARD, ToyModel
+from classwise.stats.counts import FloatArray
+
+GRID = theorems.grid()
+
+
+def test_the_grid_is_wide() -> None:
+    assert len(GRID) == 3 * 4 * 3 * 10
+    assert {model.features for model in GRID} == {1, 4, 20}
+
+
+@pytest.mark.parametrize("name", ["cfa23/Th1", "cfa23/Th2", "cfa23/Th3", "cfa23/Th4"])
+def test_theorems_hold(name: str) -> None:
+    statement = theorems.STATEMENTS[name](GRID)
+    assert statement.name == name
+    assert statement.failures == ()
+    assert statement.holds
+    assert statement.cases >= 1000
+    assert statement.says.endswith(".")
+
+
+def test_the_gap_is_the_same_clean_and_robust() -> None:
+    assert theorems.gap_identity(GRID).holds
+
+
+def test_closed_forms_against_simulation() -> None:
+    statement = theorems.closed_forms(GRID[::40])
+    assert statement.holds
+    assert statement.cases == 9 * 12
+
+
+class Upside(ToyModel):
+    """A model in which the hard class is the better one."""
+
+    def reliability(self, label: int) -> float:
+        return self.hard if label != HARD else self.easy
+
+    def gap(self, weight: object, epsilon: float = 0.0) -> FloatArray:
+        return -super().gap(weight, epsilon)  # type: ignore[arg-type]  # as the model has it
+
+
+@pytest.mark.parametrize("name", ["cfa23/Th1", "cfa23/Th3", "cfa23/Th4"])
+def test_a_false_statement_is_seen(name: str) -> None:
+    statement = theorems.STATEMENTS[name]([Upside()])
+    assert not statement.holds
+    assert "fail for Upside" in statement.failures[0]
+
+
+def test_a_wrong_optimum_is_seen() -> None:
+    class Wrong(ToyModel):
+        def best_weight(self, epsilon: float) -> float:
+            return 1.5 * super().best_weight(epsilon)
+
+    assert any("optimum" in failure for failure in theorems.theorem_2([Wrong()]).failures)
+
+
+def test_weights_reach_both_sides() -> None:
+    w = theorems.weights(ToyModel())
+    assert w[0] < 0.05
+    assert w[-1] > ToyModel().best_class_weight(1)
+    assert (np.diff(w) > 0).all()

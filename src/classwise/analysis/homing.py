@@ -33,6 +33,7 @@ from classwise.threat import Threat
 from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
 from classwise.training.loop import train
+from classwise.training.recipe import Recipe
 
 ATTACK = "pgd:steps=20,step_size=0.1eps"
 FILE = "homing.parquet"
@@ -45,7 +46,7 @@ class Homing(AnalysisResult):
 
     Attributes:
         class_names: one for each class.
-        matrix: (C, C) int64, the confusion matrix of the base model under attack; its diagonal is what stands.
+        matrix: (C, C) int64, the confusion matrix of the base model under attack; the diagonal counts robust images.
         homing: (C, C) int64, those of ``matrix``, off the diagonal, that are robust for a model that was trained
             without the class of the column.
         runs: the folder of the model without each class; None where no image was taken for the class.
@@ -113,12 +114,12 @@ def homing(
     progress: Progress | None = None,
     alpha: float = 0.05,
 ) -> Homing:
-    """Train without each class in turn, and attack anew the images that had been taken for it (kdd21 Definition 6.1).
+    """Train without each class in turn, and attack again the images misclassified as it (kdd21 Definition 6.1).
 
-    The recipe is the run's own, its labels and all its outputs kept; only the class's training images go. The costs are
-    C trainings, one audit of the base model, and one of all its misclassified images: an image is attacked once more,
-    on the model without the class that it was taken for. A class that nothing is taken for is not trained without.
-    Everything lies in ``out``, and a call that was killed goes on where it was.
+    The recipe, the labels and the number of outputs are those of the run; only the training images of the class are
+    left out. The cost is at most C trainings, one audit of the base model, and one attack on each of its misclassified
+    images, on the model without the predicted class. A class that no image is misclassified as needs no training.
+    All results are saved in ``out``, and a call that was killed is continued there.
 
     Args:
         run: the base run.
@@ -126,13 +127,13 @@ def homing(
         data: the training images of the base run; None: those that its recipe names.
         test: the images to judge by; None: the test split of that data set.
         attack: one attack.
-        which: which of a run's kept models speaks for it; None: `Run.default_weights`.
+        which: which saved weights of a run are used; None: `Run.default_weights`.
         stop: as in `audit`, for both rounds alike.
         compute: how the attack's gradients are computed.
         batch: images on the device at once.
         seed: of the attack.
         device: where to train.
-        progress: who is told how it goes.
+        progress: reports the progress.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
@@ -140,18 +141,9 @@ def homing(
     """
     if not run.complete:
         raise UserError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
-    settings, folder = run.recipe.data, Path(out)
-    if data is None:
-        data = training_images(settings)
-    if test is None:
-        test = load_data(settings.name, split="test", root=settings.root, **settings.options)
-    if data.class_names != test.class_names:
-        raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
-
-    suite = parse_attacks(attack, norm_of(run.recipe.threat))
-    if len(suite.attacks) != 1:
-        raise UserError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
-    ((name, chosen),) = suite.attacks.items()
+    folder = Path(out)
+    data, test = _images_of(run, data, test)
+    name, chosen = _single_attack(attack, run)
     base = audit(
         run.path if which is None else run.weights_file(which),
         test,
@@ -175,34 +167,64 @@ def homing(
         runs.append(place if len(fooled) else None)
         if not len(fooled):
             continue
-        again = train(
-            run.recipe,
-            out=place,
-            data=data.take(data.y != label),
-            resume=(place / "recipe.yaml").is_file(),
-            device=device,
-            progress=progress,
-        )
+        again = _train(run.recipe, data.take(data.y != label), place, device, progress)
         part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
         engine = Engine(again.model(which).to(device), compute=compute, batch=batch, stop=stop, seed=seed)
         threat = Threat.parse(str(again.recipe.threat))
-        home = _remembered(place / FILE, lambda: _stands(engine, chosen, part, threat))  # noqa: B023  # called at once
+        home = _saved(place / FILE, lambda: _robust(engine, chosen, part, threat))  # noqa: B023  # called at once
         counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)
     return Homing(test.class_names, matrix, counts, tuple(runs), alpha)
 
 
-def _stands(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
-    """(N,) which images the model has right on their attacked twins."""
+def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Images, Images]:
+    """Training and test images: those given, or else those of the run's recipe.
+
+    Raises:
+        UserError: if their classes differ.
+    """
+    settings = run.recipe.data
+    if data is None:
+        data = training_images(settings)
+    if test is None:
+        test = load_data(settings.name, split="test", root=settings.root, **settings.options)
+    if data.class_names != test.class_names:
+        raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
+    return data, test
+
+
+def _single_attack(attack: Attacks, run: Run) -> tuple[str, Attack]:
+    """The label and the attack of a specification.
+
+    Raises:
+        UserError: if it names several attacks.
+    """
+    suite = parse_attacks(attack, norm_of(run.recipe.threat))
+    if len(suite.attacks) != 1:
+        raise UserError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
+    ((name, chosen),) = suite.attacks.items()
+    return name, chosen
+
+
+def _train(recipe: Recipe, data: Images, out: Path, device: str, progress: Progress | None) -> Run:
+    """The run of a recipe in a folder: a new one, or the one that lies there, continued."""
+    resume = (out / "recipe.yaml").is_file()
+    return train(recipe, out=out, data=data, resume=resume, device=device, progress=progress)
+
+
+def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
+    """(N,) whether the model classifies each image correctly under the attack."""
     found = []
     for index, x, y in images.to(engine.device).batches(engine.batch):
-        twins = engine.perturb(attack, x, y, threat, index=index)
-        (logits,) = engine.predict([twins])
+        (logits,) = engine.predict([engine.perturb(attack, x, y, threat, index=index)])
         found.append((logits.argmax(1) == y).cpu().numpy())
     return np.concatenate(found)
 
 
-def _remembered(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
-    """What a file holds, or else is to hold. The audit of the base run has seen that the settings are the same."""
+def _saved(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
+    """The content of a file, computed and written if the file is missing.
+
+    The audit of the base run has checked that the settings are the same.
+    """
     if not path.is_file():
         found = compute()
         with replacing(path) as temporary:

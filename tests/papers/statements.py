@@ -29,7 +29,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
 SIZES: tuple[Name, ...] = ("full", "laptop", "smoke")
 """The largest scale first, as a page has them."""
 ALPHA = 0.05
-SAID = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
+SAID = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
 VERSION = "9.8.7"
 CAPTIONS = ("Attacked, in percent", "Per <class> & more", "Changes, in points")
 
@@ -118,16 +118,16 @@ class RawTest:
         number = len(self.parts)
         unknown = [part for part in self.parts if part[1] != part[1]]
         if unknown:
-            return "cannot tell", *unknown[0], 1
+            return "inconclusive", *unknown[0], 1
         reach, shared = z_of(level), z_of(level / number)
         least = min(self.parts, key=lambda part: part[0] - reach * part[1])
         most = min(self.parts, key=lambda part: part[0] + shared * part[1])
         if least[0] - reach * least[1] > 0:
             return "holds", *least, 1
         if most[0] + shared * most[1] < 0 or self.exact:
-            return "does not", *most, number
+            return "does not hold", *most, number
         above = least[0] + reach * least[1] >= 0
-        return ("cannot tell", *least, 1) if above else ("cannot tell", *most, number)
+        return ("inconclusive", *least, 1) if above else ("inconclusive", *most, number)
 
 
 def z_of(level: float) -> float:
@@ -266,7 +266,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
         # a part that decided at the level of its item may be unclear at that of the paper
         clear = abs(value) > z_of(levels[0] / shares) * error
         found.append(
-            Shown(test, answer if mine <= ALPHA and clear else "cannot tell", value, error, shares, levels, mine)
+            Shown(test, answer if mine <= ALPHA and clear else "inconclusive", value, error, shares, levels, mine)
         )
     return found
 
@@ -297,13 +297,13 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
         return text, f"tested by {', '.join(dict.fromkeys(item for item, _ in tests))}", ""
     if not tests:
         where = ", ".join(dict.fromkeys(reasons))
-        return (SAID["cannot tell"], where, "") if reasons else ("not asked yet", "", "")
+        return (SAID["inconclusive"], where, "") if reasons else ("not asked yet", "", "")
     answers: dict[str, list[str]] = {}
     items = {item for item, _ in tests}
     for item, some, beyond in paper.newest():
         if item in items:
             mine = [one.answer for one in some if one.raw.claim in related]
-            for answer in [*mine, *("cannot tell" for one in beyond if one in related)]:
+            for answer in [*mine, *("inconclusive" for one in beyond if one in related)]:
                 answers.setdefault(SAID[answer], []).append(item)
     named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
     marks: dict[tuple[str, ...], str] = {("holds",): "good", ("does not hold",): "weak"}

@@ -30,7 +30,7 @@ def claim(*values: float) -> Test:
     return Test(claim="kdd21/C1", estimand="a number", parts=[normal(value) for value in values])
 
 
-@pytest.mark.parametrize(("value", "answer"), [(2.5, "holds"), (-2.5, "does not"), (1.5, "cannot tell")])
+@pytest.mark.parametrize(("value", "answer"), [(2.5, "holds"), (-2.5, "does not hold"), (1.5, "inconclusive")])
 def test_one_claim(value: float, answer: Answer) -> None:
     (verdict,) = judge([claim(value)])
     assert verdict.answer == answer
@@ -46,13 +46,13 @@ def test_holm_is_that_of_the_statistics() -> None:
         values = random.normal(0, 2.5, size=6)
         adjusted = holm(2 * stats.norm.sf(np.abs(values)))
         verdicts = judge([claim(float(value)) for value in values])
-        assert [verdict.answer != "cannot tell" for verdict in verdicts] == (adjusted <= 0.05).tolist()
+        assert [verdict.answer != "inconclusive" for verdict in verdicts] == (adjusted <= 0.05).tolist()
 
 
 def test_family_of_true_nulls_is_rarely_told() -> None:
     random = np.random.default_rng(1)
     told = [
-        any(verdict.answer != "cannot tell" for verdict in judge([claim(float(v)) for v in random.normal(size=5)]))
+        any(verdict.answer != "inconclusive" for verdict in judge([claim(float(v)) for v in random.normal(size=5)]))
         for _ in range(300)
     ]
     assert np.mean(told) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
@@ -61,25 +61,25 @@ def test_family_of_true_nulls_is_rarely_told() -> None:
 def test_several_parts_must_all_hold() -> None:
     assert judge([claim(3, 4)])[0].answer == "holds"
     verdict = judge([claim(3, 1)])[0]
-    assert (verdict.answer, verdict.value) == ("cannot tell", 1)
+    assert (verdict.answer, verdict.value) == ("inconclusive", 1)
     verdict = judge([claim(5, -3)])[0]
-    assert (verdict.answer, verdict.value) == ("does not", -3)
+    assert (verdict.answer, verdict.value) == ("does not hold", -3)
     # -2.1 is below zero at 0.05, but not at half of that, which each of two has.
-    assert judge([claim(-2.1)])[0].answer == "does not"
-    assert judge([claim(5, -2.1)])[0].answer == "cannot tell"
+    assert judge([claim(-2.1)])[0].answer == "does not hold"
+    assert judge([claim(5, -2.1)])[0].answer == "inconclusive"
 
 
 def test_exact_claims_are_not_counted_among_the_tested() -> None:
     exact = Test(claim="cfa23/C1", estimand="a fact", parts=[exactly(1.0)], exact=True)
     false = Test(claim="cfa23/C2", estimand="a fact", parts=[exactly(0.0)], exact=True)
     verdicts = judge([exact, claim(2.0), false])
-    assert [verdict.answer for verdict in verdicts] == ["holds", "holds", "does not"]
+    assert [verdict.answer for verdict in verdicts] == ["holds", "holds", "does not hold"]
     assert verdicts[1].level == 0.05
 
 
 def test_what_cannot_be_tested_says_why() -> None:
     verdict = untestable("kdd21/C8", "no cats here")
-    assert (verdict.answer, verdict.note) == ("cannot tell", "no cats here")
+    assert (verdict.answer, verdict.note) == ("inconclusive", "no cats here")
     assert np.isnan(verdict.value)
 
 
@@ -98,7 +98,7 @@ def test_items_corrected_together_are_as_one_item() -> None:
 
 
 def test_an_answer_and_its_interval_agree() -> None:
-    """With several parts too, of which each is asked at its share of the level for "does not"."""
+    """With several parts too, of which each is asked at its share of the level for "does not hold"."""
     random = np.random.default_rng(5)
     told = set()
     for _ in range(40):
@@ -107,21 +107,21 @@ def test_an_answer_and_its_interval_agree() -> None:
             told.add(verdict.answer)
             if verdict.answer == "holds":
                 assert verdict.low > 0
-            elif verdict.answer == "does not":
+            elif verdict.answer == "does not hold":
                 assert verdict.high < 0
-    assert told == {"holds", "does not", "cannot tell"}
+    assert told == {"holds", "does not hold", "inconclusive"}
 
 
 def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
     """Such as that of the worst class, whose p-value and width are not those of a normal one."""
     found = Verdict(
-        claim="kdd21/C1", answer="does not", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
+        claim="kdd21/C1", answer="does not hold", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
     )
-    assert [one.answer for one in together([found])] == ["does not"]
-    unclear = Verdict(claim="kdd21/C2", answer="cannot tell", estimand="", value=0, low=-2, high=2, p_value=0.9)
+    assert [one.answer for one in together([found])] == ["does not hold"]
+    unclear = Verdict(claim="kdd21/C2", answer="inconclusive", estimand="", value=0, low=-2, high=2, p_value=0.9)
     wide, narrow, *_ = together([found, replace(found, high=-8.0), *[unclear] * 3])
-    assert (wide.answer, wide.high > 0) == ("cannot tell", True)
-    assert (narrow.answer, narrow.high < 0) == ("does not", True)
+    assert (wide.answer, wide.high > 0) == ("inconclusive", True)
+    assert (narrow.answer, narrow.high < 0) == ("does not hold", True)
 
 
 def test_a_correlation_stays_one() -> None:
@@ -131,7 +131,7 @@ def test_a_correlation_stays_one() -> None:
     alone = [verdict for test in (sure, unsure) for verdict in judge([test])]
     assert [(one.answer, one.high) for one in alone] == [
         ("holds", 1.0),
-        ("cannot tell", pytest.approx(0.79, abs=0.001)),
+        ("inconclusive", pytest.approx(0.79, abs=0.001)),
     ]
     for one in together(alone):
         assert -1 <= one.low < one.value < one.high <= 1
@@ -149,13 +149,13 @@ def test_an_interval_of_an_analysis_at_every_level() -> None:
 def test_what_did_not_vary_is_not_certain() -> None:
     for estimate in (Estimate(1.0, 1.0, 1.0), Estimate(0.4, float("nan"), float("nan"))):
         (verdict,) = judge([Test(claim="kdd21/C1", estimand="a", parts=[normal(5), interval(estimate)])])
-        assert verdict.answer == "cannot tell"
+        assert verdict.answer == "inconclusive"
         assert verdict.p_value == 1
 
 
 def test_no_negative_zeros_are_shown() -> None:
     """Rounding in the last bits of a difference that is zero."""
-    one = Verdict(claim="kdd21/C1", answer="cannot tell", estimand="", value=-6e-15, low=-1e-9, high=2, unit="points")
+    one = Verdict(claim="kdd21/C1", answer="inconclusive", estimand="", value=-6e-15, low=-1e-9, high=2, unit="points")
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
 

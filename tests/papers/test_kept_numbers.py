@@ -73,7 +73,7 @@ def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, floa
             continue
         last = len(p) - 1 - p[::-1].index(one["p_value"])
         given[one["p_value"]] = given.get(one["p_value"], -1) + 1
-        said = one["answer"] if adjusted[last] <= ALPHA else "cannot tell"
+        said = one["answer"] if adjusted[last] <= ALPHA else "inconclusive"
         mine.append((one, said, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), told))))
     return found
 
@@ -121,7 +121,7 @@ def test_the_verdicts_are_those_of_the_p_values_and_intervals(name: str) -> None
             assert bool(covers) == bool(known and one["estimand"]), "which part of the claim was tested?"
             value, _, span = row[3].partition("|")
             if one["value"] is None:
-                assert (row[2], value, row[4]) == (cell(SAID["cannot tell"], one["note"]), NONE, NONE)
+                assert (row[2], value, row[4]) == (cell(SAID["inconclusive"], one["note"]), NONE, NONE)
                 continue
             text, _, unit = value.partition(" ")
             shows(text, one["value"], 2, sign=True)
@@ -135,8 +135,8 @@ def test_the_verdicts_are_those_of_the_p_values_and_intervals(name: str) -> None
             shown = answer
             if answer == "holds" and ends:
                 assert float(ends[0][0]) >= 0
-            elif answer == "does not" and ends and float(ends[0][1]) > 0:
-                shown = "cannot tell"  # the stretched interval is wider than the p-value says
+            elif answer == "does not hold" and ends and float(ends[0][1]) > 0:
+                shown = "inconclusive"  # the stretched interval is wider than the p-value says
             assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + SAID[shown], one["note"])
             assert level <= ALPHA
 

@@ -48,7 +48,7 @@ def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> No
         assert catalogue.claim(verdict.claim)["claim"]
         if verdict.answer == "holds":
             assert verdict.low > 0
-        elif verdict.answer == "does not":
+        elif verdict.answer == "does not hold":
             assert verdict.high < 0 or verdict.exact
         else:
             assert np.isnan(verdict.low) or verdict.low <= 0
@@ -96,7 +96,7 @@ def test_every_claim_of_the_papers_is_asked_somewhere(smoke: Smoke) -> None:
 
 def test_claims_about_cifar_classes_are_not_judged_on_digits(smoke: Smoke) -> None:
     verdict = next(one for one in smoke.results["kdd21/T1"].verdicts if one.claim == "kdd21/C8")
-    assert verdict.answer == "cannot tell"
+    assert verdict.answer == "inconclusive"
     assert "CIFAR-10" in verdict.note
 
 
@@ -157,7 +157,7 @@ def test_a_claim_that_is_half_tested_is_so_for_programs_and_in_the_terminal(smok
         assert all(one["answer"] != "partly tested" for one in both if one["claim"] == "kdd21/C23")
 
 
-HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("cannot tell", ""))
+HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("inconclusive", ""))
 
 
 def test_claims_in_short(smoke: Smoke) -> None:
@@ -175,18 +175,18 @@ def test_claims_in_short(smoke: Smoke) -> None:
         "kdd21/F4b": [answered("kdd21/F4b", "kdd21/C19", "holds")],
         "kdd21/F5bc": [
             answered("kdd21/F5bc", "kdd21/C23", "holds", covers="attacked against clean"),
-            answered("kdd21/F5bc", "kdd21/C1", "does not", covers="mnist"),
+            answered("kdd21/F5bc", "kdd21/C1", "does not hold", covers="mnist"),
         ],
-        "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "cannot tell", covers="standard training")],
+        "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "inconclusive", covers="standard training")],
         "kdd21/T1": [],
         "kdd21/F2": [two_halves],
-        "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "cannot tell", estimand="")],  # it only says who asks
+        "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "inconclusive", estimand="")],  # it only says who asks
     }
     rows = {row.name: row for row in claims_table("kdd21", found).rows}
     assert rows["C19"].cells[1] == Cell("holds", "kdd21/F4a, kdd21/F4b")
     assert rows["C19"].good
-    both = "holds: kdd21/F5bc; cannot tell at this scale: kdd21/E10"
-    assert rows["C23"].cells[1] == Cell("holds; cannot tell at this scale", both)
+    both = "holds: kdd21/F5bc; inconclusive at this scale: kdd21/E10"
+    assert rows["C23"].cells[1] == Cell("holds; inconclusive at this scale", both)
     assert not rows["C23"].good
     assert not rows["C6"].good  # what an item that asks one half cannot say of the other counts
     assert rows["C1"].cells[1] == Cell("not asked yet")  # of an item's results the largest scale counts alone
@@ -218,5 +218,5 @@ def test_damaged_results(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a.json is damaged; run the experiment again"):
         Result.load(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema_version": 7}')
-    with pytest.raises(UserError, match="format 7, this classwise reads 1"):
+    with pytest.raises(UserError, match="format 7, this classwise reads 2"):
         Result.load(tmp_path / "b.json")

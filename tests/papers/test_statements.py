@@ -412,11 +412,11 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
         value, _, span = row[3].partition("|")
         check_estimate(one, value, span)
         check_p(row[4], one)
-        assert mark == {"holds": "good", "does not": "weak", "cannot tell": ""}[one.answer]
+        assert mark == {"holds": "good", "does not hold": "weak", "inconclusive": ""}[one.answer]
     for row, mark, (claim, reason) in zip(
         table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True
     ):
-        words = [claim.partition("/")[2], words_of(claim)["claim"], f"{SAID['cannot tell']}|{reason}", NONE, NONE]
+        words = [claim.partition("/")[2], words_of(claim)["claim"], f"{SAID['inconclusive']}|{reason}", NONE, NONE]
         assert [*map(plain, words)] == row
         assert mark == ""
 
@@ -635,7 +635,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[s
         if one.raw.note:
             assert lines.pop(0) == f"  {one.raw.note}"
     for claim, reason in beyond.items():
-        assert lines.pop(0) == f"{claim} {SAID['cannot tell']}: {words_of(claim)['claim']}"
+        assert lines.pop(0) == f"{claim} {SAID['inconclusive']}: {words_of(claim)['claim']}"
         assert lines.pop(0) == f"  {reason}"
 
 

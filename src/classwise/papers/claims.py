@@ -19,7 +19,7 @@ from classwise.stats.interval_estimators import IntervalEstimator
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 
-Answer = Literal["holds", "does not", "cannot tell"]
+Answer = Literal["holds", "does not hold", "inconclusive"]
 Limits = tuple[float, float] | None
 CORRELATION = (-1.0, 1.0)
 """The limits of a correlation."""
@@ -38,7 +38,7 @@ class Test:
         unit: of the estimate: ``points``, ``%²`` or empty.
         parts: each a function from an error level to an estimate with its interval; the claim is that all are above
             zero. With several, each is asked at the whole level for "holds" (all must hold), and at its share of the
-            level for "does not" (one is enough).
+            level for "does not hold" (one is enough).
         exact: there is no sampling: the ends of the interval are the value.
         limits: what the estimate cannot leave, such as -1 and 1 for a correlation; intervals are cut there.
         note: what a reader should know.
@@ -61,7 +61,7 @@ class Test:
         whole = [part(level) for part in self.parts]
         for estimate in whole:
             if math.isnan(estimate.low) or math.isnan(estimate.high):
-                return "cannot tell", estimate, 1
+                return "inconclusive", estimate, 1
         lowest = min(whole, key=lambda estimate: estimate.low)
         if lowest.low > 0:
             return "holds", lowest, 1
@@ -69,19 +69,19 @@ class Test:
         refuting = min(shared, key=lambda estimate: estimate.high)
         never = self.exact and lowest.low <= 0  # what is known without error and is not above zero does not hold
         if refuting.high < 0 or never:
-            return "does not", refuting, len(self.parts)
-        return ("cannot tell", lowest, 1) if lowest.high >= 0 else ("cannot tell", refuting, len(self.parts))
+            return "does not hold", refuting, len(self.parts)
+        return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, len(self.parts))
 
     def level(self) -> float:
         """The smallest error level at which it can tell: its p-value; 1 if it cannot at any."""
-        if self.at(1 - 1e-6)[0] == "cannot tell":
+        if self.at(1 - 1e-6)[0] == "inconclusive":
             return 1.0
         low, high = np.log(_LEAST_LEVEL), 0.0
-        if self.at(_LEAST_LEVEL)[0] != "cannot tell":
+        if self.at(_LEAST_LEVEL)[0] != "inconclusive":
             return _LEAST_LEVEL
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self.at(float(np.exp(middle)))[0] != "cannot tell" else (middle, high)
+            low, high = (low, middle) if self.at(float(np.exp(middle)))[0] != "inconclusive" else (middle, high)
         return float(np.exp(high))
 
 
@@ -91,7 +91,7 @@ class Verdict:
 
     Attributes:
         claim: its id.
-        answer: ``holds``, ``does not`` or ``cannot tell`` (at this scale).
+        answer: ``holds``, ``does not hold`` or ``inconclusive`` (at this scale).
         estimand: what was estimated.
         value: the estimate; with ``low`` and ``high``, its interval at `level`. NaN where nothing could be estimated.
         unit: of the estimate.
@@ -124,7 +124,7 @@ class Verdict:
 
 def untestable(claim: str, reason: str) -> Verdict:
     """A claim that a scale cannot speak about, and why."""
-    return Verdict(claim=claim, answer="cannot tell", estimand="", note=reason)
+    return Verdict(claim=claim, answer="inconclusive", estimand="", note=reason)
 
 
 def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
@@ -132,7 +132,7 @@ def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
 
     Args:
         tests: of the claims that are tested together.
-        alpha: the probability that any verdict other than "cannot tell" is wrong, as far as the intervals are right.
+        alpha: the probability that any verdict other than "inconclusive" is wrong, as far as the intervals are right.
     """
     p_values = [_LEAST_LEVEL if test.exact else test.level() for test in tests]
     sampled = sorted((index for index, test in enumerate(tests) if not test.exact), key=lambda index: p_values[index])
@@ -143,21 +143,21 @@ def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     for rank, index in enumerate(sampled):
         level = alpha / (len(sampled) - rank) if not stopped else level
         found = replace(_verdict(tests[index], level, p_values[index]), adjusted=adjusted[rank])
-        verdicts[index] = replace(found, answer="cannot tell") if stopped else found
-        stopped = stopped or found.answer == "cannot tell"
+        verdicts[index] = replace(found, answer="inconclusive") if stopped else found
+        stopped = stopped or found.answer == "inconclusive"
     return tuple(verdicts[index] for index in range(len(tests)))
 
 
 def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     """The verdicts of several items, corrected again by Holm over all of their claims.
 
-    More claims leave each a smaller level: "holds" and "does not" can become "cannot tell", never the other way. An
+    More claims leave each a smaller level: "holds" and "does not hold" can become "inconclusive", never the other way. An
     interval is stretched to its new level by the normal quantiles; of one that is not normal, that can say less than
     its p-value, and then the claim is not told.
 
     Args:
         verdicts: of `judge`, such as all of a paper at one scale.
-        alpha: the probability that any verdict other than "cannot tell" is wrong.
+        alpha: the probability that any verdict other than "inconclusive" is wrong.
     """
     tested = [place for place, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
     p_values = np.array([verdicts[place].p_value for place in tested])
@@ -168,7 +168,7 @@ def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict
         one = verdicts[tested[at]]
         fresh = _stretched(one, alpha / (len(tested) - min(rank, told)))
         said = fresh.low > 0 if one.answer == "holds" else fresh.high < 0
-        answer: Answer = one.answer if adjusted[at] <= alpha and said else "cannot tell"
+        answer: Answer = one.answer if adjusted[at] <= alpha and said else "inconclusive"
         found[tested[at]] = replace(fresh, answer=answer, adjusted=float(adjusted[at]))
     return tuple(found)
 

@@ -27,7 +27,7 @@ from classwise.storage import write_text
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
 PARTLY = "partly tested"
-ANSWERS = {"holds": "holds", "does not": "does not hold", "cannot tell": "cannot tell at this scale"}
+ANSWERS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
 
 
 def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
@@ -73,7 +73,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
                     Cell(*estimate_text(one)),
                     Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
                 ],
-                weak=one.answer == "does not",
+                weak=one.answer == "does not hold",
                 good=one.answer == "holds",
             )
         )
@@ -104,7 +104,7 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
             Row(
                 claim["id"].partition("/")[2],
                 [Cell(claim["claim"], f"The paper: {claim['paper']}"), _in_short(whole)],
-                weak=whole.answers == ("does not",),
+                weak=whole.answers == ("does not hold",),
                 good=whole.answers == ("holds",),
             )
         )

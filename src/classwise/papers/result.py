@@ -17,7 +17,7 @@ from classwise.papers.scales import Name
 from classwise.report.tables import Cell, Row, Table
 from classwise.storage import write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)

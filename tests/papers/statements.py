@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.papers.catalogue import EXPERIMENTS
-from classwise.papers.claims import Test, judge, untestable
+from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
@@ -94,7 +94,7 @@ class RawTest:
         return Test(
             claim=self.claim,
             estimand=self.estimand,
-            parts=[exactly(value) if self.exact else _normal(value, error) for value, error in self.parts],
+            estimators=[exactly(value) if self.exact else _normal(value, error) for value, error in self.parts],
             unit=self.unit,
             exact=self.exact,
             limits=self.limits,
@@ -191,8 +191,8 @@ class RawResult:
             tables=tuple(one.table() for one in self.tables),
             figures=tuple(Figure(svg=Drawing(40, 20, text).svg(), caption=text) for text in self.figures),
             verdicts=(
-                *judge([one.test() for one in self.tests]),
-                *(untestable(claim, reason) for claim, reason in self.beyond.items()),
+                *evaluate([one.test() for one in self.tests]),
+                *(not_tested(claim, reason) for claim, reason in self.beyond.items()),
             ),
             runs={f"key {number}": "at" for number in range(self.trainings)},
             seconds=self.seconds,

@@ -10,7 +10,7 @@ import pytest
 from classwise.analysis.homing import Homing
 from classwise.auditing.outcomes import Outcomes
 from classwise.papers import catalogue
-from classwise.papers.claims import judge
+from classwise.papers.claims import evaluate
 from classwise.papers.context import Context
 from classwise.papers.experiments import coloured_background
 from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accuracies, contrast
@@ -39,12 +39,12 @@ def tables(right: list[bool], clean: list[bool]) -> Outcomes:
 def test_claims_of_the_printed_counts() -> None:
     """In points of 1,000 images: 262 to 403 and 435; 710 to 742 and 758; class 5 254 to 136 and 84."""
     white, adjusted, taken = claims(printed())
-    values = [[part(0.05).value for part in test.parts] for test in (white, adjusted, taken)]
+    values = [[part(0.05).value for part in test.estimators] for test in (white, adjusted, taken)]
     assert values[0] == pytest.approx([14.1, 3.2])
     assert values[1] == pytest.approx([3.2, 1.6])
     assert values[2] == pytest.approx([14.1, 11.8 - 14.1 / 2, 17.3, 17.0 - 17.3 / 2])
-    assert all(part(0.05).low < part(0.05).value < part(0.05).high for part in white.parts)
-    answers = {one.claim: one.answer for one in judge([white, adjusted, taken])}
+    assert all(part(0.05).low < part(0.05).value < part(0.05).high for part in white.estimators)
+    answers = {one.claim: one.answer for one in evaluate([white, adjusted, taken])}
     assert answers["kdd21/C26"] == "holds"
 
 
@@ -116,4 +116,4 @@ def test_a_picture_has_each_class_once_on_the_background_of_its_group(tmp_path: 
     assert (corners[:5, 0] > 0.9).all()
     assert (corners[5:, 2] > 0.9).all()
     assert [row.cells[0].text for row in found.tables[0].rows] == ["0, 2, 3, 6, 8", "1, 4, 5, 7, 9"]
-    assert context.used == {}
+    assert context.trainings == {}

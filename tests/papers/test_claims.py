@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from classwise.papers import catalogue
-from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, judge, together, untestable
+from classwise.papers.claims import CORRELATION, Answer, Test, Verdict, correct_jointly, evaluate, not_tested
 from classwise.papers.page import claim_verdict, claims_table, estimate_text, verdict_table
 from classwise.papers.result import Result
 from classwise.stats.interval_estimators import exactly, interval
@@ -27,12 +27,12 @@ def normal(value: float, error: float = 1.0) -> Callable[[float], Estimate]:
 
 
 def claim(*values: float) -> Test:
-    return Test(claim="kdd21/C1", estimand="a number", parts=[normal(value) for value in values])
+    return Test(claim="kdd21/C1", estimand="a number", estimators=[normal(value) for value in values])
 
 
 @pytest.mark.parametrize(("value", "answer"), [(2.5, "holds"), (-2.5, "does not hold"), (1.5, "inconclusive")])
 def test_one_claim(value: float, answer: Answer) -> None:
-    (verdict,) = judge([claim(value)])
+    (verdict,) = evaluate([claim(value)])
     assert verdict.answer == answer
     assert verdict.value == value
     assert (verdict.low, verdict.high) == pytest.approx((value - 1.96, value + 1.96), abs=1e-3)
@@ -45,40 +45,40 @@ def test_holm_is_that_of_the_statistics() -> None:
     for _ in range(40):
         values = random.normal(0, 2.5, size=6)
         adjusted = holm(2 * stats.norm.sf(np.abs(values)))
-        verdicts = judge([claim(float(value)) for value in values])
+        verdicts = evaluate([claim(float(value)) for value in values])
         assert [verdict.answer != "inconclusive" for verdict in verdicts] == (adjusted <= 0.05).tolist()
 
 
 def test_family_of_true_nulls_is_rarely_told() -> None:
     random = np.random.default_rng(1)
     told = [
-        any(verdict.answer != "inconclusive" for verdict in judge([claim(float(v)) for v in random.normal(size=5)]))
+        any(verdict.answer != "inconclusive" for verdict in evaluate([claim(float(v)) for v in random.normal(size=5)]))
         for _ in range(300)
     ]
     assert np.mean(told) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
 def test_several_parts_must_all_hold() -> None:
-    assert judge([claim(3, 4)])[0].answer == "holds"
-    verdict = judge([claim(3, 1)])[0]
+    assert evaluate([claim(3, 4)])[0].answer == "holds"
+    verdict = evaluate([claim(3, 1)])[0]
     assert (verdict.answer, verdict.value) == ("inconclusive", 1)
-    verdict = judge([claim(5, -3)])[0]
+    verdict = evaluate([claim(5, -3)])[0]
     assert (verdict.answer, verdict.value) == ("does not hold", -3)
     # -2.1 is below zero at 0.05, but not at half of that, which each of two has.
-    assert judge([claim(-2.1)])[0].answer == "does not hold"
-    assert judge([claim(5, -2.1)])[0].answer == "inconclusive"
+    assert evaluate([claim(-2.1)])[0].answer == "does not hold"
+    assert evaluate([claim(5, -2.1)])[0].answer == "inconclusive"
 
 
 def test_exact_claims_are_not_counted_among_the_tested() -> None:
-    exact = Test(claim="cfa23/C1", estimand="a fact", parts=[exactly(1.0)], exact=True)
-    false = Test(claim="cfa23/C2", estimand="a fact", parts=[exactly(0.0)], exact=True)
-    verdicts = judge([exact, claim(2.0), false])
+    exact = Test(claim="cfa23/C1", estimand="a fact", estimators=[exactly(1.0)], exact=True)
+    false = Test(claim="cfa23/C2", estimand="a fact", estimators=[exactly(0.0)], exact=True)
+    verdicts = evaluate([exact, claim(2.0), false])
     assert [verdict.answer for verdict in verdicts] == ["holds", "holds", "does not hold"]
     assert verdicts[1].level == 0.05
 
 
 def test_what_cannot_be_tested_says_why() -> None:
-    verdict = untestable("kdd21/C8", "no cats here")
+    verdict = not_tested("kdd21/C8", "no cats here")
     assert (verdict.answer, verdict.note) == ("inconclusive", "no cats here")
     assert np.isnan(verdict.value)
 
@@ -88,9 +88,9 @@ def test_items_corrected_together_are_as_one_item() -> None:
     random = np.random.default_rng(2)
     for _ in range(40):
         tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
-        alone = [verdict for test in tests for verdict in judge([test])]
-        whole = judge(tests)
-        found = together([*alone, untestable("kdd21/C8", "no cats here")])
+        alone = [verdict for test in tests for verdict in evaluate([test])]
+        whole = evaluate(tests)
+        found = correct_jointly([*alone, not_tested("kdd21/C8", "no cats here")])
         assert [one.answer for one in found[:7]] == [one.answer for one in whole]
         for ours, theirs in zip(found, whole, strict=False):
             assert (ours.low, ours.high, ours.level) == pytest.approx((theirs.low, theirs.high, theirs.level), rel=1e-6)
@@ -103,7 +103,7 @@ def test_an_answer_and_its_interval_agree() -> None:
     told = set()
     for _ in range(40):
         tests = [claim(*random.normal(0, 3, size=size)) for size in (1, 2, 5, 9, 3)]
-        for verdict in together([one for test in tests for one in judge([test])]):
+        for verdict in correct_jointly([one for test in tests for one in evaluate([test])]):
             told.add(verdict.answer)
             if verdict.answer == "holds":
                 assert verdict.low > 0
@@ -117,23 +117,23 @@ def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
     found = Verdict(
         claim="kdd21/C1", answer="does not hold", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
     )
-    assert [one.answer for one in together([found])] == ["does not hold"]
+    assert [one.answer for one in correct_jointly([found])] == ["does not hold"]
     unclear = Verdict(claim="kdd21/C2", answer="inconclusive", estimand="", value=0, low=-2, high=2, p_value=0.9)
-    wide, narrow, *_ = together([found, replace(found, high=-8.0), *[unclear] * 3])
+    wide, narrow, *_ = correct_jointly([found, replace(found, high=-8.0), *[unclear] * 3])
     assert (wide.answer, wide.high > 0) == ("inconclusive", True)
     assert (narrow.answer, narrow.high < 0) == ("does not hold", True)
 
 
 def test_a_correlation_stays_one() -> None:
     """At its own level and when more claims stretch it; what decides is the whole interval."""
-    sure = Test(claim="kdd21/C1", estimand="rho", parts=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
-    unsure = replace(sure, parts=[normal(0.3, 0.25)])
-    alone = [verdict for test in (sure, unsure) for verdict in judge([test])]
+    sure = Test(claim="kdd21/C1", estimand="rho", estimators=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
+    unsure = replace(sure, estimators=[normal(0.3, 0.25)])
+    alone = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
     assert [(one.answer, one.high) for one in alone] == [
         ("holds", 1.0),
         ("inconclusive", pytest.approx(0.79, abs=0.001)),
     ]
-    for one in together(alone):
+    for one in correct_jointly(alone):
         assert -1 <= one.low < one.value < one.high <= 1
         assert one.limits == CORRELATION
 
@@ -148,7 +148,7 @@ def test_an_interval_of_an_analysis_at_every_level() -> None:
 
 def test_what_did_not_vary_is_not_certain() -> None:
     for estimate in (Estimate(1.0, 1.0, 1.0), Estimate(0.4, float("nan"), float("nan"))):
-        (verdict,) = judge([Test(claim="kdd21/C1", estimand="a", parts=[normal(5), interval(estimate)])])
+        (verdict,) = evaluate([Test(claim="kdd21/C1", estimand="a", estimators=[normal(5), interval(estimate)])])
         assert verdict.answer == "inconclusive"
         assert verdict.p_value == 1
 
@@ -179,11 +179,11 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
         fewer = claim_verdict(claim, others)
         assert fewer.answers == ()
         assert len(fewer.untested) == 1
-        assert fewer.partly == bool(others)
+        assert fewer.partial == bool(others)
     one = parts[0][0]  # what could not be tested, or was tested on something else, is no part of the claim
-    assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], untestable(one, "no cats"))]).untested
+    assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], not_tested(one, "no cats"))]).untested
     beside = claim_verdict(claim, [*verdicts[1:], held(one, "something else")])
-    assert beside.partly
+    assert beside.partial
     assert beside.answers == ()
 
 

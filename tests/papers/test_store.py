@@ -114,7 +114,7 @@ def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
         listener = Waiting(others)
         work(listener)
         assert len(listener.lines) == 1
-        assert listener.lines[0].startswith("another process is at ")
+        assert listener.lines[0].endswith(" is locked by another process; waiting")
         work(nobody := Waiting([]))
         assert not nobody.lines
 

@@ -48,7 +48,7 @@ def papers(
 ) -> None:
     """List, explain and rerun what the four papers print and claim.
 
-    What was trained for one item is not trained again for another, and a run that was stopped goes on.
+    Items share trained models; repeat the command to resume an interrupted run.
 
     \b
     Examples:
@@ -180,18 +180,18 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
 
 
 def _report_together(results: list[Result]) -> None:
-    """What a correction over all claims of this call changes: above, each item was corrected by itself."""
+    """Print the verdicts that change if all claims of this call are corrected together, not item by item."""
     from classwise.papers.page import ANSWERS, answer_text, corrected
 
     typer.echo("All claims of a paper in this call corrected together (Holm):")
     pairs = [
-        (mine, whole)
+        pair
         for before, after in zip(results, corrected(results), strict=True)
-        for mine, whole in zip(before.verdicts, after.verdicts, strict=True)
+        for pair in zip(before.verdicts, after.verdicts, strict=True)
     ]
-    changed = [(mine, whole) for mine, whole in pairs if mine.answer != whole.answer]
-    for mine, whole in changed:
-        typer.echo(f"{mine.claim} {answer_text(whole)} (by itself: {ANSWERS[mine.answer]}): {mine.estimand}")
+    changed = [(single, joint) for single, joint in pairs if single.answer != joint.answer]
+    for single, joint in changed:
+        typer.echo(f"{single.claim} {answer_text(joint)} (by itself: {ANSWERS[single.answer]}): {single.estimand}")
     if not changed:
         typer.echo(f"none of the {len(pairs)} verdicts changes")
     for line in _claim_lines(corrected(results)):
@@ -199,15 +199,15 @@ def _report_together(results: list[Result]) -> None:
 
 
 def _claim_lines(results: Sequence[Result]) -> list[str]:
-    """What some results say together about each claim of several parts: no verdict unless all were tested."""
+    """A line for each claim of several parts, which has a verdict only if all were tested."""
     from classwise.papers import catalogue
     from classwise.papers.page import ANSWERS, claim_verdict, partly_text
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]
     lines = []
     for claim in dict.fromkeys(one.claim for _, one in verdicts if one.covers):
-        whole = claim_verdict(claim, verdicts)
-        text = partly_text(whole) if whole.partly else "; ".join(ANSWERS[answer] for answer in whole.answers)
+        summary = claim_verdict(claim, verdicts)
+        text = partly_text(summary) if summary.partial else "; ".join(ANSWERS[answer] for answer in summary.answers)
         lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim)['claim']}")
     return lines
 
@@ -221,10 +221,10 @@ def _results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
     for result in results:
         facts = dataclasses.asdict(result)
         for plain in facts["verdicts"]:
-            whole = claim_verdict(plain["claim"], verdicts)
+            summary = claim_verdict(plain["claim"], verdicts)
             plain["answer_of_part"] = plain["answer"] if plain["covers"] else None
-            plain["tested"], plain["not_tested"] = list(whole.tested), list(whole.untested)
-            if whole.partly:
+            plain["tested"], plain["not_tested"] = list(summary.tested), list(summary.untested)
+            if summary.partial:
                 plain["answer"] = PARTLY
         found.append(facts)
     return found

@@ -1,9 +1,8 @@
-"""Verdicts on claims: held only where an interval says so, corrected for all the claims that are tested together.
+"""Verdicts on claims by confidence intervals, corrected for multiple testing.
 
-A test is asked at a level: does its interval with that error level lie wholly on one side of zero? Holm's procedure
-(1979) goes through the tests from the clearest to the least clear: the i-th of m is asked at alpha / (m - i + 1), and
-after the first that cannot tell none is told. A claim that is a fact of printed numbers, or a computation without
-sampling, is exact and not among the m.
+A test asks at an error level whether its interval lies on one side of zero. Holm's procedure (1979) orders the tests by
+their p-values: the i-th of m gets the level alpha / (m - i + 1), and after the first inconclusive test all others are
+inconclusive. A claim about printed numbers, or a computation without sampling, is exact and is not among the m.
 """
 
 from __future__ import annotations
@@ -30,79 +29,83 @@ _LEAST_LEVEL = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
-    """One claim and what this run says about it.
+    """A test of one claim.
 
     Args:
         claim: the claim's id.
-        estimand: what was estimated; the claim is that it is above zero.
+        estimand: the estimated quantity; the claim is that it is above zero.
         unit: of the estimate: ``points``, ``%²`` or empty.
-        parts: each a function from an error level to an estimate with its interval; the claim is that all are above
-            zero. With several, each is asked at the whole level for "holds" (all must hold), and at its share of the
-            level for "does not hold" (one is enough).
+        estimators: functions from an error level to an estimate with its interval; the claim is that all are above
+            zero. "holds" requires all of them, each at the full level; "does not hold" requires one, each at its share
+            of the level.
         exact: there is no sampling: the ends of the interval are the value.
-        limits: what the estimate cannot leave, such as -1 and 1 for a correlation; intervals are cut there.
-        note: what a reader should know.
-        covers: the parts of the claim that it tests, as `catalogue.claim_parts` names them; empty: the claim has one.
+        limits: the range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
+        note: a remark for the reader.
+        covers: the parts of the claim under test, as `catalogue.claim_parts` names them; empty if the claim has one.
     """
 
     __test__ = False  # not one of pytest's
 
     claim: str
     estimand: str
-    parts: Sequence[IntervalEstimator]
+    estimators: Sequence[IntervalEstimator]
     unit: str = "points"
     exact: bool = False
     limits: Limits = None
     note: str = ""
     covers: Sequence[str] = ()
 
-    def at(self, level: float) -> tuple[Answer, Estimate, int]:
-        """The answer at an error level, the estimate that decides, and over how many parts it shares the level."""
-        whole = [part(level) for part in self.parts]
-        for estimate in whole:
+    def decide(self, level: float) -> tuple[Answer, Estimate, int]:
+        """The answer at an error level, the deciding estimate, and the number of estimators that share the level."""
+        full = [estimator(level) for estimator in self.estimators]
+        for estimate in full:
             if math.isnan(estimate.low) or math.isnan(estimate.high):
                 return "inconclusive", estimate, 1
-        lowest = min(whole, key=lambda estimate: estimate.low)
+        lowest = min(full, key=lambda estimate: estimate.low)
         if lowest.low > 0:
             return "holds", lowest, 1
-        shared = [part(level / len(self.parts)) for part in self.parts]
-        refuting = min(shared, key=lambda estimate: estimate.high)
-        never = self.exact and lowest.low <= 0  # what is known without error and is not above zero does not hold
-        if refuting.high < 0 or never:
-            return "does not hold", refuting, len(self.parts)
-        return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, len(self.parts))
+        count = len(self.estimators)
+        refuting = min((estimator(level / count) for estimator in self.estimators), key=lambda estimate: estimate.high)
+        not_above = self.exact and lowest.low <= 0  # known without error, and not above zero
+        if refuting.high < 0 or not_above:
+            return "does not hold", refuting, count
+        return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, count)
 
-    def level(self) -> float:
-        """The smallest error level at which it can tell: its p-value; 1 if it cannot at any."""
-        if self.at(1 - 1e-6)[0] == "inconclusive":
+    def p_value(self) -> float:
+        """The smallest error level with a conclusive answer; 1 if there is none."""
+
+        def conclusive(level: float) -> bool:
+            return self.decide(level)[0] != "inconclusive"
+
+        if not conclusive(1 - 1e-6):
             return 1.0
-        low, high = np.log(_LEAST_LEVEL), 0.0
-        if self.at(_LEAST_LEVEL)[0] != "inconclusive":
+        if conclusive(_LEAST_LEVEL):
             return _LEAST_LEVEL
+        low, high = np.log(_LEAST_LEVEL), 0.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self.at(float(np.exp(middle)))[0] != "inconclusive" else (middle, high)
+            low, high = (low, middle) if conclusive(float(np.exp(middle))) else (middle, high)
         return float(np.exp(high))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of a claim.
+    """The verdict on a claim, or on parts of it.
 
     Attributes:
         claim: its id.
         answer: ``holds``, ``does not hold`` or ``inconclusive`` (at this scale).
-        estimand: what was estimated.
-        value: the estimate; with ``low`` and ``high``, its interval at `level`. NaN where nothing could be estimated.
+        estimand: the estimated quantity.
+        value: the estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
         unit: of the estimate.
-        limits: what neither the value nor the interval can leave; None where nothing limits them.
-        level: the error level that Holm's procedure left for it.
-        shares: over how many parts this estimate shares that level.
+        limits: the range of the value and of the interval; None if unlimited.
+        level: the error level after Holm's correction.
+        shares: the number of estimators that share this level.
         p_value: before the correction.
-        adjusted: the p-value after Holm's correction; NaN where nothing was tested, or the claim is exact.
+        adjusted: the p-value after Holm's correction; NaN without a test, or for an exact claim.
         exact: there is no sampling.
-        note: what a reader should know.
-        covers: the parts of the claim that were tested; empty: the claim has one, or nothing was tested.
+        note: a remark for the reader.
+        covers: the parts of the claim under test; empty if the claim has one, or without a test.
     """
 
     claim: str
@@ -122,19 +125,19 @@ class Verdict:
     covers: Sequence[str] = ()
 
 
-def untestable(claim: str, reason: str) -> Verdict:
-    """A claim that a scale cannot speak about, and why."""
+def not_tested(claim: str, reason: str) -> Verdict:
+    """The verdict on a claim that a scale cannot test, with the reason."""
     return Verdict(claim=claim, answer="inconclusive", estimand="", note=reason)
 
 
-def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
-    """A verdict for each claim, in the order given; together they err with probability at most about ``alpha``.
+def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
+    """A verdict for each test, in order, with a family-wise error rate of about ``alpha``.
 
     Args:
-        tests: of the claims that are tested together.
-        alpha: the probability that any verdict other than "inconclusive" is wrong, as far as the intervals are right.
+        tests: corrected together.
+        alpha: the probability that any verdict other than "inconclusive" is wrong, if the intervals have their level.
     """
-    p_values = [_LEAST_LEVEL if test.exact else test.level() for test in tests]
+    p_values = [_LEAST_LEVEL if test.exact else test.p_value() for test in tests]
     sampled = sorted((index for index, test in enumerate(tests) if not test.exact), key=lambda index: p_values[index])
     verdicts = {index: _verdict(test, alpha, 0.0) for index, test in enumerate(tests) if test.exact}
     stopped = False
@@ -142,111 +145,113 @@ def judge(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     adjusted = holm([p_values[index] for index in sampled]).tolist()
     for rank, index in enumerate(sampled):
         level = alpha / (len(sampled) - rank) if not stopped else level
-        found = replace(_verdict(tests[index], level, p_values[index]), adjusted=adjusted[rank])
-        verdicts[index] = replace(found, answer="inconclusive") if stopped else found
-        stopped = stopped or found.answer == "inconclusive"
+        verdict = replace(_verdict(tests[index], level, p_values[index]), adjusted=adjusted[rank])
+        verdicts[index] = replace(verdict, answer="inconclusive") if stopped else verdict
+        stopped = stopped or verdict.answer == "inconclusive"
     return tuple(verdicts[index] for index in range(len(tests)))
 
 
-def together(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
-    """The verdicts of several items, corrected again by Holm over all of their claims.
+def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
+    """The verdicts of several items, corrected by Holm's procedure over all of their claims.
 
-    More claims leave each a smaller level: "holds" and "does not hold" can become "inconclusive", never the other way. An
-    interval is stretched to its new level by the normal quantiles; of one that is not normal, that can say less than
-    its p-value, and then the claim is not told.
+    More claims leave a smaller level for each: a conclusive verdict can become "inconclusive", never the other way. An
+    interval is stretched to its new level by the normal quantiles. Where that interval includes zero although the
+    p-value is small enough, the verdict is "inconclusive".
 
     Args:
-        verdicts: of `judge`, such as all of a paper at one scale.
+        verdicts: of `evaluate`, such as all of a paper at one scale.
         alpha: the probability that any verdict other than "inconclusive" is wrong.
     """
     tested = [place for place, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
     p_values = np.array([verdicts[place].p_value for place in tested])
     adjusted = holm(p_values)
-    told = int((adjusted <= alpha).sum())
-    found = list(verdicts)
+    rejected = int((adjusted <= alpha).sum())
+    corrected = list(verdicts)
     for at, rank in enumerate(p_values.argsort().argsort().tolist()):
         one = verdicts[tested[at]]
-        fresh = _stretched(one, alpha / (len(tested) - min(rank, told)))
-        said = fresh.low > 0 if one.answer == "holds" else fresh.high < 0
-        answer: Answer = one.answer if adjusted[at] <= alpha and said else "inconclusive"
-        found[tested[at]] = replace(fresh, answer=answer, adjusted=float(adjusted[at]))
-    return tuple(found)
+        stretched = _stretched(one, alpha / (len(tested) - min(rank, rejected)))
+        excludes_zero = stretched.low > 0 if one.answer == "holds" else stretched.high < 0
+        answer: Answer = one.answer if adjusted[at] <= alpha and excludes_zero else "inconclusive"
+        corrected[tested[at]] = replace(stretched, answer=answer, adjusted=float(adjusted[at]))
+    return tuple(corrected)
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What the runs of some items say about a whole claim.
+class ClaimSummary:
+    """The verdicts of several items on a claim.
 
     Attributes:
         claim: its id.
-        asked: the verdicts that estimate something about it, each with its item; without any, those that say why not.
-        tested: the parts that were tested.
+        verdicts: pairs of item and verdict with an estimate; without any, those that give the reason.
+        tested: the parts of the claim that were tested.
         untested: the parts that were not. While there are any, the claim has no verdict.
     """
 
     claim: str
-    asked: Sequence[tuple[str, Verdict]]
+    verdicts: Sequence[tuple[str, Verdict]]
     tested: Sequence[str]
     untested: Sequence[str]
 
     @property
-    def partly(self) -> bool:
+    def partial(self) -> bool:
         """Whether some parts were tested and others were not."""
         return bool(self.tested and self.untested)
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answers of the verdicts, each once; none while a part is untested."""
-        return () if self.partly else tuple(dict.fromkeys(one.answer for _, one in self.asked))
+        """The distinct answers of the verdicts; none while a part is untested."""
+        return () if self.partial else tuple(dict.fromkeys(one.answer for _, one in self.verdicts))
 
 
-def whole_claim(claim: str, parts: Sequence[tuple[str, str]], verdicts: Sequence[tuple[str, Verdict]]) -> Whole:
-    """Put the verdicts of several items on parts of a claim together.
+def summarise_claim(
+    claim: str, parts: Sequence[tuple[str, str]], verdicts: Sequence[tuple[str, Verdict]]
+) -> ClaimSummary:
+    """Combine the verdicts of several items on parts of a claim.
 
     Args:
         claim: its id.
         parts: as `catalogue.claim_parts` has them: pairs of a claim and a part of it, empty where it has only one.
-        verdicts: of any claims, each with its item.
+        verdicts: on any claims, each with its item.
     """
-    asked = [(item, one) for item, one in verdicts if one.claim in {claim, *(known for known, _ in parts)}]
-    tests = [(item, one) for item, one in asked if one.estimand]
+    related = [(item, one) for item, one in verdicts if one.claim in {claim, *(known for known, _ in parts)}]
+    tests = [(item, one) for item, one in related if one.estimand]
     covered = {(one.claim, part) for _, one in tests for part in (one.covers or ("",))}
-    beyond = [(one, part) for one, part in sorted(covered) if (one, part) not in parts]
+    unlisted = [(one, part) for one, part in sorted(covered) if (one, part) not in parts]
 
     def named(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         names = (part if one == claim else f"{one}: {part}" if part else one for one, part in pairs)
         return tuple(name or "the claim" for name in names)
 
-    return Whole(
+    return ClaimSummary(
         claim,
-        _without_repeats(tests, asked),
-        named([*(pair for pair in parts if pair in covered), *beyond]),
+        _without_repeats(tests, related),
+        named([*(pair for pair in parts if pair in covered), *unlisted]),
         named([pair for pair in parts if pair not in covered]),
     )
 
 
 def _without_repeats(
-    tests: Sequence[tuple[str, Verdict]], asked: Sequence[tuple[str, Verdict]]
+    tests: Sequence[tuple[str, Verdict]], related: Sequence[tuple[str, Verdict]]
 ) -> Sequence[tuple[str, Verdict]]:
-    """Of an item that estimates something, all verdicts; those of the others only where none estimates anything."""
+    """All verdicts of items with an estimate; those of the other items only if no item has one."""
     items = {item for item, _ in tests}
-    return [(item, one) for item, one in asked if item in items or not items]
+    return [(item, one) for item, one in related if item in items or not items]
 
 
 def _stretched(one: Verdict, level: float) -> Verdict:
     factor = two_sided_z(level / one.shares) / two_sided_z(one.level / one.shares)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
-    low, high = _cut(low, high, one.limits)
+    low, high = _clip(low, high, one.limits)
     return replace(one, low=low, high=high, level=level)
 
 
-def _cut(low: float, high: float, limits: Limits) -> tuple[float, float]:
+def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:
     return (low, high) if limits is None else (max(low, limits[0]), min(high, limits[1]))
 
 
 def _verdict(test: Test, level: float, p_value: float) -> Verdict:
-    answer, estimate, shares = test.at(level)
-    low, high = _cut(estimate.low, estimate.high, test.limits)
+    answer, estimate, shares = test.decide(level)
+    low, high = _clip(estimate.low, estimate.high, test.limits)
     return Verdict(
         claim=test.claim,
         answer=answer,

@@ -23,13 +23,13 @@ from classwise.training.recipe import Recipe
 
 
 class Context:
-    """Where an experiment gets models and audits from: a scale on a store.
+    """The source of models, audits and images of an experiment: a scale and a store.
 
     Args:
-        scale: how much of the paper's setting.
-        store: what was trained and attacked before.
+        scale: the data, network and budget.
+        store: saved trainings and audits.
         device: where to compute.
-        progress: who is told how it goes.
+        progress: reports the progress.
     """
 
     def __init__(self, scale: Scale, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> None:
@@ -37,18 +37,19 @@ class Context:
         self.store = store
         self.device = device
         self.progress: Progress = progress or Silent()
-        self.used: dict[str, str] = {}
+        self.trainings: dict[str, str] = {}
+        """The recipe of each training that was requested, by its key in the store."""
 
     def on_all(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
-        """A context for each data set that is there, on the same store and record; and why the others are not.
+        """A context for each available data set, with the same store and trainings; and why others are missing.
 
         Raises:
-            UserError: if none is.
+            UserError: if none is available.
         """
         found, absent = dict[str, Context](), dict[str, str]()
         for name in names:
             own = Context(on(self.scale, name), self.store, device=self.device, progress=self.progress)
-            own.used = self.used
+            own.trainings = self.trainings
             try:
                 _ = own.train_images, own.test_images
             except UserError as error:
@@ -67,7 +68,7 @@ class Context:
 
     @cached_property
     def spare_images(self) -> Images | None:
-        """As many training images that the scale leaves out, classes in proportion; None where it takes all."""
+        """As many further training images, stratified by class; None if the scale takes all images."""
         if self.scale.train is None:
             return None
         whole = load_data(self.scale.data, split="train")
@@ -81,7 +82,7 @@ class Context:
 
     @cached_property
     def few_images(self) -> Images:
-        """The first of the test images, class by class, for attacks that cost much."""
+        """A stratified subset of the test images for expensive attacks."""
         if self.scale.few is None or self.scale.few >= len(self.test_images):
             return self.test_images
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
@@ -108,7 +109,7 @@ class Context:
         unlabelled: Images | None = None,
         images: Images | None = None,
     ) -> Trained:
-        """The run of a recipe at this scale on its training images, or on others; from the store if it is there."""
+        """The run of a recipe at this scale on its training images, or on others; loaded from the store if possible."""
         data = self.train_images if images is None else images
         found = self.store.trained(
             self.recipe(name, changes),
@@ -119,7 +120,7 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
-        self.used[found.key] = name
+        self.trainings[found.key] = name
         return found
 
     def audited(
@@ -135,7 +136,7 @@ class Context:
         trace: Sequence[int] = (),
         keep: Sequence[Kind] = (),
     ) -> Audit:
-        """The audit of a run by some attacks at this scale, from the store if it is there."""
+        """The audit of a run by some attacks at this scale, loaded from the store if possible."""
         usual = self.few_images if few else self.test_images
         return self.store.audited(
             trained,

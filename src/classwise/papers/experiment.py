@@ -16,29 +16,29 @@ from classwise.report.tables import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What an experiment hands over; the rest of a `Result` is the frame's.
+    """The output of an experiment, from which the runner makes a `Result`.
 
     Attributes:
         tables: numbers beside the printed ones.
         figures: drawings with their captions.
-        tests: of the claims; they are corrected together.
-        beyond: claims that this scale cannot speak about, each with the reason.
+        tests: of the claims, corrected together for multiple testing.
+        not_tested: claims that this scale cannot test, each with the reason.
     """
 
     tables: Sequence[Table] = ()
     figures: Sequence[tuple[Drawing, str]] = ()
     tests: Sequence[Test] = ()
-    beyond: Mapping[str, str] = field(default_factory=dict)
+    not_tested: Mapping[str, str] = field(default_factory=dict)
 
 
 class Experiment(ABC):
-    """A table, figure or claim of a paper that runs: store, then outcomes, then analysis, then verdicts."""
+    """A table, figure or claim of a paper that can be run: models and audits, then analysis, then tests of claims."""
 
     item: ClassVar[str]
     """The id of its row in the inventory; the one under which it is registered."""
     scales: ClassVar[Mapping[Name, Scale]]
-    """The scales that it has."""
+    """The available scales."""
 
     @abstractmethod
     def run(self, context: Context) -> Findings:
-        """Get what is needed from the context, and compute."""
+        """Request models and audits from the context, and analyse them."""

@@ -37,9 +37,9 @@ def chosen(
     """
     if official(images):
         return number, f"Image {number} of CIFAR-10's test set, as in the paper."
-    told = f"The paper's image {number} can only be told in the official order of all of CIFAR-10's test images"
+    reason = f"The paper's image {number} can only be told in the official order of all of CIFAR-10's test images"
     if len(candidates):
         first = int(np.asarray(candidates)[0])
-        return first, f"{told}; shown is image {first}, the first here of which the same is true."
+        return first, f"{reason}; shown is image {first}, the first here of which the same is true."
     shown = int(images.index[0]) if otherwise is None else otherwise
-    return shown, f"{told}; here the same is true of no image, and image {shown} is shown."
+    return shown, f"{reason}; here the same is true of no image, and image {shown} is shown."

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
-from classwise.papers.claims import Verdict, Whole, together, whole_claim
+from classwise.papers.claims import ClaimSummary, Verdict, correct_jointly, summarise_claim
 from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
@@ -52,7 +52,7 @@ def corrected(results: Sequence[Result]) -> list[Result]:
     found = list(results)
     for family in dict.fromkeys(families):
         places = [place for place, other in enumerate(families) if other == family]
-        verdicts = iter(together([one for place in places for one in results[place].verdicts]))
+        verdicts = iter(correct_jointly([one for place in places for one in results[place].verdicts]))
         for place in places:
             count = len(results[place].verdicts)
             found[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))
@@ -61,22 +61,20 @@ def corrected(results: Sequence[Result]) -> list[Result]:
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """A row for each verdict: the claim in words, the answer, the estimate with its adjusted interval."""
-    rows = []
-    for one in verdicts:
-        said = catalogue.claim(one.claim)["claim"]
-        rows.append(
-            Row(
-                one.claim.partition("/")[2],
-                [
-                    Cell(said, one.estimand),
-                    Cell(answer_text(one), one.note),
-                    Cell(*estimate_text(one)),
-                    Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
-                ],
-                weak=one.answer == "does not hold",
-                good=one.answer == "holds",
-            )
+    rows = [
+        Row(
+            one.claim.partition("/")[2],
+            [
+                Cell(catalogue.claim(one.claim)["claim"], one.estimand),
+                Cell(answer_text(one), one.note),
+                Cell(*estimate_text(one)),
+                Cell("exact" if one.exact else probability(one.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
+            ],
+            weak=one.answer == "does not hold",
+            good=one.answer == "holds",
         )
+        for one in verdicts
+    ]
     note = (
         "p after Holm's correction over all tests of the paper at this scale; an interval has the level that the "
         "correction left for it."
@@ -92,33 +90,33 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
         found: results by item, the largest scale first, which alone counts; a claim that is another paper's is judged
             by that paper's items.
     """
-    said: dict[str, list[tuple[str, Verdict]]] = {}
+    by_claim: dict[str, list[tuple[str, Verdict]]] = {}
     for item, results in found.items():
         for one in results[0].verdicts if results else ():
-            said.setdefault(one.claim, []).append((item, one))
-    verdicts = [pair for pairs in said.values() for pair in pairs]
+            by_claim.setdefault(one.claim, []).append((item, one))
+    verdicts = [pair for pairs in by_claim.values() for pair in pairs]
     rows = []
     for claim in catalogue.facts(name)["claims"]:
-        whole = claim_verdict(claim["id"], verdicts)
+        summary = claim_verdict(claim["id"], verdicts)
         rows.append(
             Row(
                 claim["id"].partition("/")[2],
-                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _in_short(whole)],
-                weak=whole.answers == ("does not hold",),
-                good=whole.answers == ("holds",),
+                [Cell(claim["claim"], f"The paper: {claim['paper']}"), _summary_cell(summary)],
+                weak=summary.answers == ("does not hold",),
+                good=summary.answers == ("holds",),
             )
         )
     return Table("What is claimed, and what these runs say", ("claim", "what is claimed", "verdict"), rows)
 
 
-def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> Whole:
-    """What verdicts of items say about a whole claim: nothing but "partly tested" while a part of it is not tested."""
-    return whole_claim(claim, catalogue.claim_parts(claim), verdicts)
+def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:
+    """Summarise the verdicts on a claim; it is "partly tested" while a part of it is not tested."""
+    return summarise_claim(claim, catalogue.claim_parts(claim), verdicts)
 
 
-def partly_text(whole: Whole) -> str:
+def partly_text(summary: ClaimSummary) -> str:
     """Which parts of a claim were tested, and which were not."""
-    return f"{PARTLY}: {', '.join(whole.tested)}; not tested: {', '.join(whole.untested)}"
+    return f"{PARTLY}: {', '.join(summary.tested)}; not tested: {', '.join(summary.untested)}"
 
 
 def answer_text(one: Verdict) -> str:
@@ -139,13 +137,13 @@ def _linked(table: Table, here: Container[str]) -> Table:
     return dataclasses.replace(table, rows=[dataclasses.replace(row, cells=cells(row)) for row in table.rows])
 
 
-def _in_short(whole: Whole) -> Cell:
+def _summary_cell(summary: ClaimSummary) -> Cell:
     """The answers to one claim, each with the items that gave it."""
-    if whole.partly:
-        items_of = dict.fromkeys(item for item, one in whole.asked if one.estimand)
-        return Cell(partly_text(whole), f"tested by {', '.join(items_of)}")
+    if summary.partial:
+        items_of = dict.fromkeys(item for item, one in summary.verdicts if one.estimand)
+        return Cell(partly_text(summary), f"tested by {', '.join(items_of)}")
     items: dict[str, list[str]] = {}
-    for item, one in whole.asked:
+    for item, one in summary.verdicts:
         items.setdefault(ANSWERS[one.answer], []).append(item)
     if not items:
         return Cell("not asked yet")
@@ -230,8 +228,8 @@ def work_text(results: Sequence[Result]) -> str:
     made = {key: seconds for result in results for key, seconds in (result.work or {}).items()}
     known = sum(seconds for seconds in made.values() if seconds is not None)
     total = known + sum(result.own_seconds for result in results)
-    whole = all(result.work is not None for result in results) and None not in made.values()
-    least = "" if whole else "at least "
+    complete = all(result.work is not None for result in results) and None not in made.values()
+    least = "" if complete else "at least "
     return f"Together they took {least}{total:,.1f} s, each training and audit counted once."
 
 

@@ -44,9 +44,9 @@ def recomputed(row: Mapping[str, Any]) -> Recomputed | None:
         1e4 * metrics.class_variance(a),
         100 * metrics.max_class_discrepancy(a),
     )
-    asked = [(total, row.get("tot", row.get("adv")), _TOTAL_ROUNDING), (cv, row.get("cv"), _CV_ROUNDING)]
-    asked.append((mcd, row.get("mcd"), _MCD_ROUNDING))
-    agrees = all(value is None or abs(ours - value) <= within + _FLOAT for ours, value, within in asked)
+    compared = [(total, row.get("tot", row.get("adv")), _TOTAL_ROUNDING), (cv, row.get("cv"), _CV_ROUNDING)]
+    compared.append((mcd, row.get("mcd"), _MCD_ROUNDING))
+    agrees = all(value is None or abs(ours - value) <= within + _FLOAT for ours, value, within in compared)
     return Recomputed(total, cv, mcd, agrees)
 
 

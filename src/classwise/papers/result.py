@@ -22,7 +22,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A drawing as it stands on a page: an ``<svg>`` element, and what to say below it."""
+    """A figure of a page: an ``<svg>`` element and its caption."""
 
     svg: str
     caption: str = ""
@@ -30,19 +30,19 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run of an experiment found.
+    """The result of a run of an experiment.
 
     Attributes:
         item: its id.
         scale: the name of the scale.
-        setting: what was run, in words.
+        setting: the scale in words.
         tables: numbers, with intervals, beside the printed ones.
         figures: drawings.
         verdicts: one for each claim.
-        runs: the trainings it rests on: key to recipe name.
-        seconds: how long it took. With ``work``, the trainings and audits that it rests on count with the time that
-            they took when they were made, each once; without (results of earlier versions), stored ones do not count.
-        work: seconds of each of these trainings and audits, by its place in the store; None where it is not known.
+        runs: its trainings: key to recipe name.
+        seconds: its duration. With ``work``, this includes the durations of its trainings and audits, each once;
+            without (results of earlier versions), those loaded from the store do not count.
+        work: seconds of each of these trainings and audits, by its key in the store; None if unknown.
         version: of classwise.
     """
 
@@ -59,17 +59,17 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """The seconds that neither a training nor an audit of the store took."""
+        """The seconds without trainings and audits."""
         return self.seconds - sum(seconds for seconds in (self.work or {}).values() if seconds is not None)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all."""
+        """Write it as JSON, atomically."""
         plain = {"schema_version": SCHEMA_VERSION, **_finite(dataclasses.asdict(self))}
         write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
 
     @staticmethod
     def load(path: Path) -> Result:
-        """Read what `save` wrote.
+        """Read a result that `save` wrote.
 
         Raises:
             UserError: if the file is damaged or of another format.
@@ -99,7 +99,7 @@ class Result:
 
 
 def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON's null is a number that is not there, or no limits; a list is a pair of limits."""
+    """The fields of a verdict from JSON: null is NaN, or no limits; a list is a pair of limits."""
     found = {key: math.nan if value is None else value for key, value in plain.items()}
     limits = plain.get("limits")
     return {**found, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}

@@ -7,7 +7,7 @@ import time
 from classwise.errors import UserError, unknown
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
-from classwise.papers.claims import judge, untestable
+from classwise.papers.claims import evaluate, not_tested
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment
 from classwise.papers.result import Figure, Result
@@ -20,12 +20,12 @@ def experiment(name: str) -> Experiment:
     """The experiment of an item.
 
     Raises:
-        UserError: for an unknown id, or an item that is covered or missing: with what to do instead.
+        UserError: for an unknown id, or an item that is covered or missing; the message names the alternative.
     """
     item = catalogue.find(name)
     if item.status == "covered":
-        remedy = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
-        raise UserError(f"{name} is a {item.kind} and does not run by itself; {remedy}")
+        suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
+        raise UserError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
     if item.status == "missing":
         raise UserError(f"{name} cannot run yet; {item.missing}")
     return EXPERIMENTS.load(name)()
@@ -46,26 +46,25 @@ def scale_of(name: str, scale: str) -> Scale:
 
 
 def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> Result:
-    """Run an experiment, and keep its result in the store.
+    """Run an experiment, and save its result in the store.
 
     Raises:
-        UserError: for an unknown id or scale, or data that are not there.
+        UserError: for an unknown id or scale, or missing data.
     """
     started = time.monotonic()
     chosen = scale_of(name, scale)
     context = Context(chosen, store, device=device, progress=progress)
     with store.measured() as work:
-        found = experiment(name).run(context)
+        findings = experiment(name).run(context)
     own = time.monotonic() - started - work.waited
-    beyond = [untestable(claim, reason) for claim, reason in found.beyond.items()]
     result = Result(
         item=name,
         scale=chosen.name,
         setting=chosen.about,
-        tables=tuple(found.tables),
-        figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in found.figures),
-        verdicts=(*judge(found.tests), *beyond),
-        runs=dict(context.used),
+        tables=tuple(findings.tables),
+        figures=tuple(Figure(svg=drawing.svg(), caption=caption) for drawing, caption in findings.figures),
+        verdicts=(*evaluate(findings.tests), *(not_tested(*pair) for pair in findings.not_tested.items())),
+        runs=dict(context.trainings),
         seconds=round(own + sum(seconds for seconds in work.seconds.values() if seconds is not None), 2),
         work=work.seconds,
     )

@@ -1,9 +1,8 @@
-"""The store: every model that the papers' experiments need is trained once, and every attack on it run once.
+"""The store: every model of the experiments is trained once, and every audit of it is run once.
 
 A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
-under a hash of its attacks, its images, and the weights. So experiments share what they have in common,
-and a run that was interrupted goes on where it was. Several processes may share a store: what one is at,
-the others wait for.
+under a hash of its attacks, its images, and the weights. So experiments share models and audits, and an interrupted
+run is resumed. Several processes may share a store: each piece of work is locked by the process that does it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Trained:
     Attributes:
         run: its folder.
         key: the hash under which it lies.
-        fresh: whether it was trained just now.
+        fresh: whether this call trained it.
     """
 
     run: Run
@@ -57,11 +56,11 @@ class Trained:
 
 @dataclass
 class Work:
-    """The trainings and audits that were asked for, made now or before.
+    """The requested trainings and audits, new or saved.
 
     Attributes:
-        seconds: how long each took when it was made, by its name; None where that was not recorded.
-        waited: seconds that passed in the store itself, while things were made or read.
+        seconds: the duration of each, by its key; None if it was not recorded.
+        waited: seconds spent in the store for training, auditing and loading.
     """
 
     seconds: dict[str, float | None] = field(default_factory=dict)
@@ -72,10 +71,10 @@ class Store:
     """A folder of trainings, audits and results.
 
     Args:
-        path: the folder; it is made if it is not there.
+        path: the folder, created if missing.
 
     Raises:
-        UserError: if it holds something else, or the store of a version with another format.
+        UserError: if it contains something else, or a store of another format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -84,7 +83,7 @@ class Store:
         about = self.path / _ABOUT
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; give a folder for the store")
-        # looked at before the store's own file: another process may be making the same store
+        # checked before the file of the store: another process may be creating the same store
         strange = not is_unused(self.path)
         if about.is_file():
             _check_version(about)
@@ -105,16 +104,16 @@ class Store:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Trained:
-        """The run of a recipe on some images: the one that is there, gone on with if it is not finished, or a new one.
+        """The run of a recipe on some images: loaded, resumed or new.
 
         Args:
-            recipe: complete but for the start.
-            images: what it trains on; the recipe's ``data.name`` becomes their name.
-            start: the run whose weights it starts from.
+            recipe: complete except for the initial weights.
+            images: for training; the recipe's ``data.name`` becomes their name.
+            start: the run with the initial weights.
             teacher: the run that labels the unlabelled images of self-training; it enters the hash by its key.
             unlabelled: those images; they enter the hash by their pixels.
             device: where to train.
-            progress: who is told.
+            progress: reports the progress.
 
         Raises:
             UserError: as `classwise.train`.
@@ -169,34 +168,34 @@ class Store:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
-        """The audit of a training's model by some attacks: the one that is there, or a new one.
+        """The audit of a trained model by some attacks: loaded, resumed or new.
 
         Args:
-            trained: whose model.
+            trained: the training of the model.
             images: the test images.
             attacks: labels to specs.
             threat: the ball.
-            which: of the run's weights; None for those that speak for it.
+            which: of the saved weights; None for the default of the run.
             stop: ``"never"`` as the papers count, or ``"broken"``.
             seed: of the attacks.
             compute: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
             trace: numbers of images whose confidences are followed step by step.
-            keep: tensors to keep of every image.
+            keep: tensors to save for every image.
             device: where to run.
-            progress: who is told.
+            progress: reports the progress.
 
         Raises:
             UserError: as `classwise.audit`.
         """
-        kept = which or trained.run.default_weights()
+        weights_name = which or trained.run.default_weights()
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
         for place, surrogate in enumerate(surrogates):
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
-        weights = hashlib.sha256(trained.run.weights_file(kept).read_bytes()).hexdigest()
+        weights = hashlib.sha256(trained.run.weights_file(weights_name).read_bytes()).hexdigest()
         about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
-        asked: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
-        more = {name: values for name, values in asked.items() if values}  # asked for neither, it lies where it did
+        options: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
+        more = {name: values for name, values in options.items() if values}  # no key without a value
         key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
         folder, listener = trained.run.audits / key, progress or Silent()
         with self.made(key, folder, listener):
@@ -205,7 +204,7 @@ class Store:
                 if facts["complete"] and facts["environment"]:
                     return Audit.load(folder)
             return audit(
-                trained.run.weights_file(kept),
+                trained.run.weights_file(weights_name),
                 images,
                 threat,
                 dict(attacks),
@@ -225,7 +224,7 @@ class Store:
 
     @contextmanager
     def measured(self) -> Iterator[Work]:
-        """Collect what is asked for meanwhile, with the time that it took when it was made."""
+        """Collect the trainings and audits requested in this context, with their durations."""
         before, self._work = self._work, Work()
         try:
             yield self._work
@@ -234,14 +233,14 @@ class Store:
 
     @contextmanager
     def made(self, key: str, folder: Path, progress: Progress | None = None) -> Iterator[None]:
-        """As `held`; the time of the work under the key, over all attempts, is recorded and counted.
+        """Lock a key as `held` does, and record the duration of its work over all attempts.
 
-        The time is not known if an attempt was killed, or made by a version that did not record it.
+        The duration is unknown if an attempt was killed, or if the work was done by a version that did not record it.
 
         Args:
             key: of a training, an audit, or other work whose result the store keeps.
-            folder: of the result; what it holds while nothing is recorded took a time that is not known.
-            progress: receives a line while another process holds it.
+            folder: of the result; if it exists without a record, its duration is unknown.
+            progress: receives a line while another process holds the lock.
         """
         began = time.monotonic()
         try:
@@ -254,16 +253,16 @@ class Store:
             self._work.waited += time.monotonic() - began
 
     def result_file(self, item: str, scale: str) -> Path:
-        """Where the result of an experiment at a scale lies."""
+        """The path of the result of an experiment at a scale."""
         return self.path / "results" / item / f"{scale}.json"
 
     @contextmanager
     def held(self, key: str, progress: Progress | None = None) -> Iterator[None]:
-        """Nobody else works at it meanwhile; a process that ends, however it ends, lets go.
+        """Lock a key against other processes; the lock of a process that ends is released.
 
         Args:
-            key: of a training, an audit, or whatever else processes must not do at once.
-            progress: who is told if another is at it.
+            key: of a training, an audit or other exclusive work.
+            progress: receives a line if another process holds the lock.
         """
         folder = self.path / "locks"
         folder.mkdir(exist_ok=True)
@@ -271,7 +270,7 @@ class Store:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            (progress or Silent()).say(f"another process is at {key}; waiting for it")
+            (progress or Silent()).say(f"{key} is locked by another process; waiting")
             lock.acquire()
         try:
             yield
@@ -286,7 +285,7 @@ class Store:
 
 @dataclass
 class _Record:
-    """How long some work took: a small file beside the store's folders."""
+    """The duration of some work, saved in a small file of the store."""
 
     file: Path
     seconds: float | None
@@ -294,7 +293,7 @@ class _Record:
 
     @staticmethod
     def read(file: Path, *, there: bool) -> _Record:
-        """What is recorded; ``there``: whether there is a result, finished or not."""
+        """The saved record; ``there``: whether a result exists, finished or not."""
         if not file.is_file():
             return _Record(file, None if there else 0.0, "stopped")
         try:
@@ -306,7 +305,7 @@ class _Record:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the time that passes meanwhile, unless the work was finished before."""
+        """Add the time spent in this context, unless the work was finished before."""
         if self.state == "done":
             yield
             return

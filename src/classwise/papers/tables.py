@@ -28,8 +28,8 @@ def summary_table(
     """
     rows = []
     for key, counts in ours.items():
-        told = printed.get(key, {})
-        classes = np.array(told["per_class"], dtype=np.float64) if "per_class" in told else None
+        reported = printed.get(key, {})
+        classes = np.array(reported["per_class"], dtype=np.float64) if "per_class" in reported else None
         overall, cv, mcd = (
             metric_intervals.overall(counts),
             metric_intervals.variance(counts),
@@ -38,11 +38,11 @@ def summary_table(
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
             Cell(wording.bare_percent(overall.value), wording.span(overall.low, overall.high)),
-            Cell(_printed(told.get("tot"))),
+            Cell(_printed(reported.get("tot"))),
             Cell(wording.squared_percent(cv.value), wording.squared_span(cv.low, cv.high)),
-            Cell(_printed(told.get("cv"))),
+            Cell(_printed(reported.get("cv"))),
             Cell(wording.bare_percent(mcd.value), wording.span(mcd.low, mcd.high)),
-            Cell(_printed(told.get("mcd"))),
+            Cell(_printed(reported.get("mcd"))),
             Cell(wording.listed([names[label] for label in _at(counts.accuracy, low)]), wording.bare_percent(low)),
             Cell(wording.NONE) if classes is None else _printed_classes(classes, classes.min()),
             Cell(wording.listed([names[label] for label in _at(counts.accuracy, high)]), wording.bare_percent(high)),

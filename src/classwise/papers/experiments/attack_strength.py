@@ -53,7 +53,7 @@ class Drops(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Both attacks on the same images, for every model."""
-        parts, rows, beyond = [], [], {}
+        parts, rows, not_tested = [], [], {}
         figures = []
         printed = self.printed()
         for name, table in self.tables(context).items():
@@ -61,7 +61,7 @@ class Drops(Experiment):
             try:
                 found = drop(table, self.weak, self.strong)
             except UserError as error:
-                beyond[self.claim] = f"{name}: {error}"
+                not_tested[self.claim] = f"{name}: {error}"
                 rows.append(Row(name, [Cell(wording.NONE), *theirs]))
                 continue
             parts.append(interval(found.difference, 100))
@@ -76,8 +76,8 @@ class Drops(Experiment):
             "and judged on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        tests = () if beyond else (Test(claim=self.claim, estimand=estimand, parts=parts, covers=self.covers),)
-        return Findings(tables=(shown,), figures=figures, tests=tests, beyond=beyond)
+        tests = () if not_tested else (Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers),)
+        return Findings(tables=(shown,), figures=figures, tests=tests, not_tested=not_tested)
 
 
 class _DropOfDefences(Drops):
@@ -94,8 +94,8 @@ class _DropOfDefences(Drops):
         rows = {
             (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
         }
-        lost = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
-        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in lost.items()}
+        drops = {name: rows[name, self.weak] - rows[name, self.strong] for name in DEFENCES}
+        return {name: float(one[list(VULNERABLE)].mean() - one[list(ROBUST)].mean()) for name, one in drops.items()}
 
 
 class WhiteBoxDrop(_DropOfDefences):

@@ -64,7 +64,7 @@ class _AlongAttack(Experiment):
         right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
         arises, converse = self.arises(right), self.arises(right[::-1])
         index = rows[0]["index"].to_numpy(dtype=np.int64)
-        number, told = chosen(context.test_images, self.number, index[arises])
+        number, provenance = chosen(context.test_images, self.number, index[arises])
         place = context.test_images.take(context.test_images.index == number)
         parts = []
         for line in self.lines:
@@ -84,7 +84,9 @@ class _AlongAttack(Experiment):
             "Small: 95 % intervals for new images. The variance is that of the attacked images' confidences, 0 to "
             f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
         )
-        caption = f"{told} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
+        caption = (
+            f"{provenance} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
+        )
         return Findings(tables=(table,), figures=((found.figure(), caption),), tests=self.claims(right, rows, context))
 
     @abstractmethod
@@ -124,7 +126,7 @@ class MartAndTemperature(_Tempered):
             Test(
                 claim="kdd21/C18",
                 estimand="share of images that stand against PGD and fall to 1/T = 5, minus that of the converse",
-                parts=[images.total()],
+                estimators=[images.total()],
                 note="any second attack breaks some other images; so many more it does by the temperature",
             )
         ]
@@ -146,7 +148,7 @@ class HypersphereAndTemperature(_Tempered):
             Test(
                 claim="iclr21/C17",
                 estimand="total of HE at 1/T = 1 minus that at 1/T = 10",
-                parts=[images.total()],
+                estimators=[images.total()],
             )
         ]
 
@@ -179,7 +181,7 @@ class MadryAndMart(_AlongAttack):
                 claim="iclr21/C13",
                 covers=("stronger models",),
                 estimand="variance of the confidences, images that stand on both: the weaker model minus the stronger",
-                parts=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
+                estimators=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
                 unit="thousandths",
             )
         ]

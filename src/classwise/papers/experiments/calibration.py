@@ -100,13 +100,13 @@ class CalibrationAlone(_Parts):
         alone = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
         together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in audits]
         bases = tuple(dict.fromkeys(base for _, base in alone))
-        asked = {
+        comparisons = {
             "each method with CCM, CCR or both minus the plain one: average and worst class": (alone, bases),
             "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
         }
         return [
-            Test(claim="cfa23/C16", estimand=estimand, parts=_gains(audits, pairs), note=NOTE, covers=covers)
-            for estimand, (pairs, covers) in asked.items()
+            Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(audits, pairs), note=NOTE, covers=covers)
+            for estimand, (pairs, covers) in comparisons.items()
             if pairs
         ]
 
@@ -131,7 +131,7 @@ class AveragingAlone(_Parts):
         parts = [worst(pair) for pair in pairs]
         parts += [plus(average(pair), AVERAGING_COST) for pair in pairs]
         estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
-        return [Test(claim="cfa23/C19", estimand=estimand, parts=parts, note=NOTE, covers=bases)]
+        return [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)]
 
 
 def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
@@ -185,7 +185,7 @@ class _Lambdas(Experiment):
             Test(
                 claim=self.claim,
                 estimand=f"each value minus {self.plain}, best epoch, attacked",
-                parts=[
+                estimators=[
                     metric(paired_models(audits[f"{value:g}"], audits[self.plain]))
                     for value in values
                     for metric in self.metrics
@@ -194,7 +194,7 @@ class _Lambdas(Experiment):
                 covers=self.covers(values),
             )
         ]
-        more, beyond = self.own(audits, last, own, context.scale)
+        more, not_tested = self.own(audits, last, own, context.scale)
         rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
         heads = (f"{self.plain}, or the number", "average / worst class")
         return Findings(
@@ -204,7 +204,7 @@ class _Lambdas(Experiment):
                 (drawing, "At lambda 0.5."),
             ),
             tests=[*tests, *more],
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
     @abstractmethod
@@ -243,7 +243,7 @@ class MarginBase(_Lambdas):
             f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, either way"
         )
         tests = [
-            Test(claim=self.claim, estimand=estimand, parts=parts, note=NOTE, covers=(covered,))
+            Test(claim=self.claim, estimand=estimand, estimators=parts, note=NOTE, covers=(covered,))
             for covered, estimand, parts in (
                 (
                     "0.5 best",
@@ -262,7 +262,7 @@ class MarginBase(_Lambdas):
         test = Test(
             claim="cfa23/C18",
             estimand="radius at the end: the usual one minus that of classes 2 to 5; the others' minus the usual one",
-            parts=[exactly(side) for side in sides],
+            estimators=[exactly(side) for side in sides],
             unit="/255",
             exact=True,
             note="of this one training",
@@ -302,7 +302,7 @@ class RegularisationBase(_Lambdas):
             claim=self.claim,
             covers=("beta of hard classes",),
             estimand="mean beta at the end: classes above the median of TRADES minus the others",
-            parts=[plain.part(easier)],
+            estimators=[plain.part(easier)],
             unit="",
             note="of this one training; it holds almost by the definition of CCR",
         )

@@ -71,20 +71,20 @@ class BetaOfOneClass(Experiment):
             for attack in (ATTACK, "clean")
             for beta, table in tables.items()
         }
-        tests, beyond = [], other_data("kdd21/C21", context.scale)
+        tests, not_tested = [], other_data("kdd21/C21", context.scale)
         if context.scale.data == CIFAR:
             ends = _resampled(tables[LOWEST], tables[BETA])
             gain, loss = f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}", f"class {TAKER} the other way round"
             test = Test(
                 claim="kdd21/C21",
                 estimand=f"{gain}; {loss}",
-                parts=[
+                estimators=[
                     ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
                     ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
                 ],
                 note="one training at each beta: intervals speak of new images only",
             )
-            tests, beyond = [test], {}
+            tests, not_tested = [test], {}
         lines = class_lines(accuracies(tables))
         drawing = line_chart(f"Class accuracy under {ATTACK}, in percent", lines, f"beta of {names[TAKER]}")
         caption = f"A line for each class; every other class keeps beta {BETA:g}. 1/T = {INVERSE:g}."
@@ -92,7 +92,7 @@ class BetaOfOneClass(Experiment):
             tables=(class_table("Class accuracy, in percent", counts, names),),
             figures=((drawing, caption),),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -129,13 +129,13 @@ class SortedByConfidence(Experiment):
         ordered = bright[found.images["index"].tolist()].to_numpy()
         parts = np.array_split(np.arange(len(ordered)), PARTS)
         names = ("most robust", *(f"{place}." for place in range(2, PARTS)), "least robust")
-        standing = found.images["correct"].to_numpy(dtype=np.bool_)
+        robust = found.images["correct"].to_numpy(dtype=np.bool_)
         rows = [
             Row(
                 f"{name} quarter",
                 [
                     Cell(str(len(part))),
-                    Cell(str(int(standing[part].sum()))),
+                    Cell(str(int(robust[part].sum()))),
                     estimate_cell(mean(ordered[part])),
                 ],
             )
@@ -149,11 +149,11 @@ class SortedByConfidence(Experiment):
             f"{percent(quality.full)} cover all they may. Small: 95 % intervals for new images."
         )
         heads = ("images", "how many", "stand", "brightness of the background, percent")
-        tests, beyond = [], other_data("kdd21/C24", context.scale)
+        tests, not_tested = [], other_data("kdd21/C24", context.scale)
         if context.scale.data == CIFAR:
             estimand = "brightness outside the mask: most robust quarter minus least robust, in percent of white"
             between = [interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)]
-            tests, beyond = [Test(claim="kdd21/C24", estimand=estimand, parts=between)], {}
+            tests, not_tested = [Test(claim="kdd21/C24", estimand=estimand, estimators=between)], {}
         return Findings(
             tables=(Table(f"The images of {found.class_name} by quarters", heads, rows, note),),
             figures=(
@@ -161,7 +161,7 @@ class SortedByConfidence(Experiment):
                 (found.figure(), "All images of the class, the most robust first."),
             ),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 

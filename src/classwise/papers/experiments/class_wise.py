@@ -63,7 +63,7 @@ class StandardAgainstAdversarial(Experiment):
         del clean
         parts = [interval(found.order_interval), interval(_beyond_one(found.discrepancy_ratio))]
         estimand = "Spearman's correlation of the two class orders; ratio of the gaps minus 1"
-        return [Test(claim="iclr21/C14", estimand=estimand, parts=parts, unit="")]
+        return [Test(claim="iclr21/C14", estimand=estimand, estimators=parts, unit="")]
 
 
 class ClassOrder(StandardAgainstAdversarial):
@@ -88,7 +88,7 @@ class LargerGaps(StandardAgainstAdversarial):
         parts = [interval(_beyond_one(one, 2)) for one in (found.variance_ratio, found.discrepancy_ratio)]
         note = "'far larger' is read as: more than twice"
         estimand = "ratio of CV, and of MCD, minus 2"
-        return [Test(claim="kdd21/C4", estimand=estimand, parts=parts, unit="", note=note)]
+        return [Test(claim="kdd21/C4", estimand=estimand, estimators=parts, unit="", note=note)]
 
 
 class AdversarialModel(StandardAgainstAdversarial):
@@ -103,7 +103,7 @@ class AdversarialModel(StandardAgainstAdversarial):
                 claim="benz20/C2",
                 covers=(what,),
                 estimand=f"{what} of the adversarial model: ratio of CV, and of MCD, to standard accuracy's, minus 1",
-                parts=[interval(_beyond_one(ratio)) for ratio in (one.variance_ratio, one.discrepancy_ratio)],
+                estimators=[interval(_beyond_one(ratio)) for ratio in (one.variance_ratio, one.discrepancy_ratio)],
                 unit="",
             )
             for what, one in (("robustness", found), ("accuracy", clean))
@@ -137,7 +137,7 @@ class RobustnessHistogram(Experiment):
                     claim="iclr21/C16",
                     covers=(context.scale.data,),
                     estimand="intervals of ten points that hold a class, minus 4",
-                    parts=[plus(filled_bins(accuracies, found.edges), -FILLED_BINS)],
+                    estimators=[plus(filled_bins(accuracies, found.edges), -FILLED_BINS)],
                     unit="",
                     note=f"the claim is about CIFAR-100 and ImageNet; this is {context.scale.data}",
                 ),
@@ -185,8 +185,8 @@ class StandardModel(Experiment):
         counts = {"clean": first.counts("clean")}
         counts |= {radius_name(context.scale, share): audit.counts("PGD") for share, audit in audits.items()}
         robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
-        judged = min(RADII, key=lambda share: abs(robust[share] - HALF))
-        shown = ("clean", radius_name(context.scale, judged))
+        reference_share = min(RADII, key=lambda share: abs(robust[share] - HALF))
+        shown = ("clean", radius_name(context.scale, reference_share))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(context, context.trained("at")).outcomes
@@ -217,14 +217,14 @@ class StandardModel(Experiment):
                 Test(
                     claim="benz20/C1",
                     estimand="MCD of clean accuracy, standard training",
-                    parts=[widest(counts["clean"])],
+                    estimators=[widest(counts["clean"])],
                     note="'non-trivial' is read as: above zero by intervals that hold for all classes at once",
                 ),
                 Test(
                     claim="benz20/C3",
                     estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
                     f"{shown[1]}, adversarial clean",
-                    parts=[wider(adversarial.counts("PGD"), one) for one in smaller],
+                    estimators=[wider(adversarial.counts("PGD"), one) for one in smaller],
                     note="the standard model is judged where its average is nearest 50 percent",
                 ),
             ),

@@ -26,7 +26,7 @@ SCALES: Mapping[Name, Scale] = {
 LOGITS = (1.0, 2.0, 0.2)
 """Of the sketch: an example of class 0 that an attack has made look like class 1; the paper names no numbers."""
 INVERSES = (1.0, 3.0, 1 / 3)
-BEYOND = {"iclr21/C17": "the claim is about trained models (iclr21/T6); this is the arithmetic behind it"}
+NOT_TESTED = {"iclr21/C17": "the claim is about trained models (iclr21/T6); this is the arithmetic behind it"}
 
 
 def _scale(name: Name, about: str) -> Scale:
@@ -59,7 +59,7 @@ class Toy(Experiment):
             Test(
                 claim=claim,
                 estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 where all hold)",
-                parts=[exactly(1.0 if statements[name].holds else -1.0)],
+                estimators=[exactly(1.0 if statements[name].holds else -1.0)],
                 unit="",
                 exact=True,
             )
@@ -131,7 +131,7 @@ class Sketch(Experiment):
                     "Above: probabilities; below: sizes of the gradient for each class's weights (∇), as in Eq. 4.",
                 ),
             ),
-            beyond=BEYOND,
+            not_tested=NOT_TESTED,
         )
 
 
@@ -186,5 +186,5 @@ class GradientOfWeights(Experiment):
                     "The logits of iclr21/F9: towards 1/3 on the left, towards 1 and 0 on the right.",
                 ),
             ),
-            beyond=BEYOND,
+            not_tested=NOT_TESTED,
         )

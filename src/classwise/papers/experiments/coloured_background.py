@@ -85,29 +85,29 @@ class ColouredBackgrounds(Experiment):
             Test(
                 claim="kdd21/C22",
                 estimand="mean rate inside the background groups minus across, attacked",
-                parts=[interval(contrast["PGD"], 100)],
+                estimators=[interval(contrast["PGD"], 100)],
             )
         ]
-        beyond = {}
+        not_tested = {}
         if found["clean"].matrix.sum() > found["clean"].matrix.trace():
             tests.append(
                 Test(
                     claim="kdd21/C23",
                     covers=("attacked against clean",),
                     estimand="the same, attacked minus clean",
-                    parts=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
+                    estimators=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
                     note="standard training is asked by kdd21/E10",
                 )
             )
         else:
-            beyond["kdd21/C23"] = "no clean image is misclassified"
+            not_tested["kdd21/C23"] = "no clean image is misclassified"
         return Findings(
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
                 (one.figure(), f"{attack}; classes of a background side by side.") for attack, one in found.items()
             ],
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -152,7 +152,7 @@ class DigitsFigure(Experiment):
             figures=(
                 (gallery("Digits on the backgrounds of their groups", rows), "The first test image of each class."),
             ),
-            beyond={"kdd21/C22": reason},
+            not_tested={"kdd21/C22": reason},
         )
 
 
@@ -164,12 +164,12 @@ class BackgroundsAndStandardTraining(Experiment):
 
     def run(self, context: Context) -> Findings:
         """The same training on grey and on coloured digits; claim C23 of standard training."""
-        asked = {
+        trainings = {
             "grey": (context.train_images, context.test_images),
             "coloured": (_coloured(context.train_images), _coloured(context.test_images)),
         }
         tables, rows = {}, []
-        for name, (train, test) in asked.items():
+        for name, (train, test) in trainings.items():
             trained = context.trained("standard", {"seed": 1}, images=train)
             tables[name] = under_pgd(context, trained, images=test).outcomes
             total = metric_intervals.overall(tables[name].counts("clean"))
@@ -186,7 +186,7 @@ class BackgroundsAndStandardTraining(Experiment):
             claim="kdd21/C23",
             covers=("standard training",),
             estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, either way",
-            parts=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
+            estimators=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
             note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points, down or up",
         )
         heads = ("images", "clean accuracy, percent", INSIDE)

@@ -63,9 +63,9 @@ class _Confidences(Experiment):
         table = Table(
             "Mean CVC over the classes", ("model", "CVC, thousandths"), rows, "Small: 95 % intervals for new images."
         )
-        tests, beyond = self.claims(found, tables, context.scale)
+        tests, not_tested = self.claims(found, tables, context.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
 
     @abstractmethod
     def claims(
@@ -77,7 +77,7 @@ class _Confidences(Experiment):
 def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
     """That one model's mean CVC is below that of each other."""
     parts = [interval(difference(found.mean(other), found.mean(low)), 1000) for other in others]
-    return Test(claim=claim, estimand=estimand, parts=parts, unit="thousandths")
+    return Test(claim=claim, estimand=estimand, estimators=parts, unit="thousandths")
 
 
 def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
@@ -88,7 +88,9 @@ def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> 
         total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
         parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
-    return Test(claim="iclr21/C13", estimand=estimand, parts=parts, unit="thousandths", covers=("stronger models",))
+    return Test(
+        claim="iclr21/C13", estimand=estimand, estimators=parts, unit="thousandths", covers=("stronger models",)
+    )
 
 
 class ConfidencesOfDefences(_Confidences):
@@ -110,7 +112,7 @@ class ConfidencesOfDefences(_Confidences):
             interval(difference(found.mean(name, TRANSPORTATION), found.mean(name, ANIMALS)), 1000) for name in DEFENCES
         ]
         groups = "mean CVC of transportation minus that of animals, each defence"
-        tests.append(Test(claim="kdd21/C16", estimand=groups, parts=parts, unit="thousandths", covers=COVERS[:1]))
+        tests.append(Test(claim="kdd21/C16", estimand=groups, estimators=parts, unit="thousandths", covers=COVERS[:1]))
         order = [
             interval(difference(found.mean(name, (above,)), found.mean(name, (label,))), 1000)
             for name in DEFENCES
@@ -119,7 +121,10 @@ class ConfidencesOfDefences(_Confidences):
             if above not in LOWEST[: place + 1]
         ]
         named = "CVC of each class minus that of class 4, and of each but these two minus that of class 3, each defence"
-        return [*tests, Test(claim="kdd21/C16", estimand=named, parts=order, unit="thousandths", covers=COVERS[1:])], {}
+        return [
+            *tests,
+            Test(claim="kdd21/C16", estimand=named, estimators=order, unit="thousandths", covers=COVERS[1:]),
+        ], {}
 
 
 class ConfidencesOfVariants(_Confidences):
@@ -194,7 +199,7 @@ class SmoothVulnerableSensitive(Experiment):
             Test(
                 claim="kdd21/C29",
                 estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
-                parts=[interval(one.vulnerable) for one in found.values()],
+                estimators=[interval(one.vulnerable) for one in found.values()],
                 unit="",
                 limits=CORRELATION,
             ),
@@ -202,20 +207,20 @@ class SmoothVulnerableSensitive(Experiment):
                 claim="kdd21/C15",
                 covers=("HE reacts most",),
                 estimand=f"largest drop of the total over 1/T: {SMOOTH} minus each other defence",
-                parts=[minus(drops[SMOOTH], drops[other]) for other in others],
+                estimators=[minus(drops[SMOOTH], drops[other]) for other in others],
             ),
             Test(
                 claim="kdd21/C15",
                 covers=("Madry hardly reacts",),
                 estimand=f"{LITTLE} point minus the largest drop of {STEEP}",
-                parts=[plus(negative(drops[STEEP]), LITTLE)],
+                estimators=[plus(negative(drops[STEEP]), LITTLE)],
                 note=f"'hardly reacts' is read as: less than {LITTLE} point",
             ),
             Test(
                 claim="kdd21/C15",
                 covers=("order of the confidences",),
                 estimand=f"mean CVC: {STEEP} minus TRADES and MART, each of the three minus {SMOOTH}",
-                parts=[interval(difference(means.mean(one), means.mean(other)), 1000) for one, other in order],
+                estimators=[interval(difference(means.mean(one), means.mean(other)), 1000) for one, other in order],
                 unit="thousandths",
             ),
         ]

@@ -37,15 +37,15 @@ class ConfusionUnderAttack(Experiment):
             Test(
                 claim=self.symmetric,
                 estimand="correlation of M_ij with M_ji over pairs of classes",
-                parts=[interval(found.pearson)],
+                estimators=[interval(found.pearson)],
                 unit="",
                 limits=CORRELATION,
                 note=self.note.format(context.scale.data),
             )
         ]
-        beyond = dict(self.others)
+        not_tested = dict(self.others)
         if found.inside is None:
-            beyond[self.related] = f"{context.scale.data} has no superclasses"
+            not_tested[self.related] = f"{context.scale.data} has no superclasses"
         else:
             rows.append(Row("errors inside the superclass, percent", [estimate_cell(found.inside.share)]))
             rows.append(Row("beyond chance, points", [estimate_cell(found.inside.excess)]))
@@ -55,12 +55,12 @@ class ConfusionUnderAttack(Experiment):
                 Test(
                     claim=self.related,
                     estimand="mean rate M_ij of pairs inside the superclasses minus that of pairs across",
-                    parts=[interval(found.inside.contrast, 100)],
+                    estimators=[interval(found.inside.contrast, 100)],
                 )
             )
         table = Table("Structure of the confusion matrix", ("quantity", "this run"), rows, "Small: 95 % intervals.")
         caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, beyond=beyond)
+        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
 
 
 class Symmetry(ConfusionUnderAttack):

@@ -74,8 +74,8 @@ def corrupted(context: Context, trained: Trained) -> Corrupted:
 
     def right(corrupt_images: Images) -> BoolArray:
         batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch)
-        said = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
-        found: BoolArray = (said == images.y).numpy()
+        predicted = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
+        found: BoolArray = (predicted == images.y).numpy()
         return found
 
     kinds, severities = GRID[context.scale.name]
@@ -105,8 +105,10 @@ class ClassesUnderCorruptions(Experiment):
                 if level == severities[-1]
             }
             tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, found.names))
-        beyond = {"benz20/C10": "the plan asks for the accuracies; beside those under attack they are in benz20/P4.2"}
-        return Findings(tables=tables, figures=figures, beyond=beyond)
+        not_tested = {
+            "benz20/C10": "the plan asks for the accuracies; beside those under attack they are in benz20/P4.2"
+        }
+        return Findings(tables=tables, figures=figures, not_tested=not_tested)
 
 
 class CorruptionsAndAttacks(Experiment):
@@ -134,7 +136,7 @@ class CorruptionsAndAttacks(Experiment):
         test = Test(
             claim="benz20/C10",
             estimand="0.5 minus Spearman's correlation of the classes under corruptions and under PGD, both models",
-            parts=parts,
+            estimators=parts,
             unit="",
             limits=(ALIKE - 1, ALIKE + 1),
             note="'differently' is read as: a correlation below 0.5; noise lowers it, so this can only be refuted",

@@ -83,14 +83,14 @@ class DataSets(Experiment):
                 Test(
                     claim="benz20/C1",
                     estimand="MCD of clean accuracy, standard training, each data set",
-                    parts=[widest(pair.standard.counts("clean")) for pair in found.values()],
+                    estimators=[widest(pair.standard.counts("clean")) for pair in found.values()],
                     note=f"{note}; 'non-trivial' is read as: above zero by intervals that hold for all classes at once",
                 ),
                 Test(
                     claim="benz20/C4",
                     covers=("data sets",) if len(found) > 1 else tuple(found),
                     estimand="MCD under PGD, adversarial training, each data set",
-                    parts=[widest(pair.adversarial.counts("PGD")) for pair in found.values()],
+                    estimators=[widest(pair.adversarial.counts("PGD")) for pair in found.values()],
                     note=note,
                 ),
             ),

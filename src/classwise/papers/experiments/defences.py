@@ -101,28 +101,28 @@ class DefencesByAttacks(Experiment):
                 claim="kdd21/C10",
                 covers=("CV",),
                 estimand="CV under PGD minus that under FGSM, each defence",
-                parts=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in found.values()],
+                estimators=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in found.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C10",
                 covers=("MCD",),
                 estimand="MCD under PGD minus that under FGSM, each defence",
-                parts=[wider(one.counts("PGD"), one.counts("FGSM")) for one in found.values()],
+                estimators=[wider(one.counts("PGD"), one.counts("FGSM")) for one in found.values()],
             ),
         ]
-        beyond = {}
+        not_tested = {}
         if context.scale.data == CIFAR:
             tests += [on_average("kdd21/C8", found), extremes("kdd21/C8", ours)]
         else:
-            beyond["kdd21/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested["kdd21/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
         return Findings(
             tables=(
                 summary_table("Four defences under five attacks, in percent", ours, printed, names),
                 class_table("The same by class, in percent", ours, names),
             ),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -141,7 +141,7 @@ def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
     return Test(
         claim=claim,
         estimand="class 1 minus each other class, and each other minus class 3, mean over defences and attacks",
-        parts=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
+        estimators=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
         note="the mean of the rows; whether it is so in each of them is asked apart",
         covers=("on average",),
     )
@@ -164,7 +164,7 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
         claim=claim,
         covers=("in every row",),
         estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 unclear)",
-        parts=[part(counts) for counts in ours.values()],
+        estimators=[part(counts) for counts in ours.values()],
         unit="",
     )
 
@@ -184,7 +184,7 @@ class DefencesWithRST(Experiment):
         }
         printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
         tests: list[Test] = []
-        beyond: dict[str, str] = {}
+        not_tested: dict[str, str] = {}
         if context.scale.data == CIFAR:
             tests = [
                 on_average("iclr21/C7", found),
@@ -194,7 +194,7 @@ class DefencesWithRST(Experiment):
             ]
         else:
             for claim in ("iclr21/C7", "iclr21/C8", "iclr21/C9"):
-                beyond |= other_data(claim, context.scale)
+                not_tested |= other_data(claim, context.scale)
         summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
         classes = class_table("The same by class, in percent", ours, names)
         return Findings(
@@ -203,7 +203,7 @@ class DefencesWithRST(Experiment):
                 classes,
             ),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -216,7 +216,7 @@ def _dropped(claim: str, found: Mapping[str, Attacked], weak: str, strong: str) 
         for one in found.values()
     ]
     estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
-    return Test(claim=claim, estimand=estimand, parts=parts)
+    return Test(claim=claim, estimand=estimand, estimators=parts)
 
 
 class RankConsistency(Experiment):
@@ -241,7 +241,7 @@ class RankConsistency(Experiment):
                 Test(
                     claim="kdd21/C9",
                     estimand="the least of Spearman's correlations of class accuracies, four defences, three attacks",
-                    parts=[lowered(interval(ours.lowest), CORRELATION[1])],
+                    estimators=[lowered(interval(ours.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
                     note="noise of the images lowers it, so it cannot refute",
@@ -250,7 +250,7 @@ class RankConsistency(Experiment):
                 Test(
                     claim="kdd21/C9",
                     estimand="the least of the 190 correlations of the printed rows, above 0.5",
-                    parts=[exactly(theirs.lowest.value - 0.5)],
+                    estimators=[exactly(theirs.lowest.value - 0.5)],
                     unit="",
                     exact=True,
                     note="about the printed numbers, not about this run",

@@ -52,12 +52,12 @@ class FeaturesOnAPlane(Experiment):
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
-            beyond = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
-            return Findings(tables=(table,), figures=((found.figure(), caption),), beyond=beyond)
+            not_tested = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
+            return Findings(tables=(table,), figures=((found.figure(), caption),), not_tested=not_tested)
         separates = Test(
             claim="iclr21/C15",
             estimand="neighbours beyond chance, as a share of what chance leaves: superclass minus class, both kinds",
-            parts=[
+            estimators=[
                 interval(difference(purity[kind, "superclass"].beyond_chance, purity[kind, "class"].beyond_chance))
                 for kind in ("clean", "PGD")
             ],

@@ -76,29 +76,29 @@ class GapsOverEpochs(Experiment):
             figures.append((trend({"AT": trained.run}).figure(), caption))
             counts: dict[Key, ClassCounts] = {("AT",): ends[data].counts("PGD")}
             tables.append(class_table(f"{data}: test images at the end, in percent", counts, ends[data].class_names))
-        tests, beyond = _gap_tests(ends)
-        return Findings(tables=[*tables, *left_out(absent)], figures=figures, tests=tests, beyond=beyond)
+        tests, not_tested = _gap_tests(ends)
+        return Findings(tables=[*tables, *left_out(absent)], figures=figures, tests=tests, not_tested=not_tested)
 
 
 def _gap_tests(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]]:
     """Tests of C1 and C2 as far as there are data sets for them, and what cannot be asked."""
-    tests, beyond = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes a GPU for days"}
+    tests, not_tested = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes a GPU for days"}
     at_once = "by intervals that hold for all classes at once"
     parts = [widest(table.counts("PGD"), VISIBLE if data == MNIST else LARGE) for data, table in ends.items()]
     large = f"{LARGE} points (on {MNIST}, where the paper has 6: {VISIBLE})"
     note = f"on {', '.join(ends)} of the six; 'large' is read as: more than {large} {at_once}"
     estimand = f"MCD under PGD at the end, minus {large}"
-    tests.append(Test(claim="kdd21/C1", estimand=estimand, parts=parts, note=note, covers=tuple(ends)))
+    tests.append(Test(claim="kdd21/C1", estimand=estimand, estimators=parts, note=note, covers=tuple(ends)))
     if MNIST not in ends:
-        beyond["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
+        not_tested["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
     elif (total := 100 * float(ends[MNIST].counts("PGD").accuracy.mean())) <= HIGH:
-        beyond["kdd21/C2"] = f"the claim is about a model above {HIGH} percent, and this one holds {total:.1f}"
+        not_tested["kdd21/C2"] = f"the claim is about a model above {HIGH} percent, and this one holds {total:.1f}"
     else:
         note = f"'visible' is read as: more than {VISIBLE} point {at_once}; this model holds {total:.1f} percent"
         parts = [widest(ends[MNIST].counts("PGD"), VISIBLE)]
         estimand = f"MCD under PGD at the end, minus {VISIBLE} point"
-        tests.append(Test(claim="kdd21/C2", estimand=estimand, parts=parts, note=note))
-    return tests, beyond
+        tests.append(Test(claim="kdd21/C2", estimand=estimand, estimators=parts, note=note))
+    return tests, not_tested
 
 
 class ClassTrend(Experiment):
@@ -122,7 +122,9 @@ class ClassTrend(Experiment):
         return Findings(
             tables=(Table("The second half of training", heads, rows),),
             figures=figures,
-            beyond={"benz20/C4": "the plan asks whether the weakest class changes, and claims nothing; see the table"},
+            not_tested={
+                "benz20/C4": "the plan asks whether the weakest class changes, and claims nothing; see the table"
+            },
         )
 
 
@@ -144,14 +146,14 @@ class Fluctuation(Experiment):
         plain, fair = change("AT", "change"), change("AT + FAWA", "change")
         noise = _sampling_change(averaged, float(found.summary["worst"]["AT"]))
         calm = interval(Estimate(0.01 - fair.value, 0.01 - fair.high, 0.01 - fair.low), 100)
-        told = f"over the epochs of one training; {noise:.1f} points of change can come from the images alone"
+        caveat = f"over the epochs of one training; {noise:.1f} points of change can come from the images alone"
         ends = (under_pgd(context, trained, which="average"), under_pgd(context, trained, which="last"))
         rows = [
             Row(name, [estimate_cell(change(name, "change_overall")), estimate_cell(change(name, "change"))])
             for name in ("AT", "AT + FAWA")
         ]
-        judged = gate(averaged)
-        note = f"FAWA admitted {sum(judged)} of {len(judged)} epochs; before the first, it is the plain average. "
+        admitted = gate(averaged)
+        note = f"FAWA admitted {sum(admitted)} of {len(admitted)} epochs; before the first, it is the plain average. "
         note += (
             "Small: 95 % t intervals over the epochs of this training. Few validation images add noise of their own."
         )
@@ -163,27 +165,27 @@ class Fluctuation(Experiment):
                 Test(
                     claim="cfa23/C9",
                     estimand="mean change of the worst class, less what few images add, minus that of the overall, AT",
-                    parts=[plus(interval(difference(plain, change("AT", "change_overall")), 100), -noise)],
-                    note=told,
+                    estimators=[plus(interval(difference(plain, change("AT", "change_overall")), 100), -noise)],
+                    note=caveat,
                 ),
                 Test(
                     claim="cfa23/C20",
                     covers=("adjacent epochs",),
                     estimand="1 point minus the mean change of the worst class with FAWA",
-                    parts=[lambda level: calm(level)._replace(high=calm(level).high + noise)],
-                    note=told,
+                    estimators=[lambda level: calm(level)._replace(high=calm(level).high + noise)],
+                    note=caveat,
                 ),
                 Test(
                     claim="cfa23/C20",
                     covers=("overall",),
                     estimand="overall accuracy under PGD after the last epoch, test images: FAWA minus AT",
-                    parts=[average(paired_models(*ends, "PGD"))],
+                    estimators=[average(paired_models(*ends, "PGD"))],
                     note=NOTE,
                 ),
                 Test(
                     claim="cfa23/C24",
                     estimand="passes saved in training minus passes to judge FAWA, for each held-out image and epoch",
-                    parts=[exactly(_saved_passes(averaged))],
+                    estimators=[exactly(_saved_passes(averaged))],
                     unit="forward passes",
                     exact=True,
                     note="a gradient of activations or weights counts one; this library also judges the online model",
@@ -206,8 +208,8 @@ def _saved_passes(run: Run) -> float:
     """Of a held-out image: the inner attack and three passes of the update, against one of the average's judgements."""
     parts = run.recipe.parts
     trained = 2 * parts.attack.length + 3
-    judged = 1 + 2 * parts.validation_attack.length + 1
-    return float(trained - judged)
+    evaluated = 1 + 2 * parts.validation_attack.length + 1
+    return float(trained - evaluated)
 
 
 def selected_epoch(rule: Rule, robust: pd.DataFrame, images: pd.Series[int]) -> int:
@@ -268,9 +270,9 @@ class UnfairChoice(Experiment):
             Series("worst class", places, [metric_intervals.worst(one).value for one in each], "line-weak"),
         ]
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
-        tests, beyond = [], {}
+        tests, not_tested = [], {}
         if len(set(epochs.values())) == 1:
-            beyond["cfa23/C10"] = f"both rules choose epoch {epochs['overall']} of this training"
+            not_tested["cfa23/C10"] = f"both rules choose epoch {epochs['overall']} of this training"
         else:
             gained = difference(
                 metric_intervals.worst(counts["overall + worst"]), metric_intervals.worst(counts["overall"])
@@ -279,8 +281,10 @@ class UnfairChoice(Experiment):
                 Test(
                     claim="cfa23/C10",
                     estimand="worst class at the epoch chosen by the sum minus that at the epoch chosen by the overall",
-                    parts=[interval(gained, 100)],
+                    estimators=[interval(gained, 100)],
                     note="on the images that chose the epochs: the difference lies high",
                 )
             )
-        return Findings(tables=(table,), figures=((drawing, "Adversarial training."),), tests=tests, beyond=beyond)
+        return Findings(
+            tables=(table,), figures=((drawing, "Adversarial training."),), tests=tests, not_tested=not_tested
+        )

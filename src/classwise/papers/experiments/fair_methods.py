@@ -149,5 +149,5 @@ def gate(run: Run) -> list[bool]:
 def gated(context: Context, methods: Mapping[str, Method], table: Table) -> Table:
     """The same table, with a note of how many epochs each method's fair average is made."""
     runs = {name: context.trained(one.recipe, one.changes).run for name, one in methods.items() if one.start is None}
-    told = [f"{sum(judged)} of {len(judged)} ({name})" for name, run in runs.items() if (judged := gate(run))]
-    return replace(table, note=f"{table.note} Epochs that FAWA admitted: {', '.join(told)}.") if told else table
+    admitted = [f"{sum(judged)} of {len(judged)} ({name})" for name, run in runs.items() if (judged := gate(run))]
+    return replace(table, note=f"{table.note} Epochs that FAWA admitted: {', '.join(admitted)}.") if admitted else table

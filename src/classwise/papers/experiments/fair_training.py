@@ -52,8 +52,8 @@ class MainTable(Experiment):
         audits = audited(context, methods)
         table = gated(context, methods, methods_table("cfa23/T1", methods, audits, context.scale))
         bases = BASES[context.scale.name]
-        beyond = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
-        return Findings(tables=(table,), tests=_main_tests(audits, bases), beyond=beyond)
+        not_tested = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
+        return Findings(tables=(table,), tests=_main_tests(audits, bases), not_tested=not_tested)
 
 
 def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -> list[Test]:
@@ -71,14 +71,14 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
         Test(
             claim="cfa23/C11",
             estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
-            parts=beats,
+            estimators=beats,
             note=NOTE,
             covers=tuple(bases),
         ),
         Test(
             claim="cfa23/C12",
             estimand="clean average of the plain method minus that of CFA, best epoch, each base",
-            parts=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
+            estimators=[average(paired(base, f"{base} + CFA", "best", "clean")) for base in bases],
             note=NOTE,
             covers=tuple(bases),
         ),
@@ -87,7 +87,7 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
     if "FAT" in bases:
         falls = [worst(paired(other, "FAT", "best")) for other in ("AT", "TRADES")]
         estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
-        tests.append(Test(claim="cfa23/C13", estimand=estimand, parts=falls, note=NOTE))
+        tests.append(Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE))
     return tests
 
 
@@ -103,14 +103,16 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
         Test(
             claim="cfa23/C14",
             estimand="FRL and FRL + EMA over TRADES + EMA, best epoch: worst class gained, average lost",
-            parts=[part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))],
+            estimators=[
+                part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))
+            ],
             covers=("direction of gain and loss",),
             note=f"{NOTE}; that the gain is under 2 points is not asked: no test of this size could tell",
         ),
         Test(
             claim="cfa23/C15",
             estimand="TRADES + CFA over FRL + EMA: average and worst, best epoch; the other way: worst, last epoch",
-            parts=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
+            estimators=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
             note=NOTE,
         ),
     ]
@@ -146,14 +148,14 @@ class ClassesOfAverages(Experiment):
             Test(
                 claim="cfa23/C22",
                 estimand=f"standard deviation over classes (fractions) of EMA minus that of CFA, {base}, best epoch",
-                parts=[pair.part(_narrowed)],
+                estimators=[pair.part(_narrowed)],
                 unit="",
                 note=NOTE,
                 covers=(f"spread, {base}",),
             )
             for base, pair in pairs.items()
         ]
-        beyond = {}
+        not_tested = {}
         if context.scale.data == CIFAR:
             parts = [
                 pair.part(lambda a, c=c, sign=sign: sign * (a[..., 0, c] - a[..., 1, c]), 100)  # type: ignore[misc]
@@ -163,9 +165,9 @@ class ClassesOfAverages(Experiment):
             ]
             estimand = "CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch"
             covers = ("single classes",)
-            tests.append(Test(claim="cfa23/C22", estimand=estimand, parts=parts, note=NOTE, covers=covers))
+            tests.append(Test(claim="cfa23/C22", estimand=estimand, estimators=parts, note=NOTE, covers=covers))
         else:
-            beyond = other_data("cfa23/C22", context.scale)
+            not_tested = other_data("cfa23/C22", context.scale)
         spread = Table(
             "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "narrower by"), rows
         )
@@ -173,7 +175,7 @@ class ClassesOfAverages(Experiment):
             tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
             figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -227,7 +229,7 @@ class TinyImageNet(Experiment):
             claim="cfa23/C21",
             covers=(context.scale.data,),
             estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
-            parts=parts,
+            estimators=parts,
             note=NOTE if context.scale.data == "tiny-imagenet" else f"{NOTE}; on {context.scale.data}",
         )
         table = methods_table(

@@ -108,14 +108,14 @@ class _FeatureSet(Experiment):
         test = Test(
             claim="benz20/C1",
             estimand="MCD of clean accuracy on the original test images, standard training on the set",
-            parts=[widest(clean[1])],
+            estimators=[widest(clean[1])],
             note="the claim is about the original images; here training has the set instead; one training",
         )
         return Findings(
             tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
             figures=((drawing, "Original test images."),),
             tests=(test,) if own == OWN else (),
-            beyond={} if own == OWN else {"benz20/C1": "at this scale nothing is trained on the set"},
+            not_tested={} if own == OWN else {"benz20/C1": "at this scale nothing is trained on the set"},
         )
 
 

@@ -82,11 +82,11 @@ class HomingMatrix(Experiment):
                 Test(
                     claim="kdd21/C19",
                     estimand="share of the misclassified images that come home, minus 25 points",
-                    parts=[interval(Estimate(*(end - MANY for end in share)), 100)],
+                    estimators=[interval(Estimate(*(end - MANY for end in share)), 100)],
                     note="one training without each class; 'many' is read as: more than a quarter",
                 ),
             ),
-            beyond={} if context.scale.data == CIFAR else other_data("kdd21/C20", context.scale),
+            not_tested={} if context.scale.data == CIFAR else other_data("kdd21/C20", context.scale),
         )
 
 
@@ -105,13 +105,13 @@ class GroupRelations(Experiment):
     def run(self, context: Context) -> Findings:
         """The strongest ties of both matrices beside the superclasses, and claim C20 over the named pairs."""
         both = related(homing_matrices(context), context.test_images.superclasses)
-        tests, beyond = [], other_data("kdd21/C20", context.scale)
+        tests, not_tested = [], other_data("kdd21/C20", context.scale)
         if context.scale.data == CIFAR:
             leads = [one.lead(*pair) for one in both.values() for a, b in GROUPS for pair in ((a, b), (b, a))]
             estimand = "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
             estimand += "misclassified, and come home"
-            tests, beyond = (
-                [Test(claim="kdd21/C20", estimand=estimand, parts=[interval(one, 100) for one in leads])],
+            tests, not_tested = (
+                [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(one, 100) for one in leads])],
                 {},
             )
         caption = "Above the diagonal as below it: the mean of the two shares."
@@ -119,7 +119,7 @@ class GroupRelations(Experiment):
             tables=[_tie_table(title, one) for title, one in both.items()],
             figures=[(one.figure(), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 

@@ -62,18 +62,18 @@ class Hypersphere(Experiment):
                 claim="iclr21/C18",
                 covers=("total",),
                 estimand="total under PGD: HE-LIS and HE-CMP minus HE",
-                parts=[pair.part(lambda a: _gains(a).mean(axis=-1), 100) for pair in paired],
+                estimators=[pair.part(lambda a: _gains(a).mean(axis=-1), 100) for pair in paired],
                 note=note,
             )
         ]
-        beyond = {}
+        not_tested = {}
         if context.scale.data == CIFAR:
             estimand = "the same: gain of classes 3 and 4 minus that of the others"
             parts = [pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired]
             covers = ("classes 3 and 4",)
-            tests.append(Test(claim="iclr21/C18", estimand=estimand, parts=parts, note=note, covers=covers))
+            tests.append(Test(claim="iclr21/C18", estimand=estimand, estimators=parts, note=note, covers=covers))
         else:
-            beyond = other_data("iclr21/C18", context.scale)
+            not_tested = other_data("iclr21/C18", context.scale)
         heads = ("model", "natural", "printed", "PGD-20", "printed")
         return Findings(
             tables=(
@@ -81,7 +81,7 @@ class Hypersphere(Experiment):
                 class_table("The same by class, in percent", counts, first.class_names),
             ),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -132,12 +132,12 @@ class LargeTemperatures(Experiment):
                 Test(
                     claim="iclr21/C17",
                     estimand="total of HE at 1/T = 1 minus its least over 1/T",
-                    parts=[greatest([images.total(he[0], row) for row in he[1:]])],
+                    estimators=[greatest([images.total(he[0], row) for row in he[1:]])],
                 ),
                 Test(
                     claim="iclr21/C19",
                     estimand="least total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
-                    parts=[
+                    estimators=[
                         plus(greatest([images.total(own, row) for row in other]), 1) for other in others for own in he
                     ],
                     note="'vanishes' is read as: less than 1 point is left",

@@ -74,7 +74,7 @@ class SimilarityAndRobustness(Experiment):
                 Test(
                     claim="benz20/C6",
                     estimand="minus Spearman's correlation of the greatest cosine and robust accuracy over the classes",
-                    parts=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
+                    estimators=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
                     unit="",
                     limits=CORRELATION,
                     note="of one adversarial training; the greatest, where the plan may mean the average cosine",

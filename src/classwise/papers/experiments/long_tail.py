@@ -226,7 +226,7 @@ class _Technique(Experiment):
         parts = [found.worst_gain(name) for name in found.techniques]
         parts += [found.evener(name) for name in found.techniques]
         estimand = f"each setting against {PLAIN}: gain of the worst class, fall of the MCD"
-        return [Test(claim="benz20/C7", estimand=estimand, parts=parts, note=NOTE, covers=self.covers)]
+        return [Test(claim="benz20/C7", estimand=estimand, estimators=parts, note=NOTE, covers=self.covers)]
 
 
 class ClassWeighted(_Technique):
@@ -297,7 +297,7 @@ class TowardsWeakest(_Technique):
         """benz20 C8: that class becomes more robust."""
         parts = [found.gain(name, _of(found.weak)) for name in found.techniques]
         estimand = f"robust accuracy of the class that the attacks go to, minus that of {PLAIN}"
-        return [Test(claim="benz20/C8", estimand=estimand, parts=parts, note=NOTE)]
+        return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
 
 
 class EqualClasses(Experiment):
@@ -325,13 +325,13 @@ class EqualClasses(Experiment):
                 claim="benz20/C7",
                 covers=("best of all",),
                 estimand=f"{chosen} minus {PLAIN}: worst class; average, plus {_POINTS} point",
-                parts=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
+                estimators=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
                 note=f"chosen by the worst class on validation images; {NOTE}",
             ),
             Test(
                 claim="benz20/C9",
                 estimand="average minus the class that is weakest on validation images, each training",
-                parts=[found.part(name, _below(weakest(one.run))) for name, one in found.trained.items()],
+                estimators=[found.part(name, _below(weakest(one.run))) for name, one in found.trained.items()],
                 note=NOTE,
             ),
         ]
@@ -373,7 +373,7 @@ class OneClass(Experiment):
             claim="benz20/C7",
             covers=("one critical class",),
             estimand=f"each weight against {PLAIN}: gain of the critical class; of the others, plus {_POINTS} point",
-            parts=[
+            estimators=[
                 part for one in weighted for part in (found.gain(one, _of(weak)), found.gain(one, others, slack=LITTLE))
             ],
             note=NOTE,

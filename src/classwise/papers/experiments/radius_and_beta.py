@@ -106,14 +106,14 @@ class RadiusSweep(Experiment):
                 claim="cfa23/C5",
                 covers=("last epoch",),
                 estimand="overall at the largest radius minus at the test's, last epoch",
-                parts=[gains[0].part(_gain, 100)],
+                estimators=[gains[0].part(_gain, 100)],
                 note="one training at each radius: intervals speak of new images only",
             ),
             Test(
                 claim="cfa23/C5",
                 covers=("best epoch",),
                 estimand="overall at the test's radius minus at the largest, best epoch, plus 1 point",
-                parts=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
+                estimators=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
                 note="'does not raise' is read as: by less than 1 point",
             ),
         ]
@@ -148,11 +148,14 @@ class RadiusSweepByClass(Experiment):
             Test(
                 claim="cfa23/C7",
                 estimand="class accuracy at the largest radius minus at the test's, last epoch, each class",
-                parts=[last.part(lambda a, c=c: a[..., 1, c] - a[..., 0, c], 100) for c in range(len(sweep.names))],  # type: ignore[misc]
+                estimators=[
+                    last.part(lambda a, c=c: a[..., 1, c] - a[..., 0, c], 100)  # type: ignore[misc]
+                    for c in range(len(sweep.names))
+                ],
                 note=note,
             )
         ]
-        beyond = {}
+        not_tested = {}
         if context.scale.data == "cifar10":
             best = sweep.ends(sweep.best, "PGD", middle, end)
             easy = [c for c in range(len(sweep.names)) if c not in HARD]
@@ -160,13 +163,16 @@ class RadiusSweepByClass(Experiment):
                 Test(
                     claim="cfa23/C6",
                     estimand="change beyond the test radius: hard classes fall, the others rise; best epoch",
-                    parts=[best.part(lambda a: -_change(a, HARD), 100), best.part(lambda a: _change(a, easy), 100)],
+                    estimators=[
+                        best.part(lambda a: -_change(a, HARD), 100),
+                        best.part(lambda a: _change(a, easy), 100),
+                    ],
                     note=note,
                 )
             )
         else:
-            beyond["cfa23/C6"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
-        return Findings(figures=figures, tests=tests, beyond=beyond)
+            not_tested["cfa23/C6"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+        return Findings(figures=figures, tests=tests, not_tested=not_tested)
 
 
 class BetaSweep(Experiment):
@@ -188,7 +194,7 @@ class BetaSweep(Experiment):
             counts |= {
                 (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)
             }
-        tests, beyond = [], {}
+        tests, not_tested = [], {}
         if context.scale.data == "cifar10":
             clean = sweep.ends(sweep.last, "clean", 0, len(betas) - 1)
             robust = sweep.ends(sweep.last, "PGD", 0, len(betas) - 1)
@@ -198,7 +204,7 @@ class BetaSweep(Experiment):
                     claim="cfa23/C8",
                     estimand="from the least to the largest beta: clean loss of hard classes minus that of the others; "
                     "robust gain of the others minus that of hard classes",
-                    parts=[
+                    estimators=[
                         clean.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
                         robust.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
                     ],
@@ -206,12 +212,12 @@ class BetaSweep(Experiment):
                 )
             )
         else:
-            beyond["cfa23/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested["cfa23/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
         return Findings(
             tables=(class_table("Class accuracy of the last epoch, in percent", counts, sweep.names),),
             figures=figures,
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 

@@ -65,8 +65,8 @@ class Temperature(Experiment):
         paired: dict[str, Resampled] = {}
         bests: dict[str, str] = {}
         for defence, audit in found.items():
-            standing = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
-            best = bests[defence] = min(standing, key=standing.__getitem__)
+            robust_counts = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
+            best = bests[defence] = min(robust_counts, key=robust_counts.__getitem__)
             ours[defence, f"1/T = {best}"] = audit.counts(best)
             rows = np.stack([audit.outcomes.correct(label) for label in (best, "PGD")])
             paired[defence] = Resampled(rows, audit.outcomes.labels, len(names))
@@ -84,35 +84,35 @@ class Temperature(Experiment):
             Test(
                 claim="kdd21/C12",
                 estimand="total under PGD minus that under the best temperature, each defence",
-                parts=[largest_drop(audit.outcomes, list(attacks)) for audit in found.values()],
+                estimators=[largest_drop(audit.outcomes, list(attacks)) for audit in found.values()],
             ),
             Test(
                 claim="kdd21/C13",
                 covers=("CV",),
                 estimand="CV under the best temperature minus that under PGD, each defence",
-                parts=[one.part(lambda a: _cv(a, 0) - _cv(a, 1), 1e4) for one in paired.values()],
+                estimators=[one.part(lambda a: _cv(a, 0) - _cv(a, 1), 1e4) for one in paired.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C13",
                 covers=("MCD",),
                 estimand="MCD under the best temperature minus that under PGD, each defence",
-                parts=[
+                estimators=[
                     wider(found[defence].counts(best), found[defence].counts("PGD")) for defence, best in bests.items()
                 ],
             ),
         ]
-        beyond = {}
+        not_tested = {}
         if context.scale.data == CIFAR:
             tests.append(
                 Test(
                     claim="kdd21/C14",
                     estimand="drop of classes 3 and 4 minus that of the others, each defence",
-                    parts=[one.part(lambda a: beyond_others(_drop(a), HARDEST), 100) for one in paired.values()],
+                    estimators=[one.part(lambda a: beyond_others(_drop(a), HARDEST), 100) for one in paired.values()],
                 )
             )
         else:
-            beyond["kdd21/C14"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested["kdd21/C14"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
         return Findings(
             tables=(
                 table,
@@ -120,7 +120,7 @@ class Temperature(Experiment):
                 class_table("The same by class, in percent", ours, names),
             ),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -184,7 +184,7 @@ class ChosenTemperatures(Experiment):
             claim="iclr21/C10",
             covers=("total", "class 4") if whole else ("total",),
             estimand=f"drop of the total{' and of class 4' if whole else ''}, TRADES, MART and RST",
-            parts=parts,
+            estimators=parts,
             note="" if whole else "without what the claim says of a class of CIFAR-10",
         )
         return Findings(
@@ -225,12 +225,12 @@ class _Temperatures(Experiment):
         note = "Small: 95 % intervals. Best 1/T: "
         note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
         note = f"{note} {self.note(context)}".strip()
-        tests, beyond = self.claims(tables, context.scale)
+        tests, not_tested = self.claims(tables, context.scale)
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
             figures=((found.figure(), "All classes; shaded: 95 % intervals."),),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -255,11 +255,11 @@ class TemperatureAblation(_Temperatures):
         estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
         steep = largest_drop(next(iter(tables.values())), attacks)
         tests = [
-            Test(claim="iclr21/C11", estimand=estimand, parts=dropped_more(tables, attacks), covers=COVERS[:1]),
+            Test(claim="iclr21/C11", estimand=estimand, estimators=dropped_more(tables, attacks), covers=COVERS[:1]),
             Test(
                 claim="iclr21/C11",
                 estimand=f"{LITTLE} point minus the largest drop of Madry's model over 1/T",
-                parts=[plus(negative(steep), LITTLE)],
+                estimators=[plus(negative(steep), LITTLE)],
                 note=f"'nearly insensitive' is read as: less than {LITTLE} point",
                 covers=COVERS[1:],
             ),
@@ -273,7 +273,7 @@ class TemperatureAblation(_Temperatures):
         ]
         return [
             *tests,
-            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES, MART and RST, every 1/T", parts=parts),
+            Test(claim="iclr21/C12", estimand="drop of class 4, TRADES, MART and RST, every 1/T", estimators=parts),
         ], {}
 
 
@@ -293,7 +293,7 @@ class TemperatureGrid(_Temperatures):
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(table, attacks) for table in tables.values()]
         estimand = "total under PGD minus that under the best temperature, each defence"
-        return [Test(claim="kdd21/C12", estimand=estimand, parts=parts)], {}
+        return [Test(claim="kdd21/C12", estimand=estimand, estimators=parts)], {}
 
 
 class SmoothLabels(_Temperatures):
@@ -315,4 +315,4 @@ class SmoothLabels(_Temperatures):
         parts = [largest_drop(tables["AT, smooth labels"], attacks), *dropped_more(tables, attacks)]
         note = f"smoothed by {SMOOTHING:g}, which is ours"
         estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"
-        return [Test(claim="iclr21/C20", estimand=estimand, parts=parts, note=note)], {}
+        return [Test(claim="iclr21/C20", estimand=estimand, estimators=parts, note=note)], {}

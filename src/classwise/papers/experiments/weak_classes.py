@@ -140,7 +140,7 @@ class WeakClasses(Experiment):
                 Test(
                     claim="benz20/C4",
                     estimand="the least of Spearman's correlations of class robustness over the grid",
-                    parts=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
+                    estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
                     note="one training of each; noise of the images lowers it, so it cannot refute",

@@ -56,7 +56,7 @@ class Whitened:
     quality: MaskQuality
 
     @property
-    def told(self) -> str:
+    def quality_note(self) -> str:
         """How good the masks are, in a sentence; the paper's were made by hand, and are not published."""
         return (
             f"Masks: automatic, the paper's are by hand; they cover {percent(self.quality.area)} of the pixels on "
@@ -82,7 +82,7 @@ class WhiteBackground(Experiment):
         """Six lines as printed and a control; claims C26, C27 and C28."""
         data = whitened(context)
         plain, lowered = trades_with_beta(context), trades_with_beta(context, LOWEST)
-        asked: Mapping[str, tuple[Trained, Images]] = {
+        models: Mapping[str, tuple[Trained, Images]] = {
             ORIGINAL: (plain, data.images),
             WHITE: (plain, data.white),
             ADJUSTED: (lowered, data.white),
@@ -90,18 +90,18 @@ class WhiteBackground(Experiment):
         }
         found = {
             name: context.audited(trained, case_study_attack(context), images=images).outcomes
-            for name, (trained, images) in asked.items()
+            for name, (trained, images) in models.items()
         }
         predicted = {(name, kind): predictions(table, kind) for name, table in found.items() for kind in KINDS}
-        beyond: dict[str, str] = {}
+        not_tested: dict[str, str] = {}
         for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
-            beyond |= other_data(claim, context.scale)
+            not_tested |= other_data(claim, context.scale)
         names = data.images.class_names
         note = (
             f"Of {len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
         )
-        note += f"many pixels are white, in other places. {data.told}"
-        standing = [
+        note += f"many pixels are white, in other places. {data.quality_note}"
+        share_rows = [
             Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS]) for name in found
         ]
         return Findings(
@@ -115,12 +115,12 @@ class WhiteBackground(Experiment):
                 Table(
                     f"Predicted as {names[VICTIM]}, in percent",
                     ("images", *KINDS.values()),
-                    standing,
+                    share_rows,
                     "Small: 95 % intervals for new images.",
                 ),
             ),
-            tests=[] if beyond else claims(predicted),
-            beyond=beyond,
+            tests=[] if not_tested else claims(predicted),
+            not_tested=not_tested,
         )
 
 
@@ -140,10 +140,10 @@ class SingleImages(Experiment):
             for images in (data.images, data.white, data.elsewhere)
         )
         order = extremes(before, ATTACK, VICTIM, count=len(data.images))
-        broken = predictions(before, ATTACK) != VICTIM
-        mended = repaired(before, after)
+        misclassified = predictions(before, ATTACK) != VICTIM
+        became_robust = repaired(before, after)
         first, of_first = chosen(context.test_images, self.robust, order.most, int(order.most[0]))
-        candidates = before.index[mended]
+        candidates = before.index[became_robust]
         second, of_second = chosen(context.test_images, self.repaired, candidates, int(order.least[0]))
         numbers = list(dict.fromkeys([first, second]))
         rows, pictures = [], []
@@ -158,24 +158,25 @@ class SingleImages(Experiment):
                 cells = [cell for kind in KINDS for cell in _first_two(ranked[kind][number], images.class_names)]
                 rows.append(Row(f"image {number}, {title}", cells))
         heads = ("image", *(f"{kind}, {rank}" for kind in KINDS.values() for rank in ("first", "second")))
-        told = f"The most robust: {of_first} The repaired: {of_second}"
-        beyond = other_data("kdd21/C25", context.scale)
+        provenance = f"The most robust: {of_first} The repaired: {of_second}"
+        not_tested = other_data("kdd21/C25", context.scale)
         tests = []
-        if context.scale.data == CIFAR and broken.any():
+        if context.scale.data == CIFAR and misclassified.any():
             estimand = "of the images that are not robust, the share that a white background makes robust, natural "
             estimand += "prediction right, minus the share that as much white elsewhere does"
-            either = np.stack([mended, repaired(before, control)])[:, broken]
+            either = np.stack([became_robust, repaired(before, control)])[:, misclassified]
             victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
             parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
-            beyond, tests = {}, [Test(claim="kdd21/C25", estimand=estimand, parts=parts)]
+            not_tested, tests = {}, [Test(claim="kdd21/C25", estimand=estimand, estimators=parts)]
         elif context.scale.data == CIFAR:
-            beyond = {"kdd21/C25": "every image is robust"}
-        caption = f"{told} {int(mended.sum())} of {int(broken.sum())} images that are not robust are repaired."
+            not_tested = {"kdd21/C25": "every image is robust"}
+        counts = f"{int(became_robust.sum())} of {int(misclassified.sum())}"
+        caption = f"{provenance} {counts} images that are not robust are repaired."
         return Findings(
-            tables=(Table("Class and confidence of the first two ranks", heads, rows, data.told),),
+            tables=(Table("Class and confidence of the first two ranks", heads, rows, data.quality_note),),
             figures=((gallery("Before and after painting the background white", pictures), caption),),
             tests=tests,
-            beyond=beyond,
+            not_tested=not_tested,
         )
 
 
@@ -215,25 +216,25 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
         return np.asarray(accuracy[..., first, 0] - accuracy[..., second, 0])
 
     def from_taker(accuracy: FloatArray, name: str) -> FloatArray:
-        lost = gain(accuracy, ATTACK, ORIGINAL, name, len(keys))
-        return np.asarray(lost - MAINLY * gain(accuracy, ATTACK, name, ORIGINAL))
+        loss = gain(accuracy, ATTACK, ORIGINAL, name, len(keys))
+        return np.asarray(loss - MAINLY * gain(accuracy, ATTACK, name, ORIGINAL))
 
     return [
         Test(
             claim="kdd21/C26",
             estimand="share predicted as class 3: white minus original; adversarial, natural",
-            parts=[images.part(lambda a, k=kind: gain(a, k, WHITE, ORIGINAL), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
+            estimators=[images.part(lambda a, k=kind: gain(a, k, WHITE, ORIGINAL), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
         ),
         Test(
             claim="kdd21/C27",
             estimand="share predicted as class 3: white with beta lowered minus white; adversarial, natural",
-            parts=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
+            estimators=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
             note="one training of each: intervals speak of new images only",
         ),
         Test(
             claim="kdd21/C28",
             estimand="adversarial: gain of class 3; fall of class 5 minus half of that gain; white, and beta lowered",
-            parts=[
+            estimators=[
                 part
                 for name in (WHITE, ADJUSTED)
                 for part in (

@@ -109,12 +109,12 @@ def theorem_4(models: Iterable[ToyModel]) -> Statement:
 
     def cases(model: ToyModel) -> Mapping[str, BoolArray]:
         w = weights(model)
-        beyond = model.best_class_weight(EASY) * np.geomspace(1.001, 20, 60)
-        gain, loss = model.slopes(EASY, beyond)
+        not_tested = model.best_class_weight(EASY) * np.geomspace(1.001, 20, 60)
+        gain, loss = model.slopes(EASY, not_tested)
         robust_gain, robust_loss = model.slopes(HARD, w, model.evaluation_radius)
         return {
             "clean accuracy of the easy class falls": gain < loss,
-            "that of the hard class falls more": _falls_more(model, beyond, 0.0),
+            "that of the hard class falls more": _falls_more(model, not_tested, 0.0),
             "robust accuracy of the hard class rises": robust_gain > robust_loss,
             "that of the easy class rises more": _falls_more(model, w, model.evaluation_radius),
         }

@@ -157,9 +157,9 @@ class ToyModel:
             raise UserError(f"toy model: {per_class} points a class; draw at least 1")
         random = np.random.default_rng(seed)
         y = np.repeat([float(HARD), float(EASY)], per_class)
-        told = random.random(len(y)) < np.where(y == EASY, self.easy, self.hard)
+        agrees = random.random(len(y)) < np.where(y == EASY, self.easy, self.hard)
         weak = random.normal(self.eta * y[:, None], math.sqrt(self.variance), size=(len(y), self.features))
-        return Sample(np.column_stack([np.where(told, y, -y), weak]), y)
+        return Sample(np.column_stack([np.where(agrees, y, -y), weak]), y)
 
 
 def classify(x: ArrayLike, weight: float) -> FloatArray:

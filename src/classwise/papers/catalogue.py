@@ -183,7 +183,7 @@ class Item:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What does not add up about it."""
+        """Its inconsistencies."""
         return tuple(note for note in notes() if self.id in note.items)
 
 
@@ -199,7 +199,7 @@ COMMANDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Something that does not add up, or a reading of what is ambiguous.
+    """An inconsistency of a paper, or the interpretation of an ambiguity.
 
     Attributes:
         id: its number.
@@ -263,7 +263,7 @@ def paper(name: str) -> str:
 
 @cache
 def facts(name: str) -> Mapping[str, Any]:
-    """What a paper prints: bibliography, tables, figures in words, claims.
+    """The facts of a paper: bibliography, tables, figures in words, claims.
 
     Raises:
         UserError: if there is no such paper.
@@ -277,7 +277,7 @@ def printed_rows(item: str) -> Sequence[Mapping[str, Any]]:
 
 
 def printed(item: str) -> Mapping[str, Any]:
-    """All that the facts say of a table or a figure; of a panel (``F2bc``), of its whole figure. Empty for others."""
+    """The facts about a table or a figure, or about the whole figure of a panel (``F2bc``). Empty for other items."""
     return {key: value for key, value in _printed(item).items() if key != "id"}
 
 

@@ -16,7 +16,7 @@ _TEST_IMAGES = 10_000
 
 
 def official(images: Images) -> bool:
-    """Whether these are all test images of CIFAR-10 in the order of the official files, so that numbers mean theirs."""
+    """Whether these are all test images of CIFAR-10 in the order of the official files."""
     start = images.y[: len(_FIRST)].tolist()
     return images.name == CIFAR and len(images) == _TEST_IMAGES and start == list(_FIRST)
 
@@ -24,7 +24,7 @@ def official(images: Images) -> bool:
 def chosen(
     images: Images, number: int, candidates: Sequence[int] | IntArray, otherwise: int | None = None
 ) -> tuple[int, str]:
-    """The image that a paper names where that can be told, else the first candidate, else any.
+    """The image that a paper names if it can be identified, else the first candidate, else any.
 
     Args:
         images: the test images.

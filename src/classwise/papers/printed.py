@@ -51,7 +51,7 @@ def recomputed(row: Mapping[str, Any]) -> Recomputed | None:
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """What a printed row is called: ``Madry, PGD``, ``HE, 1/T = 50``."""
+    """The name of a printed row: ``Madry, PGD``, ``HE, 1/T = 50``."""
     parts = [str(row[key]) for key in NAMES if key in row]
     if "inv_T" in row:
         parts.append(f"1/T = {row['inv_T']}")

@@ -43,7 +43,7 @@ class Scale:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **more: Any) -> Scale:
-        """The same with more recipe fields changed; a double underscore stands for a dot."""
+        """The same scale with more recipe changes; a double underscore means a dot."""
         fresh = {key.replace("__", "."): value for key, value in more.items()}
         return replace(self, changes={**self.changes, **fresh})
 

@@ -82,7 +82,7 @@ def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
 
 
 def left_out(absent: Mapping[str, str]) -> list[Table]:
-    """A table of the data sets that are not there, and why; none if all are."""
+    """A table of the missing data sets, with the reasons; empty if none is missing."""
     rows = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
     return [Table("Data sets that were left out", ("data set", "why"), rows)] if rows else []
 
@@ -93,7 +93,7 @@ def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[
 
 
 def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What printed rows are called."""
+    """The names of printed rows."""
     return [row_name(row) for row in rows]
 
 

@@ -36,7 +36,7 @@ SUITE: Mapping[Name, Mapping[str, Spec]] = {
 
 
 class Drops(Experiment):
-    """How much more a stronger attack takes from the vulnerable classes than from the others."""
+    """The drop from a weaker to a stronger attack: vulnerable classes minus the others."""
 
     claim: ClassVar[str]
     weak: ClassVar[str]
@@ -131,7 +131,7 @@ class HiddenGradients(Drops):
     }
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
-        """PGD and a suite on the same images, each attack alone; together they are what stands against all."""
+        """PGD and a suite on the same images, each attack separately."""
         attacks = {"PGD": context.pgd(PGD), **SUITE[context.scale.name]}
         return {
             name: context.audited(context.trained(recipe), attacks, stop="broken").outcomes

@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What it is called in the figure."""
+        """Its name in the figure."""
         return f"{self.defence}, 1/T = {self.inverse:g}"
 
 
@@ -91,11 +91,11 @@ class _AlongAttack(Experiment):
 
     @abstractmethod
     def arises(self, right: BoolArray) -> BoolArray:
-        """(N,) of which images the situation is true, from which images stand (2, N), a row for each line."""
+        """(N,) the images in the situation, from the robust images (2, N) of each line."""
 
     @abstractmethod
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """The tests, from which images stand (2, N) and the rows of the two audits."""
+        """The tests, from the robust images (2, N) and the rows of the two audits."""
 
     def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
         """The rows of the table: words, and the images meant."""
@@ -103,10 +103,10 @@ class _AlongAttack(Experiment):
 
 
 class _Tempered(_AlongAttack):
-    """One model, whose image stands against PGD and falls to Temperature-PGD."""
+    """One model, and an image that is robust against PGD and misclassified under Temperature-PGD."""
 
     def arises(self, right: BoolArray) -> BoolArray:
-        """Stands on the first line, falls on the second."""
+        """Robust in the first line, misclassified in the second."""
         return np.asarray(right[0] & ~right[1])
 
 
@@ -172,7 +172,7 @@ class MadryAndMart(_AlongAttack):
         return [(self.situation, arises), ("all", np.ones_like(arises))]
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """C13, on the images that stand on both: the outputs of the weaker of the two models are sharper."""
+        """C13, on the images robust for both models: the outputs of the weaker model are sharper."""
         where = self.arises(right)
         values = [one["confidence_variance"].to_numpy(dtype=np.float64)[where] for one in rows]
         stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()

@@ -29,7 +29,7 @@ from classwise.threat import Threat
 FILLED_BINS = 4
 """Intervals of ten points that count as many."""
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
-"""In radii of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model stands at 0 percent in all classes."""
+"""In radii of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has 0 percent in all classes."""
 HALF = 0.5
 
 
@@ -178,7 +178,7 @@ class StandardModel(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = USUAL
 
     def run(self, context: Context) -> Findings:
-        """One audit for each radius; claim C1, and C3 as far as one radius can speak."""
+        """One audit for each radius; claim C1, and C3 at one radius."""
         trained = context.trained("standard", {"seed": 1})
         audits = {share: at_radius(context, trained, share) for share in RADII}
         first = next(iter(audits.values()))
@@ -232,7 +232,7 @@ class StandardModel(Experiment):
 
 
 def radius_name(scale: Scale, share: float) -> str:
-    """What a radius is called."""
+    """The name of a radius."""
     radius = Threat.parse(scale.threat).epsilon
     assert isinstance(radius, float)
     return f"PGD at {255 * share * radius:.3g}/255"

@@ -1,4 +1,4 @@
-"""What needs neither images nor training: the toy model (cfa23/F1), temperatures and gradients (iclr21/F9, E4)."""
+"""Closed forms without images or training: the toy model (cfa23/F1), temperatures and gradients (iclr21/F9, E4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALES: Mapping[Name, Scale] = {
     name: Scale(name=name, about="arithmetic, without images or models", data="none", threat="Linf:0") for name in NAMES
 }
 LOGITS = (1.0, 2.0, 0.2)
-"""Of the sketch: an example of class 0 that an attack has made look like class 1; the paper names no numbers."""
+"""Logits of the sketch: an adversarial example of class 0 close to class 1; the paper names no numbers."""
 INVERSES = (1.0, 3.0, 1 / 3)
 NOT_TESTED = {"iclr21/C17": "the claim is about trained models (iclr21/T6); this is the arithmetic behind it"}
 

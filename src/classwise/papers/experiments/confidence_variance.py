@@ -40,7 +40,7 @@ LOWEST = (4, 3)
 COVERS = ("animals and transportation", "classes 3 and 4")
 """The parts of claim C16 of kdd21."""
 LITTLE = 1
-"""Points of the total to whose loss a model hardly reacts."""
+"""A drop of the total in points that counts as hardly any."""
 PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 """The plain attack; the defences whose confidences the paper finds steepest and smoothest."""
 
@@ -71,7 +71,7 @@ class _Confidences(Experiment):
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """The tests of the figure, and what this scale cannot speak about."""
+        """The tests of the figure, and the claims that this scale cannot test."""
 
 
 def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
@@ -232,7 +232,7 @@ class SmoothVulnerableSensitive(Experiment):
 
 
 def strongest(table: Outcomes) -> str:
-    """The 1/T of the grid that leaves the fewest images; the first at a tie."""
+    """The 1/T of the grid with the lowest robust accuracy; the first at a tie."""
     return min((f"{inverse:g}" for inverse in TEMPERATURES), key=lambda name: int(table.correct(name).sum()))
 
 

@@ -56,7 +56,7 @@ class DataSets(Experiment):
     }
 
     def run(self, context: Context) -> Findings:
-        """Averages and gaps of both models on each data set that is there; claims C1 and C4."""
+        """Averages and gaps of both models on each available data set; claims C1 and C4."""
         found, absent = audited(context)
         rows = []
         for data, pair in found.items():
@@ -98,7 +98,7 @@ class DataSets(Experiment):
 
 
 def audited(context: Context) -> tuple[dict[str, Pair], dict[str, str]]:
-    """Both models of each data set that is there, and why the others are not.
+    """Both models of each available data set, and why the others are missing.
 
     Raises:
         UserError: if none is.
@@ -112,7 +112,7 @@ def audited(context: Context) -> tuple[dict[str, Pair], dict[str, str]]:
 
 
 def _drawn(pair: Pair) -> Drawing:
-    """A row for each class, or of many classes how many stand how high."""
+    """The accuracy of each class; for many classes, their histogram."""
     if len(pair.standard.outcomes.class_names) <= DRAWN:
         return gap(pair.standard.outcomes, pair.adversarial.outcomes, "PGD").figure()
     return spread(pair.adversarial.outcomes, "PGD").figure()

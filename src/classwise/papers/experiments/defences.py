@@ -57,7 +57,7 @@ class Attacked:
         return (self.main if set(attacks) <= set(self.main.attacks) else self.few).outcomes
 
     def counts(self, attack: str) -> ClassCounts:
-        """Which images stand against an attack, by class."""
+        """Counts of images robust against an attack, by class."""
         return self.outcomes(attack).counts(attack)
 
     def paired(self, *attacks: str) -> Resampled:
@@ -115,7 +115,7 @@ class DefencesByAttacks(Experiment):
         if context.scale.data == CIFAR:
             tests += [on_average("kdd21/C8", found), extremes("kdd21/C8", ours)]
         else:
-            not_tested["kdd21/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested = other_data("kdd21/C8", context.scale)
         return Findings(
             tables=(
                 summary_table("Four defences under five attacks, in percent", ours, printed, names),

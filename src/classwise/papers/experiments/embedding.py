@@ -38,7 +38,7 @@ class FeaturesOnAPlane(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """The picture, and what the nearest neighbours say; claim C15."""
+        """The embedding, and the purity of neighbourhoods; claim C15."""
         found = embedding(under_pgd(context, context.trained("at"), keep=("features",)), "PGD")
         values = found.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
         places = found.purity.index.to_list()

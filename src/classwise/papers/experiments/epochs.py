@@ -50,7 +50,7 @@ RULES: Mapping[str, tuple[Rule, str]] = {
     "overall": (overall, "epoch_108"),
     "overall + worst": (overall_plus_worst, "epoch_110"),
 }
-"""Rules with the epoch of the paper that each stands for."""
+"""Selection rules, each with the epoch that the paper selects by it."""
 
 
 class GapsOverEpochs(Experiment):
@@ -81,7 +81,7 @@ class GapsOverEpochs(Experiment):
 
 
 def _gap_tests(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]]:
-    """Tests of C1 and C2 as far as there are data sets for them, and what cannot be asked."""
+    """Tests of C1 and C2 on the available data sets, and the claims that are not tested."""
     tests, not_tested = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes a GPU for days"}
     at_once = "by intervals that hold for all classes at once"
     parts = [widest(table.counts("PGD"), VISIBLE if data == MNIST else LARGE) for data, table in ends.items()]
@@ -213,7 +213,7 @@ def _saved_passes(run: Run) -> float:
 
 
 def selected_epoch(rule: Rule, robust: pd.DataFrame, images: pd.Series[int]) -> int:
-    """The epoch (an index of the table) that a rule keeps, of ties the last.
+    """The epoch (an index of the table) that a rule selects; the last at a tie.
 
     Args:
         rule: from class accuracies and counts to a score.
@@ -226,7 +226,7 @@ def selected_epoch(rule: Rule, robust: pd.DataFrame, images: pd.Series[int]) -> 
 
 
 def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> ClassCounts:
-    """The validation images that stand at an epoch."""
+    """The counts of robust validation images at an epoch."""
     count: IntArray = np.asarray(images.reindex(robust.columns), dtype=np.int64)
     right: IntArray = (robust.loc[epoch].to_numpy(dtype=np.float64) * count).round().astype(np.int64)
     return ClassCounts(count, right)

@@ -92,7 +92,7 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
 
 
 def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
-    """C14 and C15: what FRL gains over TRADES + EMA and costs, and TRADES + CFA beside it."""
+    """C14 and C15: FRL against TRADES + EMA, and TRADES + CFA against FRL."""
 
     def paired(one: str, other: str, kind: str = "best") -> Resampled:
         return paired_models(audits[one, kind], audits[other, kind])

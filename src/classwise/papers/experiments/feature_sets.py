@@ -36,14 +36,14 @@ ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set
 
 
 def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, context: Context) -> Images:
-    """The set that a maker makes of images by a run's model, from a file of it if it was made before.
+    """The feature set that a maker computes with the model of a run, cached in a file.
 
     Args:
         path: a folder for such files.
         maker: what makes it; its settings and the images are in the file's name.
         trained: whose model.
         images: the training images.
-        context: where to compute, and who is told.
+        context: of the experiment.
     """
     about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
     file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
@@ -63,7 +63,7 @@ class _FeatureSet(Experiment):
 
     makers: ClassVar[Mapping[Name, Maker]]
     untrained: ClassVar[Sequence[Name]] = ()
-    """Scales at which the set is made, and the network that it is made with stands in for one trained on it."""
+    """Scales that train no network on the set and use the source network instead."""
 
     @abstractmethod
     def source(self, context: Context) -> Trained:

@@ -24,7 +24,7 @@ from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10
 MANY = 0.25
-"""A share of images that come home that counts as many; of the paper's pair 3 to 5 it is 0.6."""
+"""The share of homing images that counts as many; it is 0.6 for the paper's pair 3 to 5."""
 SCALES: Mapping[Name, Scale] = {**CLASSWISE, "smoke": CLASSWISE["smoke"].with_changes(epochs=1)}
 GROUPS = ((3, 5), (1, 9), (0, 8))
 """The pairs of CIFAR-10's classes that the paper names."""

@@ -37,7 +37,7 @@ class Hypersphere(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Claim C18: a growing scale raises what PGD leaves."""
+        """Claim C18: a growing scale raises the robust accuracy under PGD."""
         tables = {name: under_pgd(context, one).outcomes for name, one in hypersphere_models(context).items()}
         printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
         rows = []
@@ -97,7 +97,7 @@ class LargeTemperatures(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Claims C17 and C19: what HE and its schedules gain under PGD goes with a large 1/T."""
+        """Claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
         temperatures = TEMPERATURES[context.scale.name]
         tables = at_temperatures(context, hypersphere_models(context), temperatures)
         attacks = [f"{inverse:g}" for inverse in temperatures]

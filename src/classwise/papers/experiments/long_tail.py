@@ -183,7 +183,7 @@ def average(accuracy: FloatArray) -> FloatArray:
 
 
 def compared(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared:
-    """Train plain, then whatever the grids say of this scale and of the class that is weakest for it."""
+    """Train the plain model, then the grids of this scale for its weakest class."""
     plain = context.trained("at")
     weak = weakest(plain.run)
     trained = {PLAIN: plain}
@@ -345,7 +345,7 @@ class OneClass(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """The class that is weakest for plain training stands for the critical one."""
+        """The weakest class of plain training is the critical one."""
         found = compared(context, critical_weights, towards_weakest)
         weak, name = found.weak, found.names[found.weak]
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in found.audits.values()])

@@ -1,4 +1,4 @@
-"""What the experiments share: the models that they train, and PGD and Temperature-PGD as the papers run them."""
+"""The models and attacks that experiments share: defences, PGD and Temperature-PGD with the papers' settings."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from classwise.auditing.result import Audit
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
 from classwise.report.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -156,7 +156,7 @@ class RadiusSweepByClass(Experiment):
             )
         ]
         not_tested = {}
-        if context.scale.data == "cifar10":
+        if context.scale.data == CIFAR:
             best = sweep.ends(sweep.best, "PGD", middle, end)
             easy = [c for c in range(len(sweep.names)) if c not in HARD]
             tests.append(
@@ -171,7 +171,7 @@ class RadiusSweepByClass(Experiment):
                 )
             )
         else:
-            not_tested["cfa23/C6"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested = other_data("cfa23/C6", context.scale)
         return Findings(figures=figures, tests=tests, not_tested=not_tested)
 
 
@@ -182,7 +182,7 @@ class BetaSweep(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Claim C8: what a large beta gives the easy classes, and what it takes from the hard ones."""
+        """Claim C8: a large beta favours the easy classes at the expense of the hard ones."""
         betas = BETAS[context.scale.name]
         sweep = swept(context, "trades", [{"objective.beta": beta} for beta in betas], betas)
         figures = []
@@ -195,7 +195,7 @@ class BetaSweep(Experiment):
                 (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)
             }
         tests, not_tested = [], {}
-        if context.scale.data == "cifar10":
+        if context.scale.data == CIFAR:
             clean = sweep.ends(sweep.last, "clean", 0, len(betas) - 1)
             robust = sweep.ends(sweep.last, "PGD", 0, len(betas) - 1)
             easy = [c for c in range(len(sweep.names)) if c not in HARD]
@@ -212,7 +212,7 @@ class BetaSweep(Experiment):
                 )
             )
         else:
-            not_tested["cfa23/C8"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested = other_data("cfa23/C8", context.scale)
         return Findings(
             tables=(class_table("Class accuracy of the last epoch, in percent", counts, sweep.names),),
             figures=figures,

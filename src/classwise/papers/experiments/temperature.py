@@ -112,7 +112,7 @@ class Temperature(Experiment):
                 )
             )
         else:
-            not_tested["kdd21/C14"] = f"the claim names classes of CIFAR-10, and this scale has {context.scale.data}"
+            not_tested = other_data("kdd21/C14", context.scale)
         return Findings(
             tables=(
                 table,
@@ -205,7 +205,7 @@ class _Temperatures(Experiment):
 
     @abstractmethod
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """The tests, and what this scale cannot speak about."""
+        """The tests, and the claims that this scale cannot test."""
 
     def note(self, context: Context) -> str:
         """What else to say of the models."""

@@ -97,7 +97,7 @@ class WeakClasses(Experiment):
 
     @abstractmethod
     def grid(self, scale: Scale) -> Grid:
-        """What is trained."""
+        """The trainings of a scale."""
 
     def standard(self, scale: Scale) -> Grid:
         """What is trained without attacks, beside it; their classes are ranked by clean accuracy."""
@@ -215,7 +215,7 @@ class _Networks(WeakClasses):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
-        """The networks, or the one that stands in for them."""
+        """The networks, or their substitute at scale smoke."""
         return (STAND_IN,) if scale.name == "smoke" else self.varied
 
     def grid(self, scale: Scale) -> Grid:
@@ -227,7 +227,7 @@ class _Networks(WeakClasses):
         return {} if scale.name == "smoke" else self._each(scale, "standard")
 
     def _each(self, scale: Scale, recipe: str) -> Grid:
-        """The usual network is not changed in, so that its run is shared."""
+        """The grid of a recipe; the default network is unchanged, so that its run is shared."""
         reference = str(scale.changes.get("model.name", "preactresnet18"))
         chosen = (STAND_IN,) if scale.name == "smoke" else self.networks
         width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)

@@ -186,7 +186,7 @@ def predictions(table: Outcomes, attack: str) -> IntArray:
 
 
 def repaired(before: Outcomes, after: Outcomes) -> BoolArray:
-    """(N,) images that fall at first and stand afterwards, and that are right without an attack both times."""
+    """(N,) images that become robust under the attack, and that are correctly classified without it both times."""
     natural = before.correct(CLEAN) & after.correct(CLEAN)
     return np.asarray(natural & ~before.correct(ATTACK) & after.correct(ATTACK))
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import yaml
-from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
@@ -352,96 +350,3 @@ def variance_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
     grid = np.linspace(0, 1, 4001)[:, None]
     distance = np.maximum(np.maximum(low - grid, grid - high), 0)
     return float((distance**2).mean(axis=1).min()), float(corners.var(axis=0).max())
-
-
-_TEXTS = st.sampled_from(("", "on mnist of the six", "a <b>note</b> & more", "one = two\u202e"))
-_CLASSES = ("ant", "bee", "cow", "dog", "elk", "<fox>")
-
-
-@st.composite
-def tests(draw: st.DrawFn, claim: str, number: int) -> RawTest:
-    """One to three parts, from clear to unclear; some exact, some without an interval, some limited."""
-    kind = draw(st.sampled_from(("one", "one", "one", "all", "mixed", "exact", "none", "zero")))
-    sizes = {"one": 1, "exact": 1, "none": 1, "zero": 1}
-    count = sizes.get(kind, draw(st.integers(2, 3)))
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)) + number)
-    ratios = random.uniform(0.3, 5.4, count) * (1 if kind == "all" else random.choice((-1, 1), count))
-    errors = random.choice((0.002, 0.3, 4.0), count) * random.uniform(1, 2, count)
-    values = ratios * errors
-    if kind == "exact":
-        values, errors = random.choice((-2.0, 0.0, 0.004, 3.5), 1), np.zeros(1)
-    elif kind == "none":
-        errors = np.full(1, math.nan)
-    elif kind == "zero":
-        values, errors = np.array([-6e-15 * (1 + number)]), np.array([random.uniform(0.0001, 2)])
-    parts = [part for one, part in parts_of(claim) if one == claim and part]
-    covers = draw(st.lists(st.sampled_from([*parts, "something else"]), unique=True)) if parts else []
-    limits = (-1.0, 1.0) if kind == "one" and abs(values[0]) <= 1 and draw(st.booleans()) else None
-    return RawTest(
-        claim=claim,
-        parts=tuple((float(value), float(error)) for value, error in zip(values, errors, strict=True)),
-        unit=draw(st.sampled_from(("points", "%²", ""))),
-        note=draw(_TEXTS),
-        covers=tuple(covers),
-        limits=limits,
-    )
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> RawTable:
-    """1 to 6 classes of 0 to 400 images; shares of 0, 1 and near both, ties; printed rows and none; estimates."""
-    number, lines = draw(st.integers(1, len(_CLASSES))), draw(st.integers(1, 3))
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    rows = []
-    for line in range(lines):
-        images = random.choice((0, 1, 7, 100, 400), number) if line else random.choice((1, 100, 4000), number)
-        images[0] = max(images[0], 1)
-        shares = random.choice((0.0, 0.0001, 0.02, 0.5, 0.5, 0.9996, 1.0), number)
-        right = np.rint(images * shares).astype(int)
-        rows.append((f"AT {line}", tuple(right.tolist()), tuple(images.tolist())))
-    printed = [random.choice((12.0, 30.5, 71.25), number) if random.random() < 0.7 else None for _ in rows]
-    values = random.choice((-0.0004, 0.0, 0.123456, -0.5, 1.0, math.nan), 3)
-    reach = random.choice((0.0001, 0.25, math.nan), 3)
-    return RawTable(
-        form=draw(st.sampled_from(("class", "summary", "estimates"))),
-        caption=draw(st.sampled_from(CAPTIONS)),
-        names=_CLASSES[:number],
-        rows=tuple(rows),
-        printed=tuple(None if one is None else tuple(one.tolist()) for one in printed),
-        estimates=tuple((float(v), float(v - r), float(v + r)) for v, r in zip(values, reach, strict=True)),
-    )
-
-
-_SECONDS = st.sampled_from((0.04, 0.05, 0.25, 8.0, 61.3, 1234.56, 100000.0))
-
-
-@st.composite
-def papers(draw: st.DrawFn) -> Paper:
-    """Results of some items of a paper, and of one item of another, at one to three scales each."""
-    name = draw(st.sampled_from(("kdd21", "iclr21", "benz20", "cfa23")))
-    runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
-    others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
-    chosen = draw(st.lists(st.sampled_from(runnable), max_size=4, unique=True))
-    chosen += draw(st.lists(st.sampled_from(others), max_size=1))
-    shared = {f"training {key}": draw(st.one_of(st.none(), _SECONDS)) for key in range(3)}
-    results: list[RawResult] = []
-    for item in chosen:
-        claims = [one["id"] for one in facts(item.partition("/")[0])["claims"]]
-        for scale in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
-            asked = draw(st.lists(st.sampled_from(claims), max_size=4))
-            work = draw(st.none() | st.lists(st.sampled_from(sorted(shared)), unique=True))
-            results.append(
-                RawResult(
-                    item=item,
-                    scale=scale,
-                    setting=f"{item} at {scale} & its setting",
-                    tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(asked)),
-                    beyond=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
-                    tables=tuple(draw(st.lists(tables(), max_size=2))),
-                    figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),
-                    trainings=draw(st.integers(0, 2)),
-                    own=draw(_SECONDS),
-                    work=None if work is None else {key: shared[key] for key in work},
-                )
-            )
-    return Paper(name, tuple(results))

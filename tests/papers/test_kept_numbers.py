@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from .page_tables import cell
+from .page_texts import NONE, Page, Section, number, plain
 from .statements import (
     ALPHA,
     SAID,
@@ -32,7 +34,6 @@ from .statements import (
     words_of,
     z_of,
 )
-from .test_statements import NONE, Page, Section, cell, number, plain
 
 KEPT = Path(__file__).parents[2] / "docs/results/papers"
 PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")

@@ -1,0 +1,211 @@
+"""Checks of the tables of a paper's page, their cells recomputed from raw numbers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from .page_texts import NONE, Place, agrees, number, plain, printed_of
+from .statements import (
+    ALPHA,
+    SAID,
+    Paper,
+    RawTable,
+    Shown,
+    facts,
+    interval_of,
+    listed,
+    shows,
+    variance_bounds,
+    whole,
+    wilson_of,
+    words_of,
+    z_of,
+)
+
+
+def check_estimate(one: Shown, value: str, span: str) -> None:
+    """The estimate with its unit, and its interval at one of the levels that Holm's procedure may have left."""
+    raw = one.raw
+    text, _, unit = value.partition(" ")
+    assert unit == raw.unit
+    shows(text, one.value, 2, sign=True)
+    if raw.exact:
+        assert span == ""
+        return
+    if one.error != one.error:
+        assert span == "no resample differs"
+        return
+    found = re.fullmatch(r"(\S+) to (\S+) \(([\d.]+) %\)", span)
+    assert found is not None, span
+    assert found[3] != "100"
+    failures = []
+    for level in one.levels:
+        reach = z_of(level / one.shares) * one.error
+        ends = [one.value - reach, one.value + reach]
+        if raw.limits is not None:
+            ends = [max(ends[0], raw.limits[0]), min(ends[1], raw.limits[1])]
+        try:
+            shows(found[1], ends[0], 2, sign=True)
+            shows(found[2], ends[1], 2, sign=True)
+            step = 10.0 ** -len(found[3].partition(".")[2])
+            assert abs(float(found[3]) - (100 - 100 * level / one.shares)) <= 0.5 * step + 1e-9
+        except AssertionError as failure:
+            failures.append(failure)
+    assert len(failures) < len(one.levels), failures
+
+
+def check_p(text: str, one: Shown) -> None:
+    if one.raw.exact:
+        assert text == "exact"
+    elif text == "< 0.001":
+        assert one.adjusted < 0.001
+    else:
+        assert one.adjusted >= 0.001
+        shows(text, one.adjusted, 3)
+
+
+def cell(text: str, small: str) -> str:
+    return f"{plain(text)}|{plain(small)}" if small else plain(text)
+
+
+def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> None:
+    assert table[0] == ["claim", "what is claimed", "verdict", "estimate", "adjusted p"]
+    tests, beyond = place.paper.shown(place.below), place.below.beyond
+    assert len(table) == 1 + len(tests) + len(beyond)
+    for row, mark, one in zip(table[1:], marks[1:], tests, strict=False):
+        claim = one.raw.claim
+        assert row[:2] == [claim.partition("/")[2], cell(words_of(claim)["claim"], one.raw.estimand)]
+        assert row[2] == cell(one.covered, one.raw.note)
+        value, _, span = row[3].partition("|")
+        check_estimate(one, value, span)
+        check_p(row[4], one)
+        assert mark == {"holds": "good", "does not hold": "weak", "inconclusive": ""}[one.answer]
+    for row, mark, (claim, reason) in zip(
+        table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True
+    ):
+        words = [claim.partition("/")[2], words_of(claim)["claim"], f"{SAID['inconclusive']}|{reason}", NONE, NONE]
+        assert [*map(plain, words)] == row
+        assert mark == ""
+
+
+def check_claims(paper: Paper, table: list[list[str]], marks: list[str]) -> None:
+    claims = facts(paper.name)["claims"]
+    assert len(table) == 1 + len(claims)
+    for row, mark, claim in zip(table[1:], marks[1:], claims, strict=True):
+        text, small, expected = whole(paper, claim["id"])
+        words = cell(claim["claim"], f"The paper: {claim['paper']}")
+        assert row == [claim["id"].partition("/")[2], words, cell(text, small)]
+        assert mark == expected
+
+
+def check_table(raw: RawTable, table: list[list[str]], marks: list[str]) -> None:
+    assert not any(marks)
+    if raw.form == "estimates":
+        assert len(table) == 1 + len(raw.estimates)
+        for row, (value, low, high) in zip(table[1:], raw.estimates, strict=True):
+            text, _, small = row[1].partition("|")
+            if value != value:
+                assert (text, small) == (NONE, "")
+                continue
+            shows(text, 100 * value, 1)
+            if low != low:
+                assert small == ""
+                continue
+            ends = small.split(" to ")
+            shows(ends[0], 100 * low, 1)
+            shows(ends[1], 100 * high, 1)
+        return
+    assert len(table) == 1 + len(raw.rows)
+    for row, (name, right, images), printed in zip(table[1:], raw.rows, raw.printed, strict=True):
+        assert row[0] == f"{name}, PGD"
+        check_counts(raw, row[1:], right, images, printed) if raw.form == "summary" else check_classes(
+            row[1:], right, images
+        )
+
+
+def check_span(text: str, low: float, high: float) -> None:
+    ends = text.split("–")
+    shows(ends[0], 100 * low, 1)
+    shows(ends[1], 100 * high, 1)
+
+
+def check_classes(cells: list[str], right: tuple[int, ...], images: tuple[int, ...]) -> None:
+    assert len(cells) == len(images)
+    for text, good, count in zip(cells, right, images, strict=True):
+        value, _, small = text.partition("|")
+        if count == 0:
+            assert (value, small) == (NONE, NONE)
+        else:
+            shows(value, 100 * good / count, 1)
+            check_span(small, *interval_of(good, count))
+
+
+def check_counts(
+    raw: RawTable,
+    cells: list[str],
+    right: tuple[int, ...],
+    images: tuple[int, ...],
+    printed: tuple[float, ...] | None,
+) -> None:
+    """Total, CV and MCD, each beside the printed one, and all classes that are lowest and highest."""
+    shares = {label: good / count for label, (good, count) in enumerate(zip(right, images, strict=True)) if count}
+    values = np.array(list(shares.values()))
+    level = 1 - (1 - ALPHA) ** (1 / len(shares))
+    box = [interval_of(right[label], images[label], level) for label in shares]
+    low, high = (np.array(ends) for ends in zip(*box, strict=True))
+    total, small = cells[0].split("|")
+    shows(total, 100 * sum(right) / sum(images), 1)
+    check_span(small, *wilson_of(sum(right), sum(images)))
+    variance, small = cells[2].split("|")
+    squared = 1e4 * float(((values - values.mean()) ** 2).mean())
+    shows(variance, squared, 0 if squared >= 100 else 1)
+    ends = [1e4 * end for end in variance_bounds(low, high)]
+    for text, end in zip(small.split("–"), ends, strict=True):
+        digits = 0 if ends[1] >= 100 else 1
+        assert abs(float(text) - end) <= 0.5 * 10.0**-digits + 2e-3 * max(end, 1)
+        assert len(text.partition(".")[2]) == digits
+    gap, small = cells[4].split("|")
+    shows(gap, 100 * (values.max() - values.min()), 1)
+    check_span(small, max(low.max() - high.min(), 0.0), high.max() - low.min())
+    for place, pick in ((6, min), (8, max)):
+        found = pick(shares.values())
+        name, accuracy = cells[place].split("|")
+        assert name == plain(listed([raw.names[label] for label, share in shares.items() if share == found]))
+        shows(accuracy, 100 * found, 1)
+        if printed is None:
+            assert cells[place + 1] == NONE
+            continue
+        labels = [str(label) for label, value in enumerate(printed) if value == pick(printed)]
+        assert cells[place + 1] == f"class{'es' * (len(labels) > 1)} {listed(labels)}|{number(pick(printed))}"
+    theirs = [NONE] * 3 if printed is None else [number(printed[0]), NONE, "30.25"]
+    assert [cells[1], cells[3], cells[5]] == theirs
+
+
+def check_printed(place: Place, table: list[list[str]], marks: list[str]) -> None:
+    """The printed rows, number by number, with total, CV and MCD from the printed classes below."""
+    rows = printed_of(place.item)["rows"]
+    assert isinstance(rows, list)
+    assert len(table) == 1 + len(rows)
+    for row, mark, known in zip(table[1:], marks[1:], rows, strict=True):
+        name = [str(known[key]) for key in ("defence", "method", "attack", "test_set", "line") if key in known]
+        assert row[0] == plain(", ".join([*name, *([f"1/T = {known['inv_T']}"] if "inv_T" in known else [])]))
+        if not all("per_class" in one for one in rows):
+            heads = [head.replace(" ", "_") for head in table[0][1:]]
+            for head, text in zip(heads, row[1:], strict=True):
+                assert text == number(known.get(head)), (place.item, head)
+            assert set(known) <= {*heads, "defence", "method", "attack", "test_set", "line", "inv_T"}
+            continue
+        a = np.array(known["per_class"], dtype=float)
+        assert (mark == "weak") == (not agrees(known))
+        for text, printed, ours, digits in (
+            (row[1], known.get("tot", known.get("adv")), a.mean(), 2),
+            (row[-2], known.get("cv"), ((a - a.mean()) ** 2).mean(), 2),
+            (row[-1], known.get("mcd"), a.max() - a.min(), 1),
+        ):
+            value, _, small = text.partition("|")
+            assert value == number(printed)
+            shows(small, float(ours), digits)
+        for text, value in zip(row[2:-2], a, strict=True):
+            shows(text, value, 1)

@@ -1,0 +1,334 @@
+"""A page of a paper read back from its HTML, and a check of each of its texts.
+
+Each text must be one of the statements below, each with the function that recomputes it; a text that no statement fits
+fails the test.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from classwise.papers.catalogue import EXPERIMENTS
+
+from ..report.test_statements import Texts
+from .statements import (
+    VERSION,
+    Paper,
+    RawResult,
+    facts,
+    notes_of,
+    rows_of,
+    shows,
+)
+
+NONE = "–"
+
+
+@dataclass
+class Section:
+    """A part of a page: its texts by element, its tables with the class of each row, its links and its code."""
+
+    name: str
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    tables: list[list[list[str]]] = field(default_factory=list)
+    marks: list[list[str]] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+
+    def of(self, *tags: str) -> list[str]:
+        return [text for tag, text in self.texts if tag in tags and text]
+
+
+class Page(Texts):
+    """A page by sections; the head is the section without a name."""
+
+    def __init__(self, page: str) -> None:
+        self.sections = [Section("")]
+        self.ids: list[str] = []
+        super().__init__(page)
+
+    @property
+    def here(self) -> Section:
+        return self.sections[-1]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {name: value or "" for name, value in attrs}
+        super().handle_starttag(tag, attrs)
+        if "id" in known:
+            self.ids.append(known["id"])
+        if tag == "section":
+            self.sections.append(Section(known["id"]))
+        elif tag == "table":
+            self.here.tables.append(self.rows[-1])
+            self.here.marks.append([])
+        elif tag == "tr":
+            self.here.marks[-1].append(known.get("class", ""))
+        elif tag == "a":
+            self.here.links.append(known["href"])
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.open[-1][1].append(data)
+        if self.open and self.open[-1][0] == "tr" and self.rows[-1][-1]:
+            self.rows[-1][-1][-1] += re.sub(r"\s+", " ", data)
+
+    def handle_endtag(self, tag: str) -> None:
+        before = len(self.found)
+        super().handle_endtag(tag)
+        for element, text in self.found[before:]:
+            self.here.texts.append((element, text.replace("\u00a0", " ")))
+
+
+@dataclass
+class Place:
+    """Where a text is: the paper, the item of the section, and its result if it is below a scale."""
+
+    paper: Paper
+    item: str
+    result: RawResult | None = None
+
+    @property
+    def about(self) -> dict[str, str]:
+        (row,) = (row for row in rows_of(self.paper.name) if row["id"] == self.item)
+        return dict(row)
+
+    @property
+    def below(self) -> RawResult:
+        assert self.result is not None
+        return self.result
+
+
+Check = Callable[[Place, re.Match[str]], None]
+STATEMENTS: list[tuple[str, re.Pattern[str], Check]] = []
+SEEN: set[str] = set()
+
+
+def statement(tag: str, pattern: str) -> Callable[[Check], Check]:
+    """Register the check of every text of an element that the pattern fits wholly."""
+
+    def add(check: Check) -> Check:
+        STATEMENTS.append((tag, re.compile(pattern, re.DOTALL), check))
+        return check
+
+    return add
+
+
+def check(place: Place, tag: str, text: str) -> str:
+    for element, pattern, checked in STATEMENTS:
+        found = pattern.fullmatch(text) if element == tag else None
+        if found is not None:
+            checked(place, found)
+            SEEN.add(checked.__name__)
+            return checked.__name__
+    raise AssertionError(f"no statement fits <{tag}> {text!r} of {place.item or 'the head'}")
+
+
+def plain(text: object) -> str:
+    """Our texts as a page shows them: white space is one blank, marks of direction are visible."""
+    return re.sub(r"\s+", " ", str(text).replace("\u202e", "⟨U+202E⟩")).strip()
+
+
+@statement("h1", "(.+)")
+@statement("title", r"\w+: (.+)")
+def title(place: Place, found: re.Match[str]) -> None:
+    assert found[1] == plain(facts(place.paper.name)["bibliography"]["title"])
+
+
+@statement("p", r"classwise papers page (kdd21|iclr21|benz20|cfa23)(.+)")
+def over(place: Place, found: re.Match[str]) -> None:
+    assert found[1] == place.paper.name
+    assert found[2] == plain(facts(place.paper.name)["bibliography"]["venue"])
+
+
+@statement(
+    "p",
+    r"(\d+) items: (\d+) that run, (\d+) covered by parts of the library, (\d+) that wait for something\. "
+    r"(\d+) (has|have) been run\.(?: Together they took (at least )?([\d,.]+) s, each training and audit counted "
+    r"once\.)?",
+)
+def counts(place: Place, found: re.Match[str]) -> None:
+    rows, mine = rows_of(place.paper.name), place.paper.mine
+    items = {one.item for one in mine}
+    assert int(found[1]) == len(rows)
+    assert int(found[2]) == sum(row["id"] in EXPERIMENTS for row in rows)
+    assert int(found[1]) == sum(int(found[group]) for group in (2, 3, 4))
+    assert int(found[5]) == len(items)
+    assert found[6] == ("has" if len(items) == 1 else "have")
+    assert (found[8] is None) == (not mine)
+    if mine:
+        work = {key: seconds for one in mine for key, seconds in (one.work or {}).items()}
+        total = math.fsum([*(one.own for one in mine), *(one for one in work.values() if one is not None)])
+        shows(found[8].replace(",", ""), total, 1)
+        assert bool(found[3 + 4]) == (None in work.values() or any(one.work is None for one in mine))
+
+
+@statement("h2", "What is claimed, and what these runs say")
+def claimed(place: Place, found: re.Match[str]) -> None:
+    assert place.paper.mine
+    assert found
+
+
+@statement("h2", r"(\w+/\S+): (.+)")
+def heading(place: Place, found: re.Match[str]) -> None:
+    assert (found[1], found[2]) == (place.item, plain(place.about["title"]))
+
+
+@statement("p", r"(table|figure|experiment|method|attack|data set|network|quantity|theorem|plan), section (.+)")
+def about(place: Place, found: re.Match[str]) -> None:
+    row = place.about
+    assert found[1] == row["kind"]
+    text = f"{row['section']}; {row['parameters']}" if row["parameters"] else row["section"]
+    assert found[2] == plain(f"{text}. Expected: {row['finding']}." if row["finding"] else f"{text}.")
+
+
+@statement("p", r"Not run yet: (.+)")
+def not_run(place: Place, found: re.Match[str]) -> None:
+    assert place.item in EXPERIMENTS
+    assert not place.paper.of(place.item)
+    assert found[1] == f"classwise papers run {place.item}"
+
+
+@statement("p", r"Covered by (.+?)(?:: (classwise .+))?\.")
+def covered(place: Place, found: re.Match[str]) -> None:
+    row = place.about
+    assert place.item not in EXPERIMENTS
+    assert found[1] == ", ".join(row.get("covered_by") or row["same_as"])
+    looks = {"attack": "attacks", "suite": "attacks", "data": "data", "recipe": "recipes show"}
+    if row.get("same_as"):
+        assert found[2] == f"classwise papers run {' '.join(row['same_as'])}"
+        assert all(other in EXPERIMENTS for other in row["same_as"])
+        return
+    commands = [f"classwise papers show {place.item}"]
+    for reference in row["covered_by"]:
+        kind, _, name = reference.partition(" ")
+        if kind == "model" or kind in looks:
+            commands.append("classwise models" if kind == "model" else f"classwise {looks[kind]} {name}")
+    assert found[2] == commands[1 if len(commands) > 1 else 0]
+
+
+@statement("p", r"(?:Waits for|Not in this version: )(.+)\.")
+def missing(place: Place, found: re.Match[str]) -> None:
+    assert place.item not in EXPERIMENTS
+    assert found[1]
+
+
+@statement("p", r"(.+ its setting)\. (\d+) trainings?, (at least )?([\d,.]+) s (.+), classwise ([\d.]+)\.")
+def run(place: Place, found: re.Match[str]) -> None:
+    one = place.below
+    assert found[1] == one.setting
+    assert int(found[2]) == one.trainings
+    assert f"{found[2]} training{'' if one.trainings == 1 else 's'}," in found[0]
+    shows(found[4].replace(",", ""), one.seconds, 1)
+    stored = "without the trainings and audits that were in the store already"
+    assert found[5] == (stored if one.work is None else "with all trainings and audits")
+    assert bool(found[3]) == (one.work is not None and None in one.work.values())
+    assert found[6] == VERSION
+
+
+@statement(
+    "p",
+    "p after Holm's correction over all tests of the paper at this scale; an interval has the level that the "
+    r"correction left for it\.",
+)
+def note_of_verdicts(place: Place, found: re.Match[str]) -> None:
+    assert place.below.tests or place.below.beyond, found
+
+
+@statement("p", "Small: 95 % intervals for new images of the class, the model fixed\\.")
+def note_of_classes(place: Place, found: re.Match[str]) -> None:
+    assert any(table.form == "class" for table in place.below.tables), found
+
+
+@statement(
+    "p", "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy\\..*"
+)
+def note_of_summary(place: Place, found: re.Match[str]) -> None:
+    assert found[0].endswith("Printed classes are CIFAR-10's by number, from 0: 1 is automobile, 3 is cat.")
+    assert any(table.form == "summary" for table in place.below.tables)
+
+
+@statement(
+    "p", r"Small: recomputed from the classes\.(?: Set off: (\d+) of (\d+) rows that do not agree; see the notes\.)?"
+)
+def note_of_printed(place: Place, found: re.Match[str]) -> None:
+    rows = printed_of(place.item)["rows"]
+    wrong = [row for row in rows if not agrees(row)]
+    assert (found[1], found[2]) == ((str(len(wrong)), str(len(rows))) if wrong else (None, None))
+    assert not wrong or notes_of(place.item), "no note to see"
+
+
+@statement("p", r"(\w+/\S+) as printed(?:: (.+))?")
+def as_printed(place: Place, found: re.Match[str]) -> None:
+    assert found[1] == place.item
+    assert (found[2] or "") == plain(printed_of(place.item).get("caption", "")).rstrip(": ")
+
+
+@statement(
+    "p",
+    r"Made by classwise \S+\. Intervals speak of new images of the same classes, with the trained models fixed\. "
+    r"Accuracy is in percent, class-wise variance in percent squared\. Point at a mark to read its numbers\.",
+)
+def footer(place: Place, found: re.Match[str]) -> None:
+    assert place, found
+
+
+@statement("h3", r"Scale (\w+)")
+def scale(place: Place, found: re.Match[str]) -> None:
+    assert found[1] == place.below.scale
+
+
+@statement("figcaption", "(.+)")
+def caption_of_figure(place: Place, found: re.Match[str]) -> None:
+    assert found[1] in place.below.figures
+
+
+@statement("summary", "The printed numbers")
+def printed_numbers(place: Place, found: re.Match[str]) -> None:
+    assert printed_of(place.item)["rows"], found
+
+
+@statement("summary", r"What does not add up: (\d+) (notes?)")
+def number_of_notes(place: Place, found: re.Match[str]) -> None:
+    assert int(found[1]) == len(notes_of(place.item))
+    assert found[2] == ("note" if found[1] == "1" else "notes")
+
+
+@statement("summary", "(.+)")
+def caption_of_table(place: Place, found: re.Match[str]) -> None:
+    assert found[1] in [table.caption for table in place.below.tables]
+
+
+@statement("li", r"(\S+) \((.+?)\): (.+)")
+def note(place: Place, found: re.Match[str]) -> None:
+    assert (found[1], found[2], found[3]) in [
+        (str(one["id"]), one["kind"], plain(one["text"])) for one in notes_of(place.item)
+    ]
+
+
+def printed_of(item: str) -> dict[str, Any]:
+    """The facts of a printed table or figure; of a panel, those of the whole."""
+    known = facts(item.partition("/")[0])
+    found = {one["id"]: one for key in ("tables", "figures") for one in known[key]}
+    whole_item = item if item in found else re.sub(r"[a-z]+(-[a-z])?$", "", item)
+    return {"rows": [], **found.get(whole_item, {})}
+
+
+def agrees(row: dict[str, Any]) -> bool:
+    a = np.array(row["per_class"], dtype=float)
+    asked = [(a.mean(), row.get("tot", row.get("adv")), 0.1), (((a - a.mean()) ** 2).mean(), row.get("cv"), 0.15)]
+    asked.append((a.max() - a.min(), row.get("mcd"), 0.1))
+    return all(printed is None or abs(ours - printed) <= within + 1e-6 for ours, printed, within in asked)
+
+
+def number(value: object) -> str:
+    """A printed number as the facts have it."""
+    if isinstance(value, list):
+        return " ".join(number(one) for one in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(int(value)) if float(value).is_integer() else str(float(value))
+    return NONE if value is None else plain(value)

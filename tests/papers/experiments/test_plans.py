@@ -22,7 +22,7 @@ from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on
 from classwise.papers.store import Store
 from classwise.training.folder import Run
 
-from .conftest import Smoke
+from ..conftest import Smoke
 
 GRIDS = (
     long_tail.class_weights,

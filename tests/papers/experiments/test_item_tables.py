@@ -15,7 +15,7 @@ from classwise.papers.experiments.attack_strength import WhiteBoxDrop
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.tables import estimate_cell
 
-from .statements import ALPHA, facts, shows, wilson_of, z_of
+from ..statements import ALPHA, facts, shows, wilson_of, z_of
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)

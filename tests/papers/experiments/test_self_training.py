@@ -15,7 +15,7 @@ from classwise.papers.scales import FULL, SMOKE
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Run
 
-from .conftest import Smoke
+from ..conftest import Smoke
 
 
 def test_spare_images_are_others(tmp_path: Path) -> None:

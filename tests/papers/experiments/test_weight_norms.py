@@ -8,7 +8,7 @@ from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run
 from classwise.training.posthoc.equal_norms import equalise_norms
 
-from .conftest import Smoke
+from ..conftest import Smoke
 
 
 def test_only_the_lengths_of_the_rows_change(smoke: Smoke) -> None:

@@ -17,7 +17,7 @@ from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
 from classwise.training.folder import Run
 
-from .conftest import Smoke
+from ..conftest import Smoke
 
 
 def test_the_paper_s_example() -> None:

@@ -37,7 +37,7 @@ def chosen(
     """
     if official(images):
         return number, f"Image {number} of CIFAR-10's test set, as in the paper."
-    reason = f"The paper's image {number} can only be told in the official order of all of CIFAR-10's test images"
+    reason = f"The paper's image {number} can only be identified in the official order of all test images of CIFAR-10"
     if len(candidates):
         first = int(np.asarray(candidates)[0])
         return first, f"{reason}; shown is image {first}, the first here of which the same is true."

@@ -91,8 +91,8 @@ def test_both_matrices_know_all_images_of_a_class() -> None:
     for one in both.values():
         assert one.matrix.sum(axis=1).tolist() == [10, 10, 10]
     assert both["Misclassified"].errors.tolist() == [[0, 3, 1], [2, 0, 0], [5, 0, 0]]
-    assert both["Come home"].errors.tolist() == homing.tolist()
-    assert both["Come home"].lead(0, 1).value == pytest.approx(0.2)
+    assert both["Homing"].errors.tolist() == homing.tolist()
+    assert both["Homing"].lead(0, 1).value == pytest.approx(0.2)
     assert GROUPS == ((3, 5), (1, 9), (0, 8))
 
 

@@ -61,7 +61,7 @@ def test_the_pairs_that_come_home(errors: bool, monkeypatch: pytest.MonkeyPatch)
     result = homing.HomingMatrix().run(CONTEXT)
     *rows, last = result.tables[0].rows
     for row in rows:
-        truth, taken = (NAMES.index(name) for name in row.name.split(" taken for "))
+        truth, taken = (NAMES.index(name) for name in row.name.split(" misclassified as "))
         check(row.cells, int(home[truth, taken]), int(matrix[truth, taken]))
     off = int(matrix.sum() - np.trace(matrix))
     assert last.name == "all pairs"

@@ -117,7 +117,7 @@ class MartAndTemperature(_Tempered):
     recipes: ClassVar[Mapping[str, str]] = {"MART": "mart"}
     lines = (Line("MART"), Line("MART", 5))
     number = 127
-    situation = "stand against PGD, fall to 1/T = 5"
+    situation = "robust against PGD, misclassified at 1/T = 5"
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
         """C18: there are such images, and more than the converse."""
@@ -125,9 +125,9 @@ class MartAndTemperature(_Tempered):
         return [
             Test(
                 claim="kdd21/C18",
-                estimand="share of images that stand against PGD and fall to 1/T = 5, minus that of the converse",
+                estimand="share of images robust against PGD and misclassified at 1/T = 5, minus that of the converse",
                 estimators=[images.total()],
-                note="any second attack breaks some other images; so many more it does by the temperature",
+                note="any second attack finds some other adversarial examples; the excess is due to the temperature",
             )
         ]
 
@@ -139,7 +139,7 @@ class HypersphereAndTemperature(_Tempered):
     recipes: ClassVar[Mapping[str, str]] = {"HE": "he"}
     lines = (Line("HE"), Line("HE", 10))
     number = 46
-    situation = "stand against PGD, fall to 1/T = 10"
+    situation = "robust against PGD, misclassified at 1/T = 10"
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
         """C17: more images fall to 1/T = 10 alone than to 1/T = 1 alone."""
@@ -160,7 +160,7 @@ class MadryAndMart(_AlongAttack):
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "MART": "mart"}
     lines = (Line("Madry"), Line("MART"))
     number = 127
-    situation = "stand on both models"
+    situation = "robust for both models"
 
     def arises(self, right: BoolArray) -> BoolArray:
         """PGD fails on both, so that the outputs can be compared."""
@@ -180,7 +180,7 @@ class MadryAndMart(_AlongAttack):
             Test(
                 claim="iclr21/C13",
                 covers=("stronger models",),
-                estimand="variance of the confidences, images that stand on both: the weaker model minus the stronger",
+                estimand="variance of the confidences, images robust for both: the weaker model minus the stronger",
                 estimators=[alike(stronger, interval(mean(values[0] - values[1]), 1000))],
                 unit="thousandths",
             )

@@ -144,11 +144,11 @@ class SortedByConfidence(Experiment):
         link = spearman(found.images["p_label"], ordered)
         note = (
             f"By confidence in {found.class_name} under Temperature-PGD. Spearman of confidence and brightness over "
-            f"{len(ordered)} images: {link.value:.2f}. Masks: automatic, and as good as they are: they cover "
+            f"{len(ordered)} images: {link.value:.2f}. Masks: automatic; they cover "
             f"{percent(quality.area)} of the pixels on average; {percent(quality.empty)} are nearly empty, "
             f"{percent(quality.full)} cover all they may. Small: 95 % intervals for new images."
         )
-        heads = ("images", "how many", "stand", "brightness of the background, percent")
+        heads = ("images", "how many", "robust", "brightness of the background, percent")
         tests, not_tested = [], other_data("kdd21/C24", context.scale)
         if context.scale.data == CIFAR:
             estimand = "brightness outside the mask: most robust quarter minus least robust, in percent of white"

@@ -92,9 +92,9 @@ def _gap_tests(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]
     if MNIST not in ends:
         not_tested["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
     elif (total := 100 * float(ends[MNIST].counts("PGD").accuracy.mean())) <= HIGH:
-        not_tested["kdd21/C2"] = f"the claim is about a model above {HIGH} percent, and this one holds {total:.1f}"
+        not_tested["kdd21/C2"] = f"the claim is about a model above {HIGH} percent, and this one has {total:.1f}"
     else:
-        note = f"'visible' is read as: more than {VISIBLE} point {at_once}; this model holds {total:.1f} percent"
+        note = f"'visible' is read as: more than {VISIBLE} point {at_once}; this model has {total:.1f} percent"
         parts = [widest(ends[MNIST].counts("PGD"), VISIBLE)]
         estimand = f"MCD under PGD at the end, minus {VISIBLE} point"
         tests.append(Test(claim="kdd21/C2", estimand=estimand, estimators=parts, note=note))

@@ -136,7 +136,7 @@ def methods_table(
         f"Average / {weak} of {len(methods)} methods, in percent",
         heads,
         rows,
-        f"Attacked: an image stands if it is right as it is and under {under}; printed: AutoAttack"
+        f"Attacked: an image counts if it is correctly classified, clean and under {under}; printed: AutoAttack"
         f"{RUNS.get(item, '')}. Small: 95 % intervals for new images, the one model of each method fixed.",
     )
 

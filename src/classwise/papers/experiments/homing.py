@@ -61,7 +61,7 @@ class HomingMatrix(Experiment):
         share = Estimate(home / errors if errors else math.nan, low, high)
         rows = [
             Row(
-                f"{one['truth']} taken for {one['taken_for']}",
+                f"{one['truth']} misclassified as {one['taken_for']}",
                 [
                     Cell(str(one["misclassified"])),
                     Cell(str(one["homing"])),
@@ -71,7 +71,7 @@ class HomingMatrix(Experiment):
             for one in found.table.head(SHOWN).to_dict("records")
         ]
         rows.append(Row("all pairs", [Cell(str(errors)), Cell(str(home)), estimate_cell(share)]))
-        heads = ("pair", "misclassified", "come home", "percent")
+        heads = ("pair", "misclassified", "homing", "percent")
         return Findings(
             tables=(Table("The most frequent pairs", heads, rows, "Small: 95 % intervals for new images."),),
             figures=(
@@ -81,7 +81,7 @@ class HomingMatrix(Experiment):
             tests=(
                 Test(
                     claim="kdd21/C19",
-                    estimand="share of the misclassified images that come home, minus 25 points",
+                    estimand="share of homing images among the misclassified, minus 25 points",
                     estimators=[interval(Estimate(*(end - MANY for end in share)), 100)],
                     note="one training without each class; 'many' is read as: more than a quarter",
                 ),
@@ -109,7 +109,7 @@ class GroupRelations(Experiment):
         if context.scale.data == CIFAR:
             leads = [one.lead(*pair) for one in both.values() for a, b in GROUPS for pair in ((a, b), (b, a))]
             estimand = "the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
-            estimand += "misclassified, and come home"
+            estimand += "misclassified, and homing"
             tests, not_tested = (
                 [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(one, 100) for one in leads])],
                 {},
@@ -128,7 +128,7 @@ def related(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pair
     rest = np.diag(found.matrix.sum(axis=1) - found.homing.sum(axis=1))
     return {
         "Misclassified": pairs(found.matrix, found.class_names, superclasses),
-        "Come home": pairs(found.homing + rest, found.class_names, superclasses),
+        "Homing": pairs(found.homing + rest, found.class_names, superclasses),
     }
 
 

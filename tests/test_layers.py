@@ -17,7 +17,7 @@ LAYERS = (
     "attacks",
     "training",
     "auditing",
-    "report",
+    "reporting",
     "analysis",
     "papers",
     "cli",
@@ -47,7 +47,7 @@ FOUNDATION = {
 
 EXCEPTIONS = {
     ("classwise.__main__", "cli"): "it is the command line, started as a module",
-    ("classwise.auditing.result", "report"): "Audit.html writes its own page; imported when it is called",
+    ("classwise.auditing.result", "reporting"): "Audit.html writes its own page; imported when it is called",
 }
 """Imports to the right that are meant, each with its reason: (module, layer)."""
 
@@ -58,7 +58,7 @@ WITHOUT_CIRCLES = (
     "models",
     "attacks",
     "auditing",
-    "report",
+    "reporting",
     "analysis",
     "papers",
     "cli",
@@ -165,13 +165,13 @@ def test_the_rule_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
     folder.mkdir(parents=True)
     (folder / "wrong.py").write_text(
         "from typing import TYPE_CHECKING\n"
-        "import classwise.report.page\n"
+        "import classwise.reporting.page\n"
         "if TYPE_CHECKING:\n    from classwise.models import MODELS\n"
         "def f():\n    from classwise.attacks import ATTACKS\n    from classwise import errors\n"
     )
     found = list(to_the_right("classwise.stats.wrong"))
     assert [(one.line, layer_of(one.target), one.lazy, one.for_types) for one in found] == [
-        (2, "report", False, False),
+        (2, "reporting", False, False),
         (4, "models", False, True),
         (6, "attacks", True, False),
     ]

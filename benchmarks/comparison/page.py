@@ -22,7 +22,7 @@ from benchmarks.comparison.methods import (
 from benchmarks.pairing import table
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.result import Audit
-from classwise.report import compare_page
+from classwise.reporting import compare_page
 from classwise.stats import metrics
 from classwise.stats.bounds import WORST_SHARE
 

@@ -28,7 +28,7 @@ from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
 from classwise.data.images import Images
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing, Picture
+from classwise.reporting.drawing import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
 

@@ -22,8 +22,8 @@ from classwise.data.images import Images
 from classwise.data.stream import Stream
 from classwise.errors import UserError
 from classwise.models import build_model
-from classwise.report import curve_page, export_curve
-from classwise.report.curving import radius_table
+from classwise.reporting import curve_page, export_curve
+from classwise.reporting.curving import radius_table
 from classwise.settings import settings
 from tests.auditing import toys
 

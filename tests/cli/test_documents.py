@@ -190,7 +190,7 @@ SMALLER = {
 }
 """Words in whose place a test has others, so that a command takes a second."""
 NOT_RUN = {
-    "--robustbench": "needs an audit under AutoAttack; tests/report/test_robustbench.py makes such an object",
+    "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
     "--tensorboard": "needs an optional package; tests/training/test_tensorboard.py has it",
 }

@@ -212,7 +212,7 @@ def serve() -> None:
 
     import classwise.auditing.audit
     import classwise.cli
-    import classwise.report
+    import classwise.reporting
     import classwise.training.loop  # noqa: F401
 
     torch.set_num_threads(1)

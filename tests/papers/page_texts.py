@@ -16,7 +16,7 @@ import numpy as np
 
 from classwise.papers.catalogue import EXPERIMENTS
 
-from ..report.test_statements import Texts
+from ..reporting.test_statements import Texts
 from .statements import (
     VERSION,
     Paper,

@@ -19,7 +19,7 @@ from classwise.papers.result import Result
 from classwise.papers.runner import run, scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
-from classwise.report.tables import Cell
+from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
 

@@ -14,9 +14,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError, unknown
-from classwise.report.drawing import Drawing
-from classwise.report.figures.lines import Series, class_lines, line_chart
-from classwise.report.inks import SERIES
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.lines import Series, class_lines, line_chart
+from classwise.reporting.inks import SERIES
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, holm, overall_difference
 

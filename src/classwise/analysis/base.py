@@ -8,7 +8,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
+from classwise.reporting.drawing import Drawing
 
 
 class AnalysisResult(ABC):

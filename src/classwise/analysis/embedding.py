@@ -17,9 +17,9 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.errors import UserError
-from classwise.report import wording
-from classwise.report.drawing import Drawing
-from classwise.report.figures.points import Cloud, clouds
+from classwise.reporting import wording
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.points import Cloud, clouds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
 from classwise.stats.intervals import two_sided_z
 

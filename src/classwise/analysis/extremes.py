@@ -17,9 +17,9 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.data.images import Images
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
-from classwise.report.figures.gallery import Row, gallery
-from classwise.report.figures.lines import Series, line_chart
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.gallery import Row, gallery
+from classwise.reporting.figures.lines import Series, line_chart
 from classwise.stats.counts import IntArray
 
 By = Literal["p_label", "margin"]

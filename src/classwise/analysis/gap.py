@@ -13,9 +13,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.errors import UserError
-from classwise.report import wording
-from classwise.report.drawing import Drawing
-from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting import wording
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import class_variance, max_class_discrepancy

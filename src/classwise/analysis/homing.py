@@ -24,8 +24,8 @@ from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.errors import UserError
 from classwise.progress import Progress
-from classwise.report.drawing import Drawing
-from classwise.report.figures.heatmap import Confusion, heatmap
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
 from classwise.storage import replacing

@@ -15,9 +15,9 @@ from torch import nn
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
-from classwise.report import wording
-from classwise.report.drawing import Drawing
-from classwise.report.figures.points import scatter
+from classwise.reporting import wording
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.points import scatter
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from classwise.analysis.base import AnalysisResult
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
-from classwise.report.figures.matrix import matrix
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows

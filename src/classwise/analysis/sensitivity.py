@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
-from classwise.report.figures.points import scatter
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.points import scatter
 from classwise.stats.counts import FloatArray, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks

@@ -13,8 +13,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
-from classwise.report.figures.columns import Panel, column_panels
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.resampling import RESAMPLES, resampled_counts
 

@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.result import Audit
 from classwise.errors import UserError, unknown
-from classwise.report.drawing import Drawing
-from classwise.report.figures.columns import Panel, column_panels
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import FloatArray
 
 STEPS = (1, 10, 20)

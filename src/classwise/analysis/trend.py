@@ -14,9 +14,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
 from classwise.errors import UserError
-from classwise.report.drawing import Drawing
-from classwise.report.figures.lines import Series, line_chart
-from classwise.report.inks import SERIES
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.inks import SERIES
 from classwise.stats.intervals import student
 from classwise.training.folder import Run
 

@@ -327,7 +327,7 @@ class Audit:
 
     def html(self, path: str | Path, run: Run | None = None) -> Path:
         """Write the audit as one self-contained page; ``run`` adds the curves of a training run."""
-        from classwise.report import page
+        from classwise.reporting import page
 
         page(self, path, run)
         return Path(path)

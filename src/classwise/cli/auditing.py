@@ -311,7 +311,7 @@ def _curve(
     """Search, and write the radii, the tables, the figure and the page into a folder."""
     from classwise.auditing.curve import ROUNDS
     from classwise.auditing.curve import curve as find_curve
-    from classwise.report import curve_page, export_curve
+    from classwise.reporting import curve_page, export_curve
     from classwise.team import joined
 
     settings["rounds"] = ROUNDS if settings["rounds"] is None else settings["rounds"]

@@ -86,7 +86,7 @@ def compare(
         console.echo(f"warning: {gap}", err=True)
     with printing_beside(page):
         if page is not None:
-            from classwise.report import compare_page
+            from classwise.reporting import compare_page
 
             compare_page(comparison, page)
         if json:
@@ -147,7 +147,7 @@ def _about(comparison: Comparison) -> str:
 
 def _show_untested(comparison: Comparison | Crossing) -> None:
     from classwise.auditing.compare import Crossing
-    from classwise.report.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
+    from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 
     table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
     cells = [

@@ -48,7 +48,7 @@ def demo(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.compare import compare
     from classwise.data.loading import load_data
-    from classwise.report import compare_page
+    from classwise.reporting import compare_page
 
     new_folder(out)
     images = load_data("digits", split="test")

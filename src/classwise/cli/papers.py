@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
     from classwise.papers.claims import Verdict
     from classwise.papers.result import Result
-    from classwise.report.tables import Table
+    from classwise.reporting.tables import Table
 
 TAKES = {
     "list": ("--json",),

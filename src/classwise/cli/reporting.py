@@ -72,7 +72,7 @@ def report(
         _check(source)
         return
     from classwise.auditing.result import Audit
-    from classwise.report import export as export_files
+    from classwise.reporting import export as export_files
 
     page = new_file(out, "--out")
     target, facts = new_file(robustbench, "--robustbench"), pairs(info, "--robustbench-info")
@@ -93,7 +93,7 @@ def report(
     written: list[Path] = []
     left: list[str] = []
     if target is not None:  # first, so that a refusal leaves nothing
-        from classwise.report.robustbench import write_robustbench
+        from classwise.reporting.robustbench import write_robustbench
 
         block = write_robustbench(audit, target, facts)["classwise"]
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]

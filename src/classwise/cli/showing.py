@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from classwise.cli import console
-from classwise.report import wording
+from classwise.reporting import wording
 
 if TYPE_CHECKING:
     from classwise.auditing.radii import Curve
@@ -23,8 +23,8 @@ def show_audit(result: Audit) -> None:
         _show_bounds(result)
         return
     table = result.table
-    from classwise.report.findings import heading
-    from classwise.report.summaries import CUMULATIVE_NOTE
+    from classwise.reporting.findings import heading
+    from classwise.reporting.summaries import CUMULATIVE_NOTE
 
     meta = result.outcomes.meta
     names, level = list(result.names), wording.level(result.alpha)
@@ -53,7 +53,7 @@ def show_audit(result: Audit) -> None:
 
 def _show_bounds(result: Audit) -> None:
     """Print an incomplete audit."""
-    from classwise.report.incomplete import MEANING, attack_bounds_table, class_bounds_table
+    from classwise.reporting.incomplete import MEANING, attack_bounds_table, class_bounds_table
 
     name = result.outcomes.meta.model or result.name
     for table in (class_bounds_table(result), attack_bounds_table(result)):
@@ -91,8 +91,8 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 def worst_line(result: Audit) -> str:
     """The worst class under all attacks, its interval, and which other classes may be the worst."""
-    from classwise.report import prose
-    from classwise.report.findings import Findings
+    from classwise.reporting import prose
+    from classwise.reporting.findings import Findings
 
     findings, worst = Findings.of(result), result.worst()
     equal = [findings.names[label] for label in findings.lowest[1:]]
@@ -138,7 +138,7 @@ def _worst_facts(result: Audit) -> dict[str, Any]:
 
 def show_curve(found: Curve) -> None:
     """Print a curve: a row per class, the weakest first, with its mean and median radius."""
-    from classwise.report.curving import radius_table
+    from classwise.reporting.curving import radius_table
 
     table = radius_table(found)
     rows = [

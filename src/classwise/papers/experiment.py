@@ -10,8 +10,8 @@ from typing import ClassVar
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale
-from classwise.report.drawing import Drawing
-from classwise.report.tables import Table
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)

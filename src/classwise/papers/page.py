@@ -19,10 +19,10 @@ from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
-from classwise.report.escaping import checked_svg, visible
-from classwise.report.rendering import render
-from classwise.report.tables import Cell, Row, Table
-from classwise.report.wording import NONE, level, probability
+from classwise.reporting.escaping import checked_svg, visible
+from classwise.reporting.rendering import render
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.wording import NONE, level, probability
 from classwise.storage import write_text
 
 _ITEM = re.compile(r"\w+/[\w.-]+")

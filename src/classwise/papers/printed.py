@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from classwise.papers import catalogue
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metrics
 
 NAMES = ("defence", "method", "attack", "test_set", "line")

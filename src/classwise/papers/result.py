@@ -14,7 +14,7 @@ from classwise import __version__
 from classwise.errors import UserError
 from classwise.papers.claims import Verdict
 from classwise.papers.scales import Name
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.storage import write_text
 
 SCHEMA_VERSION = 2

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.printed import row_name
-from classwise.report import wording
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from classwise.papers.experiments.corruptions import Corrupted, _correlation, agreement
-from classwise.report.tables import Cell
+from classwise.reporting.tables import Cell
 from classwise.stats.intervals import Estimate
 
 

@@ -20,8 +20,8 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked
 from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
 from classwise.papers.scales import USUAL, Name, Scale
-from classwise.report import wording
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.settings import Spec
 from classwise.stats.interval_estimators import interval
 

@@ -17,9 +17,9 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CLASSWISE, USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report.drawing import Drawing
-from classwise.report.figures.dots import ROW_WIDTH, Value, dot_rows
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, interval, plus, wider, widest

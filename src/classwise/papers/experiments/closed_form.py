@@ -14,9 +14,9 @@ from classwise.papers.scales import NAMES, Name, Scale
 from classwise.papers.theory import softmax, theorems
 from classwise.papers.theory.figures import accuracy_curves, scatter
 from classwise.papers.theory.toy import EASY, HARD, ToyModel
-from classwise.report.figures.columns import Panel, column_panels
-from classwise.report.figures.lines import Series, line_chart
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.figures.columns import Panel, column_panels
+from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.interval_estimators import exactly
 
 THEOREMS = {"cfa23/C1": "cfa23/Th1", "cfa23/C2": "cfa23/Th2", "cfa23/C3": "cfa23/Th3", "cfa23/C4": "cfa23/Th4"}

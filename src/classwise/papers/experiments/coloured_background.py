@@ -19,10 +19,10 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import PGD, under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report import wording
-from classwise.report.figures.gallery import Row as Pictures
-from classwise.report.figures.gallery import gallery
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.figures.gallery import Row as Pictures
+from classwise.reporting.figures.gallery import gallery
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray

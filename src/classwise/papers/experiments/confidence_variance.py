@@ -28,7 +28,7 @@ from classwise.papers.experiments.protocol import (
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import alike, difference, interval, minus, negative, plus

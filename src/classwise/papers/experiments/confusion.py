@@ -12,7 +12,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report.tables import Row, Table
+from classwise.reporting.tables import Row, Table
 from classwise.stats.interval_estimators import interval
 
 

@@ -22,8 +22,8 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report.figures.lines import class_lines, line_chart
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.figures.lines import class_lines, line_chart
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.interval_estimators import raised

@@ -15,8 +15,8 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell, left_out
-from classwise.report.drawing import Drawing
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.drawing import Drawing
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import widest
 

@@ -20,8 +20,8 @@ from classwise.papers.experiments.protocol import CAR, CAT, PGD, SCALES, defence
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
-from classwise.report import wording
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import exactly, interval, lowered, wider

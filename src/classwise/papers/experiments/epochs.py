@@ -23,9 +23,9 @@ from classwise.papers.experiments.fair_methods import METHODS, NOTE, audited, ga
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CIFAR, LAPTOP, MANY_TRAININGS, SMOKE, TIAN, USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell, left_out
-from classwise.report import wording
-from classwise.report.figures.lines import Series, line_chart
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.interval_estimators import difference, exactly, interval, plus, widest

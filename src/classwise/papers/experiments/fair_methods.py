@@ -11,8 +11,8 @@ from classwise.papers import catalogue
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale
 from classwise.papers.store import Trained
-from classwise.report import wording
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.settings import Spec
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts

@@ -29,8 +29,8 @@ from classwise.papers.experiments.fair_methods import (
 )
 from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
-from classwise.report.figures.bars import class_bars
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.figures.bars import class_bars
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray

@@ -23,8 +23,8 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report import wording
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import widest
 from classwise.storage import replacing

@@ -14,10 +14,10 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import HARDEST, at_temperatures, hypersphere_models, under_pgd
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
-from classwise.report import wording
-from classwise.report.figures.lines import Series, line_chart
-from classwise.report.inks import SERIES
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.inks import SERIES
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray

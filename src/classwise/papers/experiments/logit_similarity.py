@@ -19,9 +19,9 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report import wording
-from classwise.report.figures.points import scatter
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.figures.points import scatter
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate

@@ -19,8 +19,8 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import MANY_TRAININGS, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report.figures.points import scatter
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.figures.points import scatter
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled, Statistic
 from classwise.stats.counts import ClassCounts, FloatArray

@@ -16,7 +16,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
-from classwise.report.figures.lines import OVERALL, Series, class_lines, line_chart
+from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.threat import Threat

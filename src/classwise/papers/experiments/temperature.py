@@ -32,7 +32,7 @@ from classwise.papers.experiments.protocol import (
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled, beyond_others
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import negative, plus, wider

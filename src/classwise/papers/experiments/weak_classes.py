@@ -15,7 +15,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import FASHION, FULL, MANY_TRAININGS, SMOKE, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.interval_estimators import interval, lowered
 

@@ -13,9 +13,9 @@ from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.report import wording
-from classwise.report.figures.bars import class_bars
-from classwise.report.tables import Cell, Row, Table
+from classwise.reporting import wording
+from classwise.reporting.figures.bars import class_bars
+from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import interval, raised, wider
 from classwise.stats.intervals import Estimate

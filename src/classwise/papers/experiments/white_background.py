@@ -25,10 +25,10 @@ from classwise.papers.official import chosen
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.report.figures.gallery import Row as Pictures
-from classwise.report.figures.gallery import gallery
-from classwise.report.tables import Cell, Row, Table
-from classwise.report.wording import percent
+from classwise.reporting.figures.gallery import Row as Pictures
+from classwise.reporting.figures.gallery import gallery
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.wording import percent
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 

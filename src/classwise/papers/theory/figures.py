@@ -6,9 +6,9 @@ import numpy as np
 
 from classwise.draws import Draws
 from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
-from classwise.report.drawing import Dot, Drawing, Group, Label, Line, Mark
-from classwise.report.figures.curves import ticks
-from classwise.report.figures.lines import Series, line_chart
+from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark
+from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.lines import Series, line_chart
 from classwise.stats.counts import FloatArray
 
 WIDTH, HEIGHT = 400.0, 290.0

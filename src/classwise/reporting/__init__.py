@@ -1,0 +1,35 @@
+"""Reports: one self-contained HTML page per audit or comparison; tables as CSV and Markdown, figures as PNG and PDF."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from classwise.reporting.comparing import compare_page as compare_page
+    from classwise.reporting.curving import curve_page as curve_page
+    from classwise.reporting.curving import export_curve as export_curve
+    from classwise.reporting.exporting import export as export
+    from classwise.reporting.exporting import export_comparison as export_comparison
+    from classwise.reporting.pages import page as page
+    from classwise.reporting.robustbench import write_robustbench as write_robustbench
+
+_PUBLIC = {
+    "compare_page": "classwise.reporting.comparing",
+    "curve_page": "classwise.reporting.curving",
+    "export": "classwise.reporting.exporting",
+    "export_comparison": "classwise.reporting.exporting",
+    "export_curve": "classwise.reporting.curving",
+    "page": "classwise.reporting.pages",
+    "write_robustbench": "classwise.reporting.robustbench",
+}
+
+__all__ = list(_PUBLIC)  # the keys are strings
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public function when it is first used: naming the package loads neither pandas nor jinja2."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'classwise.reporting' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

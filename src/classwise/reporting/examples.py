@@ -1,0 +1,73 @@
+"""Which images of the worst class a page shows: kept examples, each with the twin that broke it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from classwise.auditing.keeping import EXAMPLES
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.result import Audit
+from classwise.errors import UserError
+from classwise.reporting.findings import Findings
+from classwise.reporting.pictures import MOST, Twins
+
+
+class _Twin(NamedTuple):
+    attack: str
+    pixels: NDArray[Any]
+    prediction: str
+    broken: bool
+
+
+def twins_of(audit: Audit, findings: Findings) -> Twins | None:
+    """Kept examples of the worst class: first those that an attack broke, then those that stand.
+
+    An image is shown under the first attack that broke it; one that stands, under the last attack that tried. They are
+    the first images of the class that were right when clean, not the most telling ones. None if nothing was kept.
+    """
+    clean = _examples(audit, CLEAN)
+    if not clean:
+        return None
+    outcomes = audit.outcomes
+    members = outcomes.index[outcomes.grouping(audit.group).ids == findings.worst]
+    twins: dict[int, _Twin] = {}
+    for attack in outcomes.attacks:
+        if attack == CLEAN:
+            continue
+        images, rows = _examples(audit, attack), outcomes.rows(attack).set_index("index")
+        for number in np.intersect1d(members, list(images)).tolist():
+            if number in clean and not (number in twins and twins[number].broken):
+                twins.update(_twin(number, attack, images[number], rows.loc[number], outcomes.class_names))
+    chosen = sorted(twins, key=lambda number: (not twins[number].broken, number))[:MOST]
+    if not chosen:
+        return None
+    return Twins(
+        clean=np.stack([clean[number] for number in chosen]).astype(np.float32),
+        adversarial=np.stack([twins[number].pixels for number in chosen]).astype(np.float32),
+        captions=[_caption(number, twins[number]) for number in chosen],
+    )
+
+
+def _twin(
+    number: int, attack: str, pixels: NDArray[Any], row: pd.Series[Any], class_names: tuple[str, ...]
+) -> dict[int, _Twin]:
+    if row["status"] != "ok":
+        return {}
+    return {number: _Twin(attack, pixels, class_names[int(row["prediction"])], not row["correct"])}
+
+
+def _caption(number: int, twin: _Twin) -> str:
+    return f"Image {number}, {twin.attack}: {'taken for' if twin.broken else 'still'} {twin.prediction}"
+
+
+def _examples(audit: Audit, attack: str) -> dict[int, NDArray[Any]]:
+    """The kept examples under an attack, by image number; none where none were kept."""
+    try:
+        index, images = audit.kept.get(EXAMPLES, attack)
+    except UserError:  # that is how the store says that it has none
+        return {}
+    return dict(zip(index.tolist(), images, strict=True))

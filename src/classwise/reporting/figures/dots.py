@@ -1,0 +1,117 @@
+"""Dots with intervals: several runs side by side, or a difference in every class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from classwise.reporting import wording
+from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.figures.curves import ticks
+from classwise.reporting.inks import SERIES
+
+WIDTH = 1040.0
+ROW_WIDTH = 760.0
+"""The width of figures with a row for each class."""
+NAME_LETTERS = 22
+
+
+class Value(NamedTuple):
+    """A number with the ends of its interval, as fractions, and the images behind it."""
+
+    value: float
+    low: float
+    high: float
+    images: int
+
+
+def dot_rows(
+    title: str,
+    rows: Sequence[str],
+    series: Sequence[str],
+    values: Sequence[Sequence[Value]],
+    *,
+    difference: bool = False,
+    alpha: float = 0.05,
+    width: float = WIDTH,
+) -> Drawing:
+    """A row per class (or measure), and in it a dot with its interval per run.
+
+    Args:
+        title: of the figure.
+        rows: names of the rows, from the top.
+        series: names of the runs.
+        values: for each row, a value per run.
+        difference: the values are differences in points around zero, and not accuracies.
+        alpha: 1 minus the coverage of the intervals, for the hover texts.
+        width: of the drawing, in pixels.
+    """
+    pitch = max(24.0, 11.0 * len(series) + 8)
+    side = max(width_of(shorten(row, NAME_LETTERS), 12.5) for row in rows) + 18
+    legend = len(series) > 1
+    top = 54.0 if legend else 34.0
+    height = top + pitch * len(rows) + 30
+    finite = [end for row in values for value in row for end in (value.low, value.high, value.value)]
+    marks_at = _ticks(np.array(finite), difference)
+    scale = (width - side - 24) / (marks_at[-1] - marks_at[0])
+
+    def x(value: float) -> float:
+        return side + (value - marks_at[0]) * scale
+
+    drawing = Drawing(width, height, title)
+    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    if legend:
+        drawing.marks.extend(_legend(series, side))
+    bottom = top + pitch * len(rows)
+    for tick in marks_at:
+        style = "divider" if difference and tick == 0 else "rule"
+        drawing.marks.append(Line([(x(tick), top - 4), (x(tick), bottom + 2)], style))
+        text = wording.points(tick, sign=True).removesuffix(".0") if difference else f"{100 * tick:.0f}"
+        drawing.marks.append(Label(x(tick), bottom + 17, text, "text-soft", 10.5, "middle"))
+    for number, (name, row) in enumerate(zip(rows, values, strict=True)):
+        middle = top + pitch * (number + 0.5)
+        drawing.marks.append(Label(0, middle + 4, shorten(name, NAME_LETTERS), "text", 12.5))
+        for place, value in enumerate(row):
+            y = middle + (place - (len(row) - 1) / 2) * 11
+            title = f"{name}, {series[place]}: {_reading(value, difference, alpha)}"
+            corner = (x(value.low), x(value.value), x(value.high), y)
+            drawing.marks.append(_dot(value, corner, SERIES[place % len(SERIES)], title))
+    return drawing
+
+
+def _dot(value: Value, place: tuple[float, float, float, float], ink: str, title: str) -> Group:
+    if np.isnan(value.value):
+        return Group([], title)
+    low, middle, high, y = place
+    if np.isnan(low) or np.isnan(high):
+        return Group([Dot(middle, y, 4, f"dot-{ink}")], title, (middle - 5, y - 5, 10, 10))
+    marks: list[Mark] = [Line([(low, y), (high, y)], f"stroke-{ink}"), Dot(middle, y, 4, f"dot-{ink}")]
+    return Group(marks, title, (low - 5, y - 5, high - low + 10, 10))
+
+
+def _reading(value: Value, difference: bool, alpha: float) -> str:
+    if np.isnan(value.value):
+        return "no images"
+    if not difference:
+        return wording.measured(value.value, value.low, value.high, value.images, alpha)
+    change = f"{wording.points(value.value, sign=True)} points on {wording.counted(value.images, 'image')}"
+    ends = wording.signed_span(value.low, value.high)
+    return f"{change} ({wording.NO_INTERVAL if ends == wording.NONE else f'{wording.level(alpha)} interval {ends}'})"
+
+
+def _legend(series: Sequence[str], left: float) -> list[Mark]:
+    marks: list[Mark] = []
+    x = left
+    for number, name in enumerate(series):
+        short = shorten(name, 30)
+        marks += [Dot(x + 4, 31, 4, f"dot-{SERIES[number % len(SERIES)]}"), Label(x + 13, 35, short, "text-soft", 11.5)]
+        x += width_of(short, 11.5) + 34
+    return marks
+
+
+def _ticks(values: np.ndarray[tuple[int], np.dtype[np.float64]], difference: bool) -> list[float]:
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    return ticks(min(low, 0.0), max(high, 0.0)) if difference else ticks(0.0, high)

@@ -1,0 +1,48 @@
+"""Rows of pictures from the data, each with a line under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classwise.reporting.drawing import Drawing, Label, Picture, shorten, width_of
+
+SIDE, SPACE, HEAD, FOOT = 64.0, 10.0, 40.0, 34.0
+
+
+class Row(NamedTuple):
+    """Pictures under one title.
+
+    Attributes:
+        title: of the row.
+        pixels: (N, C, H, W) in [0, 1].
+        captions: (N,) one line each.
+    """
+
+    title: str
+    pixels: NDArray[np.floating[Any]]
+    captions: Sequence[str]
+
+
+def gallery(title: str, rows: Sequence[Row]) -> Drawing:
+    """Rows of pictures, one under the other.
+
+    Args:
+        title: of the figure.
+        rows: from the top.
+    """
+    most = max(len(row.pixels) for row in rows)
+    width = max(most * (SIDE + SPACE), width_of(title, 13.5))
+    drawing = Drawing(width, HEAD + len(rows) * (SIDE + FOOT + 8), title)
+    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    for number, row in enumerate(rows):
+        top = HEAD + number * (SIDE + FOOT + 8)
+        drawing.marks.append(Label(0, top - 6, row.title, "text-soft", 11))
+        for place, (pixels, caption) in enumerate(zip(row.pixels, row.captions, strict=True)):
+            left = place * (SIDE + SPACE)
+            drawing.marks.append(Picture(left, top, SIDE, pixels))
+            drawing.marks.append(Label(left, top + SIDE + 12, shorten(caption, 13), "text", 9.5))
+    return drawing

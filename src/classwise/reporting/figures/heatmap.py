@@ -1,0 +1,181 @@
+"""Confusion matrices: shares of each class, or counts of its errors; grouped by superclass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import sparse
+
+from classwise.reporting import wording
+from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.stats.confusion import misclassified
+from classwise.stats.counts import IntArray, ratio
+
+Kind = Literal["rates", "errors"]
+
+MOST = 24
+"""More classes than these do not fit on a page; see `condensed`."""
+NAME_LETTERS = 16
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts by truth (row) and prediction (column).
+
+    Attributes:
+        matrix: (C, C) int64 counts, dense or (for many classes) sparse.
+        names: of the C rows and columns.
+        groups: the superclass of each, or None.
+        group_names: one name per superclass.
+        totals: (C,) images of each class, where the matrix does not hold them all; None: its row sums.
+    """
+
+    matrix: IntArray | sparse.csr_array
+    names: tuple[str, ...]
+    groups: tuple[int, ...] | None = None
+    group_names: tuple[str, ...] = ()
+    totals: IntArray | None = None
+
+    @property
+    def images(self) -> IntArray:
+        """(C,) images of each class."""
+        return np.asarray(self.matrix.sum(axis=1)) if self.totals is None else self.totals
+
+    @property
+    def dense(self) -> IntArray:
+        """(C, C) the counts as an array."""
+        return _as_array(self.matrix)
+
+    @property
+    def wrong(self) -> int:
+        """Misclassified images, over all classes."""
+        return int(self.matrix.sum() - self.matrix.diagonal().sum())
+
+    def row(self, label: int) -> IntArray:
+        """(C,) what the images of one class are taken for."""
+        found: IntArray = self._dense(np.asarray([label]), np.arange(len(self.names)))[0]
+        return found
+
+    def grouped(self) -> Confusion:
+        """The same with the classes of a superclass side by side, in their old order within it."""
+        if self.groups is None:
+            return self
+        order = np.argsort(self.groups, kind="stable")
+        return self._take(order)
+
+    def condensed(self, most: int = MOST) -> tuple[Confusion, str]:
+        """A matrix of at most ``most`` rows, and a sentence on what was left out (empty where nothing was).
+
+        Superclasses take the place of their classes where there are any; else the classes with the most errors stay.
+        """
+        if len(self.names) <= most:
+            return self, ""
+        if self.groups is not None and len(self.group_names) <= most:
+            member = np.eye(len(self.group_names), dtype=np.int64)[list(self.groups)]
+            note = f"The {len(self.names)} classes are added up to their {len(self.group_names)} superclasses."
+            return Confusion(member.T @ (self.matrix @ member), self.group_names, totals=member.T @ self.images), note
+        errors = np.asarray(self.matrix.sum(axis=1)) - self.matrix.diagonal()
+        kept = np.sort(np.argsort(-errors, kind="stable")[:most])
+        shown = self._take(kept)
+        left = int(self.matrix[kept].sum() - shown.matrix.sum())
+        note = (
+            f"Shown are the {most} of {len(self.names)} classes with the most errors; {wording.count(left)} of their "
+            "images are taken for a class that is not shown."
+        )
+        return shown, note
+
+    def _take(self, rows: IntArray) -> Confusion:
+        names = tuple(self.names[row] for row in rows)
+        groups = None if self.groups is None else tuple(self.groups[row] for row in rows)
+        return Confusion(self._dense(rows, rows), names, groups, self.group_names, self.images[rows])
+
+    def _dense(self, rows: IntArray, columns: IntArray) -> IntArray:
+        """Some rows and columns of the matrix, as an array."""
+        if not isinstance(self.matrix, np.ndarray):
+            return _as_array(self.matrix[rows][:, columns])
+        block: IntArray = self.matrix[rows][:, columns]
+        return block
+
+
+def _as_array(matrix: IntArray | sparse.csr_array) -> IntArray:
+    dense: IntArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return dense
+
+
+def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
+    """Draw a confusion matrix, truth downwards and prediction across. Cells without an image stay blank.
+
+    Args:
+        confusion: the counts; classes of one superclass should be side by side (`Confusion.grouped`).
+        kind: ``"rates"``: percent of each class. ``"errors"``: counts of misclassified images, the diagonal hidden.
+    """
+    names, number = confusion.names, len(confusion.names)
+    counts = confusion.dense
+    images = confusion.images
+    values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
+    most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
+    cell = float(np.clip(380 / number, 15, 38))
+    room = max(width_of(shorten(name, NAME_LETTERS), 12) for name in names)
+    left, top = room + 30, 0.72 * room + 32
+    tail = max(0.72 * room - cell / 2, 12)  # the last slanted name reaches out to the right
+    side = number * cell
+    title = "percent of each class" if kind == "rates" else "misclassified images"
+    drawing = Drawing(left + side + tail, top + side + 8, f"Confusion matrix, {title}")
+    marks = drawing.marks
+    marks.append(Label(left + side / 2, 12, f"predicted ({title})", "text-soft", 11, "middle"))
+    marks.append(Label(11, top + side / 2, "true class", "text-soft", 11, "middle", angle=-90))
+    size = 12 if cell >= 22 else 10.5
+    for place, name in enumerate(names):
+        short = shorten(name, NAME_LETTERS)
+        marks.append(Label(left - 8, top + cell * (place + 0.5) + 4, short, "text", size, "end"))
+        marks.append(Label(left + cell * (place + 0.5), top - 7, short, "text", size, angle=-45))
+    marks.append(Box(left, top, side, side, "cell"))
+    for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
+        corner = (left + column * cell, top + row * cell, cell)
+        inner = _cell(float(values[row, column]), most, corner, kind)
+        marks.append(Group(inner, _reading(names, row, column, int(counts[row, column]), int(images[row]))))
+    gaps = [cell * step for step in range(number + 1)]
+    marks.extend(Line([(left + gap, top), (left + gap, top + side)], "gap-line") for gap in gaps)
+    marks.extend(Line([(left, top + gap), (left + side, top + gap)], "gap-line") for gap in gaps)
+    marks.extend(_blocks(confusion, left, top, cell))
+    return drawing
+
+
+def _cell(value: float, most: float, place: tuple[float, float, float], kind: Kind) -> list[Mark]:
+    x, y, cell = place
+    # A power below 1 lets rare confusions show; the numbers say the rest.
+    shade = max(0.05, (value / most) ** 0.7)
+    marks: list[Mark] = [Box(x, y, cell, cell, "heat" if kind == "rates" else "heat-error", shade)]
+    if cell >= 24:
+        text = _short_percent(value) if kind == "rates" else f"{value:.0f}"
+        ink = "text-on" if shade > 0.75 else "text"
+        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, ink, 11 if len(text) < 4 else 9.5, "middle"))
+    return marks
+
+
+def _short_percent(share: float) -> str:
+    return "<1" if share < 0.005 else f"{100 * share:.0f}"
+
+
+def _reading(names: Sequence[str], row: int, column: int, count: int, images: int) -> str:
+    share = wording.percent(count / images) if images else wording.NONE
+    ending = "classified correctly" if row == column else f"taken for {names[column]}"
+    return f"{names[row]}: {wording.count(count)} of {wording.count(images)} ({share}) {ending}"
+
+
+def _blocks(confusion: Confusion, left: float, top: float, cell: float) -> list[Mark]:
+    """A frame around each superclass on the diagonal: errors inside it stay in the family."""
+    if confusion.groups is None:
+        return []
+    groups = np.asarray(confusion.groups)
+    starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
+    ends = np.append(starts[1:], len(groups))
+    marks: list[Mark] = []
+    for start, end in zip(starts, ends, strict=True):
+        a, b = cell * float(start), cell * float(end)
+        corners = [(left + a, top + a), (left + b, top + a), (left + b, top + b), (left + a, top + b)]
+        marks.append(Line(corners, "divider", closed=True))
+    return marks

@@ -1,0 +1,187 @@
+"""Lines over numbers: sweeps, trends, ablations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from classwise.reporting import wording
+from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.figures.curves import ticks
+from classwise.reporting.inks import SERIES
+
+WIDTH, HEIGHT = 540.0, 290.0
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 156.0, 34.0, 40.0
+
+
+class Series(NamedTuple):
+    """A line with its name at its right end.
+
+    Attributes:
+        name: what it is called.
+        x: (n,) places, ascending.
+        y: (n,) values; NaN is a gap that is bridged.
+        style: of the line; lines that stand out have dots where places are few.
+        low: (n,) the lower edge of a shaded band, or None.
+        high: (n,) its upper edge.
+        named: whether the name stands at the right end; else only in the hover text.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: str = "line"
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    named: bool = True
+
+
+OVERALL = "overall"
+"""The column of all classes in a table of `class_lines`."""
+NAMED = 12
+"""Up to so many classes all have their names at the right."""
+_INKS = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
+_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", **{f"stroke-{ink}": f"dot-{ink}" for ink in SERIES}}
+_FEW = 9
+"""Up to so many places all have a number below, and dots show that there is nothing between them."""
+
+
+def line_chart(
+    title: str, lines: Sequence[Series], x_label: str, *, difference: bool = False, share: bool = True
+) -> Drawing:
+    """Lines in order, the first below the others.
+
+    Args:
+        title: of the figure.
+        lines: what to draw.
+        x_label: under the axis.
+        difference: the values are differences around zero, in points.
+        share: the values are fractions, shown in percent; else as they are.
+    """
+    drawing = Drawing(WIDTH, HEIGHT, title)
+    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    xs = np.array([x for line in lines for x in line.x])
+    ends = [value for line in lines for part in (line.y, line.low, line.high) if part is not None for value in part]
+    known = np.array([value for value in ends if math.isfinite(value)] or [0.0])
+    bottom = min(float(known.min()), 0.0) if difference or share else float(known.min())
+    levels = ticks(bottom, max(float(known.max()), 0.0))
+    first, last = (float(xs.min()), float(xs.max())) if xs.size else (0.0, 1.0)
+
+    def x_of(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - first) / ((last - first) or 1.0)
+
+    def y_of(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - levels[0]) / (levels[-1] - levels[0])
+
+    def path(places: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
+        pairs = zip(places, values, strict=True)
+        points = [(x_of(float(x)), y_of(float(y))) for x, y in pairs if math.isfinite(y)]
+        return points if len(points) != 1 else [points[0], (points[0][0] + 3, points[0][1])]
+
+    for level in levels:
+        style = "divider" if difference and level == 0 else "rule"
+        drawing.marks.append(Line([(LEFT, y_of(level)), (WIDTH - RIGHT, y_of(level))], style))
+        text = _text(level, share=share, difference=difference).removesuffix(".0")
+        drawing.marks.append(Label(LEFT - 6, y_of(level) + 4, text, "text-soft", 10.5, "end"))
+    base, free = HEIGHT - BOTTOM + 16, -math.inf
+    for place in _places(sorted(set(xs.tolist()))):
+        number = Label(x_of(place), base, f"{place:.4g}", "text-soft", 10.5, "middle")
+        half = width_of(number.text, number.size) / 2
+        if number.x - half > free:  # else it would touch the one before
+            drawing.marks.append(number)
+            free = number.x + half + 3
+    drawing.marks.append(Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "text-soft", 10.5, "middle"))
+    several = sum(line.low is not None for line in lines) > 1
+    for line in lines:
+        if line.low is not None and line.high is not None:
+            edge = path(line.x, line.high) + path(line.x, line.low)[::-1]
+            inked = several and line.style in _DOTS  # each in the colour of its line, to be told apart
+            style, opacity = (_DOTS[line.style], 0.12) if inked else ("gap", 0.35)
+            drawing.marks.append(Line(edge, style, closed=True, opacity=opacity))
+    for line in lines:
+        points = path(line.x, line.y)
+        if points:
+            marks: list[Mark] = [Line(points, line.style)]
+            if line.style in _DOTS and len(points) <= _FEW:
+                marks += [Dot(*point, 2.6, _DOTS[line.style]) for point in points]
+            both = (_last(line.y[::-1]), _last(line.y))
+            first_text, last_text = (_text(end, share=share, difference=difference) for end in both)
+            drawing.marks.append(Group(marks, f"{line.name}: from {first_text} to {last_text}"))
+    drawing.marks.extend(_endings(lines, y_of, share=share, difference=difference))
+    return drawing
+
+
+def class_lines(table: pd.DataFrame) -> list[Series]:
+    """A line for each class; the lowest and the highest at the last place stand out.
+
+    Args:
+        table: a row for each place (its index, ascending), a column for each class, and ``overall`` if there is one.
+    """
+    x = [float(value) for value in table.index]
+    classes = [str(name) for name in table if name != OVERALL]
+    last = table[classes].iloc[-1]
+    special = {str(last.idxmax()): "line-good", str(last.idxmin()): "line-weak", OVERALL: "line-overall"}
+    order = [*(name for name in classes if name not in special), *special]
+    named = len(classes) <= NAMED
+    return [
+        Series(name, x, table[name].tolist(), special.get(name, "line"), named=named or name in special)
+        for name in order
+        if name in table
+    ]
+
+
+def _text(value: float, *, share: bool, difference: bool) -> str:
+    if not share:
+        return f"{value:.3g}"
+    return wording.points(value, sign=True) if difference else wording.bare_percent(value)
+
+
+def _last(values: Sequence[float]) -> float:
+    return next((float(value) for value in reversed(values) if math.isfinite(value)), math.nan)
+
+
+def _places(values: Sequence[float], most: int = _FEW) -> list[float]:
+    """The places themselves if they are few, else some of them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(at)] for at in np.linspace(0, len(values) - 1, 5)]
+
+
+def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: bool, difference: bool) -> list[Mark]:
+    """Names at the right ends, those of inked lines behind a dot of their ink.
+
+    They are pushed apart where they would overlap, and up where they would leave the canvas.
+    """
+    known = [line for line in lines if line.named and not math.isnan(_last(line.y))]
+    named = sorted(known, key=lambda line: -_last(line.y))
+    pitch = min(13.0, (HEIGHT - BOTTOM - TOP + 20) / max(len(named), 1))
+    places, lowest = list[float](), -math.inf
+    for line in named:
+        lowest = max(y_of(_last(line.y)) + 4, lowest + pitch)
+        places.append(lowest)
+    ceiling = HEIGHT - BOTTOM + 4  # no name as low as the numbers of the axis
+    for at in range(len(places) - 1, -1, -1):
+        places[at] = min(places[at], ceiling)
+        ceiling = places[at] - pitch
+    inked = [line.style in _DOTS and line.style not in _INKS for line in named]
+    keys = [
+        Dot(WIDTH - RIGHT + 11, y - 4, 3, _DOTS[line.style])
+        for line, y, key in zip(named, places, inked, strict=True)
+        if key
+    ]
+    names = [
+        Label(
+            WIDTH - RIGHT + (18 if key else 7),
+            y,
+            f"{shorten(line.name, 17)} {_text(_last(line.y), share=share, difference=difference)}",
+            _INKS.get(line.style, "text-soft"),
+            11 if pitch > 11 else 9.5,
+            bold=line.style in _INKS,
+        )
+        for line, y, key in zip(named, places, inked, strict=True)
+    ]
+    return [*keys, *names]

@@ -1,0 +1,57 @@
+"""A square of numbers from -1 to 1: correlations and cosines, blue above zero and orange below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+
+NAME_LETTERS = 22
+
+
+def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Drawing:
+    """Draw a symmetric matrix; cells with room bear their number.
+
+    Args:
+        title: of the figure.
+        names: of the rows and columns, (n,).
+        values: (n, n) in -1 .. 1; NaN stays blank.
+        what: the numbers are, for the hover texts.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    size = len(names)
+    cell = float(np.clip(420 / size, 13, 38))
+    short = [shorten(name, NAME_LETTERS) for name in names]
+    room = max(width_of(name, 11) for name in short)
+    left, top = room + 12, 0.72 * room + 40
+    drawing = Drawing(max(left + size * cell + 0.72 * room, width_of(title, 14)), top + size * cell + 6, title)
+    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    drawing.marks.append(Box(left, top, size * cell, size * cell, "cell"))
+    for row, name in enumerate(short):
+        middle = cell * (row + 0.5)
+        drawing.marks.append(Label(left - 7, top + middle + 4, name, "text", 11 if cell > 16 else 9.5, "end"))
+        drawing.marks.append(Label(left + middle, top - 7, name, "text", 11 if cell > 16 else 9.5, angle=-45))
+        for column in range(size):
+            value = float(numbers[row, column])
+            if np.isfinite(value):
+                place = (left + column * cell, top + row * cell, cell)
+                reading = f"{names[row]}, {names[column]}: {what} {value:.2f}"
+                drawing.marks.append(Group(_cell(value, place), reading))
+    for step in range(size + 1):
+        gap = cell * step
+        drawing.marks.append(Line([(left + gap, top), (left + gap, top + size * cell)], "gap-line"))
+        drawing.marks.append(Line([(left, top + gap), (left + size * cell, top + gap)], "gap-line"))
+    return drawing
+
+
+def _cell(value: float, place: tuple[float, float, float]) -> list[Mark]:
+    x, y, cell = place
+    shade = min(abs(value), 1.0)
+    marks: list[Mark] = [Box(x, y, cell, cell, "heat" if value >= 0 else "heat-error", max(0.04, shade**1.5))]
+    if cell >= 26:
+        text = f"{value:.2f}".replace("-", "\u2212").replace("0.", ".", 1)
+        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, "text-on" if shade > 0.8 else "text", 10, "middle"))
+    return marks

@@ -1,0 +1,50 @@
+"""What is known of each class before every image is judged: bars of correct images and of those not judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from classwise.reporting import wording
+from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH, name_column
+
+TOP, ROW, FOOT, VALUE = 48.0, 23.0, 30.0, 96.0
+
+
+def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float]) -> Drawing:
+    """A row per class with its lower and upper bound.
+
+    Args:
+        title: of the figure.
+        names: of the rows, from the top.
+        low: the lower bound of each row, a fraction: the images that are known to be correct.
+        high: the upper bound: with the images that are not judged.
+    """
+    left = name_column(names) + 18
+    scale = WIDTH - left - VALUE
+    bottom = TOP + ROW * len(names)
+    drawing = Drawing(WIDTH, bottom + FOOT, title)
+    drawing.marks.extend(
+        [
+            Label(0, 14, title, "text", 13, bold=True),
+            Box(left, 26, 12, 10, "bar", 0.85),
+            Label(left + 18, 35, "correct under every attack", "text-soft", 11.5),
+            Box(left + 190, 26, 12, 10, "bar", 0.25),
+            Label(left + 208, 35, "not judged by every attack", "text-soft", 11.5),
+        ]
+    )
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x = left + tick * scale
+        drawing.marks.append(Line([(x, TOP - 4), (x, bottom + 2)], "rule"))
+        drawing.marks.append(Label(x, bottom + 17, f"{100 * tick:.0f}", "text-soft", 10.5, "middle"))
+    for place, (name, least, most) in enumerate(zip(names, low, high, strict=True)):
+        middle = TOP + ROW * (place + 0.5)
+        span = wording.span(least, most)
+        marks: list[Mark] = [
+            Box(left, middle - 6.5, least * scale, 13, "bar", 0.85),
+            Box(left + least * scale, middle - 6.5, (most - least) * scale, 13, "bar", 0.25),
+            Label(WIDTH - 2, middle + 4, span, "text", 11.5, "end"),
+        ]
+        drawing.marks.append(Label(0, middle + 4, shorten(name, NAME_LETTERS), "text", 12.5))
+        drawing.marks.append(Group(marks, f"{name}: between {span}\u00a0%", (0, middle - ROW / 2, WIDTH, ROW)))
+    return drawing

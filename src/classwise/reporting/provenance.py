@@ -1,0 +1,78 @@
+"""How an audit was made, as a list of names and texts: enough to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from classwise.auditing.meta import Meta
+from classwise.auditing.result import Audit
+from classwise.reporting import wording
+from classwise.settings import flat_options
+
+STOPS: Mapping[str | None, str] = {
+    "broken": "an attack leaves an image as soon as it is broken, which a float32 pass confirms",
+    "never": "an attack uses all its steps; the last iterate counts",
+    None: "not known",
+}
+"""What the stop rules mean."""
+
+
+def attack_settings(meta: Meta) -> list[tuple[str, str]]:
+    """Each attack with its settings, and whether it is not applicable to the model."""
+    note = dict.fromkeys(meta.not_applicable, " (not applicable: the model has no gradient)")
+    return [(f"Attack {label}", spec_text(spec) + note.get(label, "")) for label, spec in meta.attacks.items() if spec]
+
+
+def settings_of(audit: Audit) -> list[tuple[str, str]]:
+    """Data, model, threat, attacks, rules, seed, precision, hashes, machine: whatever is known."""
+    meta = audit.outcomes.meta
+    known = [
+        ("Data", _data(meta, len(audit.outcomes))),
+        ("Data SHA-256", meta.data_hash),
+        ("Model", meta.model),
+        ("Model SHA-256", meta.model_hash),
+        ("Threat", meta.threat or ""),
+        *attack_settings(meta),
+        ("Stop rule", STOPS[meta.stop] if meta.stop else ""),
+        (
+            "Cascade",
+            "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"
+            if meta.cascade
+            else "",
+        ),
+        ("Seed", "" if meta.seed is None else str(meta.seed)),
+        ("Gradients", flat(meta.precision)),
+        ("Images at once", "" if meta.batch is None else str(meta.batch)),
+        ("Notes", "; ".join(meta.notes)),
+        *[(_title(key), flat(value)) for key, value in audit.environment.items()],
+    ]
+    made_elsewhere = ("Predictions", "made elsewhere, given as tables") if not meta.model_hash else ("", "")
+    return [(name, text) for name, text in (*known, made_elsewhere) if text]
+
+
+def spec_text(spec: Mapping[str, Any]) -> str:
+    """An attack's spec as the command line reads it: ``pgd:steps=20,step_size=0.1eps``."""
+    chosen = flat_options({key: value for key, value in spec.items() if key != "name"})
+    options = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
+    return f"{spec.get('name', '')}:{options}".removesuffix(":")
+
+
+def flat(value: Any) -> str:
+    """Nested settings as one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {flat(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
+
+
+def _data(meta: Meta, images: int) -> str:
+    where = " ".join(filter(None, (meta.data, meta.split)))
+    size = f"{wording.count(images)} images, {len(meta.class_names)} classes"
+    return f"{where}: {size}" if where else size
+
+
+def _title(key: str) -> str:
+    words = key.replace("_", " ")
+    return words[:1].upper() + words[1:]

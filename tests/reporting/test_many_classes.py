@@ -1,0 +1,135 @@
+"""Ten thousand classes: what a report takes grows with the images, not with the square of the classes."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from classwise.auditing.outcomes import MOST_DENSE, Outcomes
+from classwise.auditing.result import Audit
+from classwise.cli.showing import audit_facts, worst_line
+from classwise.errors import UserError
+from classwise.reporting import export
+from classwise.reporting.findings import Findings
+from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals
+from classwise.stats.metric_intervals import _greatest_variance, variance
+from classwise.stats.worst import possibly_worst, significantly_above
+
+CLASSES, IMAGES = 10_000, 20_000
+MEGABYTES = 200
+"""A dense matrix of these classes takes 800."""
+
+
+def outcomes(classes: int, images: int, **more: Any) -> Outcomes:
+    rng = np.random.default_rng(0)
+    labels = np.arange(images) % classes
+    clean, pgd = (
+        np.where(rng.random(images) < share, labels, rng.integers(0, classes, images)) for share in (0.8, 0.4)
+    )
+    names = [f"class {label}" for label in range(classes)]
+    return Outcomes.from_predictions(labels, clean, {"pgd": pgd}, names, threat="Linf:8/255", **more)
+
+
+@pytest.mark.parametrize("superclasses", [None, 100])
+def test_memory_and_pages_are_bounded(superclasses: int | None, tmp_path: Path) -> None:
+    more: dict[str, Any] = {}
+    if superclasses is not None:
+        more["superclasses"] = tuple(label % superclasses for label in range(CLASSES))
+        more["superclass_names"] = tuple(f"kind {label}" for label in range(superclasses))
+    tracemalloc.start()
+    try:
+        audit = Audit(outcomes(CLASSES, IMAGES, **more))
+        assert len(audit.table) == CLASSES
+        assert len(worst_line(audit)) < 500
+        assert audit_facts(audit)["worst"]["n"] == 2
+        page = audit.html(tmp_path / "page.html")
+        written = export(audit, tmp_path / "tables", formats=("csv", "md"))
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+    assert peak < MEGABYTES
+    assert page.stat().st_size < 500_000
+    pairs = pd.read_csv(tmp_path / "tables" / "confusion-pgd.csv")
+    assert list(pairs.columns) == ["truth", "prediction", "count"]
+    assert pairs["count"].sum() == IMAGES
+    assert sum(path.stat().st_size for path in written) < 20e6
+
+
+def test_a_dense_matrix_is_refused_and_the_sparse_one_holds_the_same() -> None:
+    with pytest.raises(UserError, match=r"10,000 x 10,000 is too large; use sparse_confusion\('pgd'\)"):
+        outcomes(CLASSES, IMAGES).confusion("pgd")
+    small = outcomes(12, 400)
+    assert small.sparse_confusion("pgd").toarray().tolist() == small.confusion("pgd").tolist()
+
+
+def test_the_figures_of_a_sparse_matrix_are_those_of_a_dense_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = tuple(label // 8 for label in range(40))
+    for more in ({}, {"superclasses": groups, "superclass_names": ("a", "b", "c", "d", "e")}):
+        audit = Audit(outcomes(40, 800, **more))
+        dense = Findings.of(audit).confusions["all"]
+        for module in ("classwise.reporting.findings", "classwise.auditing.outcomes"):
+            monkeypatch.setattr(f"{module}.MOST_DENSE", 10)
+        sparse = Findings.of(audit).confusions["all"]
+        monkeypatch.undo()
+        assert not isinstance(sparse.matrix, np.ndarray)
+        assert sparse.wrong == dense.wrong
+        assert sparse.row(3).tolist() == dense.row(3).tolist()
+        assert sparse.images.tolist() == dense.images.tolist()
+        (one, note), (other, same) = sparse.condensed(), dense.condensed()
+        assert note == same
+        assert one.names == other.names
+        assert np.asarray(one.matrix).tolist() == np.asarray(other.matrix).tolist()
+    assert len(dense.names) < MOST_DENSE
+
+
+def test_leakage_of_a_sparse_matrix_is_that_of_a_dense_one() -> None:
+    rng = np.random.default_rng(1)
+    labels, predictions = rng.integers(0, 30, (2, 500))
+    groups = rng.integers(0, 4, 30)
+    dense = superclass_leakage(confusion(labels, predictions, 30), groups)
+    assert superclass_leakage(sparse_confusion(labels, predictions, 30), groups) == pytest.approx(dense)
+
+
+def test_classes_of_equal_counts_are_compared_once_with_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    count = rng.integers(0, 40, 60)
+    counts = ClassCounts(count, rng.binomial(count, rng.uniform(0.05, 0.95, 60)))
+    above, kept = significantly_above(counts), possibly_worst(counts)
+    assert above.any()
+    assert (kept == (counts.present & ~above.any(axis=1))).all()
+    monkeypatch.setattr("classwise.stats.worst.BLOCK_CELLS", 100)
+    assert (significantly_above(counts) == above).all()
+    for one, other in ((3, 7), (10, 50), (20, 21)):  # the verdict on a pair does not depend on the other classes
+        pair = ClassCounts(count[[one, other]], counts.correct[[one, other]])
+        if (pair.count > 0).all():
+            level = 0.05 / (int(counts.present.sum()) - 1)
+            assert significantly_above(pair, level)[0, 1] == above[one, other]
+
+
+def test_the_greatest_variance_is_that_of_the_corners_or_a_bound_just_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where intervals of several widths lie inside each other: no threshold on their centres finds the corner."""
+    rng = np.random.default_rng(3)
+    for classes in [1, 2, 4, 5, 8, 10] * 20:
+        low = rng.random(classes) * 0.5
+        high = low + rng.choice((0.02, 0.2, 0.5), classes)
+        corners = [np.var(corner) for corner in itertools.product(*zip(low, high, strict=True))]
+        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 10)
+        assert _greatest_variance(low, high) == pytest.approx(max(corners), abs=1e-15)
+        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 0)
+        assert -1e-15 <= _greatest_variance(low, high) - max(corners) <= 0.5**2 / (4 * classes**2) + 1e-12
+
+
+def test_an_interval_of_the_variance_with_classes_of_few_images() -> None:
+    """The ends of a class of one image, 0.006 and 1, lie on both sides of those of classes of 50 and 100."""
+    counts = ClassCounts(np.array([1, 100, 200, 100]), np.array([1, 50, 100, 100]))
+    low, high = class_intervals(counts, simultaneous=True)
+    greatest = max(np.var(corner) for corner in itertools.product(*zip(low, high, strict=True)))
+    assert variance(counts).high == pytest.approx(greatest, abs=1e-15)

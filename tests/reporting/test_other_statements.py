@@ -1,0 +1,228 @@
+"""Sentences and numbers of curves, trainings and searches for the worst class, recomputed from random rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from classwise.auditing.meta import Meta
+from classwise.auditing.radii import Curve
+from classwise.cli.racing import show_race
+from classwise.reporting.curving import _context, radius_table, searched
+from classwise.reporting.rendering import render
+from classwise.reporting.training import curves_of
+from classwise.stats.racing import Verdict
+from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
+
+from .statements import CLASSES, joined, percent
+from .test_statements import Texts
+
+QUICK = settings(max_examples=30, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+HIGHEST = 0.5
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> Curve:
+    """Brackets of 1 to 40 images of up to 12 classes: wrong when clean, never broken, and all between; ties."""
+    classes, images = draw(st.integers(1, 12)), draw(st.integers(1, 40))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    step = draw(st.sampled_from((0.5, 0.25, 0.0625)))
+    kind = draw(st.sampled_from(("mixed", "wrong", "robust", "equal")))
+    place = random.integers(0, round(HIGHEST / step), images)
+    low, high = place * step, (place + 1) * step
+    if kind == "equal":
+        low, high = np.full(images, 0.0), np.full(images, step)
+    fate = random.random(images)
+    wrong = np.full(images, True) if kind == "wrong" else (fate < 0.2) & (kind == "mixed")
+    never = np.full(images, True) if kind == "robust" else (fate > 0.8) & (kind == "mixed")
+    low, high = np.where(wrong, 0.0, low), np.where(wrong, 0.0, high)
+    low, high = np.where(never, HIGHEST, low), np.where(never, np.inf, high)
+    frame = pd.DataFrame(
+        {"index": range(images), "label": random.integers(0, classes, images), "low": low, "high": high}
+    )
+    frame = frame.assign(broken_by="pgd", probes=1, forwards=1, backwards=1)
+    meta = Meta(class_names=CLASSES[:classes], attacks={"clean": None}, norm="L2", model="net")
+    return Curve(frame, meta, HIGHEST, 3, alpha=draw(st.sampled_from((0.05, 0.1))))
+
+
+@QUICK
+@given(curves())
+def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> None:
+    rows = found.frame.to_dict("records")
+    radii: dict[str, list[float]] = {}
+    for row in rows:
+        radii.setdefault(CLASSES[row["label"]], []).append(min(row["high"], HIGHEST))
+    order = [name for name in CLASSES if name in radii]
+    means = {name: float(np.mean(radii[name])) for name in order}
+    least = min(means.values())
+    lowest = [name for name in order if means[name] == least]
+    page = Texts(render("curve.html", _context(found)))
+    (head,) = page.of("h1")
+    if len(order) == 1:
+        assert head == f"The only class with images is {lowest[0]}: {least:.3g}"
+    elif len(lowest) == 1:
+        assert head == f"The class with the smallest mean radius is {lowest[0]}: {least:.3g}"
+    else:
+        assert head == f"{len(lowest)} classes have the smallest mean radius: {joined(lowest)}: {least:.3g}"
+    lead = next(text for text in page.of("p") if text.startswith("Mean over"))
+    images = sum(len(radii[name]) for name in lowest)
+    overall = float(np.mean([min(row["high"], HIGHEST) for row in rows]))
+    assert lead.startswith(
+        f"Mean over {images} {'image' if images == 1 else 'images'} of the largest radius without a known adversarial "
+        f"example (at most {HIGHEST:.3g}); over all images it is {overall:.3g}."
+    )
+    values = radii[lowest[0]]
+    spread = np.std(values, ddof=1) if len(values) > 1 else math.inf
+    assert ("interval" in lead) == (len(lowest) == 1 and spread > 0)
+    assert _open(found) == searched(found).replace("\u00a0", " ")
+    table = radius_table(found)
+    assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
+    for line in table.rows[:-1]:
+        mine = [one["high"] for one in rows if CLASSES[one["label"]] == line.name]
+        assert line.cells[0].text == str(len(mine))
+        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in mine]):.1f}"
+        assert line.cells[2].text == f"{means[line.name]:.3g}"
+        median = sorted(mine)[(len(mine) - 1) // 2]
+        assert line.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
+        assert line.weak == (line.name == lowest[0])
+    caption = next(text for text in page.of("figcaption"))
+    level = f"{100 - 100 * found.alpha:g} %"
+    assert caption.endswith(f"The shade is the {level} interval of {table.rows[0].name} at each radius.")
+    for name, lines in found.table().groupby("class"):
+        assert (np.diff(lines["accuracy"]) <= 0).all(), f"the line of {name} rises"
+
+
+def _open(found: Curve) -> str:
+    brackets = [
+        (row["label"], row["low"], row["high"])
+        for row in found.frame.to_dict("records")
+        if math.isfinite(row["high"]) and row["high"] > row["low"]
+    ]
+    if not brackets:
+        return "No image has a bracket: every image is misclassified without an attack, or survives the largest radius."
+    most = 0.0
+    for label in {label for label, *_ in brackets}:
+        size = int((found.frame["label"] == label).sum())
+        for radius in {(low + high) / 2 for _, low, high in brackets}:
+            inside = sum(low < radius < high for mine, low, high in brackets if mine == label)
+            most = max(most, inside / size)
+    return (
+        "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
+        "succeeded, and the smallest at which one did. The brackets are at most "
+        f"{max(high - low for _, low, high in brackets):.3g} wide; inside it is not known whether an adversarial "
+        f"example exists. At any one radius at most {percent(most)} of the images of a class have it inside their "
+        "bracket. A radius is an upper bound: other attacks may succeed at a smaller one."
+    )
+
+
+@QUICK
+@given(
+    done=st.integers(1, 4),
+    gates=st.lists(st.booleans(), max_size=4),
+    classes=st.integers(1, 12),
+    selected=st.booleans(),
+    validated=st.booleans(),
+)
+def test_what_a_page_says_of_a_training_follows_from_its_files(
+    done: int, gates: list[bool], classes: int, selected: bool, validated: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "recipe.yaml").write_text(Recipe.read("cfa-at", budget="short").yaml(), encoding="utf-8")
+        rows = [
+            {"epoch": epoch, "split": split, "class": CLASSES[label], "label": label, "count": 10}
+            | {"clean": 0.9, "robust": 0.1 * (label % 5)}
+            for epoch in range(done)
+            for split in (("train", "valid") if validated else ("train",))
+            for label in range(classes)
+        ]
+        pd.DataFrame(rows).to_parquet(folder / "epochs.parquet")
+        events: list[dict[str, Any]] = [{"event": "fawa", "epoch": 0, "admitted": gate} for gate in gates]
+        events += [{"event": "selected", "epoch": 0, "which": "best", "score": 0.5}] * selected
+        (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+        run = Run(folder)
+        found = curves_of(run)
+        assert found is not None
+        total = run.recipe.epochs
+        assert f"{done} of {total} epochs so far." in found.sentences[0]
+        judged, admitted = len(gates), sum(gates)
+        epochs = "1 epoch" if judged == 1 else f"{judged} epochs"
+        end = f"admitted {admitted}." if admitted else "admitted none; the plain average was saved."
+        assert list(found.sentences[1:]) == (
+            [f"The gate of the weight averaging judged {epochs} and {end}"] if judged else []
+        )
+        assert ("dashed upright line" in found.caption) == (selected and validated)
+        drawn = "".join(drawing.svg() for drawing in found.drawings.values())
+        assert ("weights kept" in drawn) == (selected and validated)
+        assert found.caption.startswith("A line for each class;")
+
+
+@QUICK
+@given(
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=12),
+    settled=st.booleans(),
+    unsettled=st.integers(0, 2000),
+    passes=st.integers(1, 10**7),
+    full=st.integers(1, 10**7),
+    tol=st.sampled_from((0.0, 0.02)),
+    alpha=st.sampled_from((0.05, 0.001)),
+    others=st.integers(0, 11),
+)
+def test_what_the_terminal_says_of_a_search(
+    capsys: pytest.CaptureFixture[str],
+    shares: list[float],
+    settled: bool,
+    unsettled: int,
+    passes: int,
+    full: int,
+    tol: float,
+    alpha: float,
+    others: int,
+) -> None:
+    number = len(shares)
+    worst = int(np.argmin(shares))
+    possibly = tuple(sorted({worst, *range(min(others, number))}))
+    verdict = Verdict(worst, possibly, shares[worst], 0.1, 0.2, settled, unsettled, alpha, tol)
+    names = CLASSES[:number]
+    columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": shares, "low": 0.1, "high": 0.2, "unsettled": 0}
+    table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))
+    meta = SimpleNamespace(applicable=("clean", "pgd"), model="net", threat="Linf:0.1")
+    result: Any = SimpleNamespace(
+        table=table, verdict=verdict, worst=names[worst], meta=meta, passes=passes, full=float(full), seconds=3.0
+    )
+    result.sentence = verdict.sentence(names, "these 10 images", "pgd")
+    show_race(result)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"all, {100 * (1 - alpha):.6g} % together" in lines[1]
+    marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]
+    assert marked == [names[label] for label in possibly]
+    said = next(line for line in lines if re.match("worst class|lowest estimate", line))
+    start = "worst class" if settled else "lowest estimate so far"
+    assert said == f"{start}: {names[worst]}, {100 * shares[worst]:.1f} % [10.0, 20.0]"
+    assert any(line.startswith("unsettled") for line in lines) == (unsettled > 0)
+    if unsettled:
+        assert f"unsettled: {unsettled:,} image{'s' * (unsettled != 1)} that" in "\n".join(lines)
+    share = 100 * passes / full
+    assert f"passes: {passes:,}, {'under 1' if share < 1 else f'about {share:.0f}'} % of" in lines[-1]
+    guarantee = next(line for line in lines if line.startswith("guarantee"))
+    assert f"with {100 * (1 - alpha):.6g} % confidence" in guarantee
+    listed = ", ".join(names[label] for label in possibly)
+    if not settled:
+        assert f"the worst class is {'one of ' * (len(possibly) > 1)}{listed}, on these" in guarantee
+        assert "no class is" not in guarantee
+    else:
+        bound = f"more than {100 * tol:.6g} points below" if tol else "below"
+        assert f"no class is {bound} {names[worst]}, on these 10 images under pgd" in guarantee
+        assert guarantee.endswith(f"the worst may be any of {listed}") == (len(possibly) > 1)

@@ -1,0 +1,551 @@
+"""Every sentence and number of a page, recomputed from the raw rows of random outcomes.
+
+A page is read back from its HTML. Each text must be wholly made of statements of the list below, each with the function
+that checks its numbers and its claim against the rows; a text that no statement fits fails the test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from classwise.auditing.result import Audit
+from classwise.cli.showing import show_audit
+from classwise.reporting import prose
+from classwise.reporting.findings import Findings
+from classwise.reporting.pages import audit_context
+from classwise.reporting.rendering import render
+from classwise.reporting.summaries import attack_frame, class_frame
+from classwise.stats.worst import minimum
+
+from .statements import CLASSES, Case, cases, joined, pairs_inside, percent, span, usual, wilson
+
+Check = Callable[[Case, re.Match[str]], None]
+STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
+NUMBER = r"(?:[<>] )?\d[\d,]*(?:\.\d+)?"
+SHARE = rf"{NUMBER} %"
+SPAN = r"[\d.]+–[\d.]+"
+
+
+def statement(pattern: str) -> Callable[[Check], Check]:
+    """Register the check of every text that the pattern fits."""
+
+    def add(check: Check) -> Check:
+        STATEMENTS.append((re.compile(pattern), check))
+        return check
+
+    return add
+
+
+def kinds(case: Case) -> tuple[str, str]:
+    return ("class", "classes") if case.kind == "class" else (f"group of {case.kind}", f"groups of {case.kind}")
+
+
+def whole(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@statement(
+    rf"(The only|All|The weakest|The) (.*?)(?: with images is| are equally accurate:| is) (.+?): ({SHARE})"
+    rf"(?:( on clean images)| under every attack, and ({SHARE}) on clean images)?$"
+)
+def headline(case: Case, found: re.Match[str]) -> None:
+    start, what, names, share, unattacked, clean = found.groups()
+    assert (unattacked is not None) == (not case.attacked)
+    one, many = kinds(case)
+    assert names == joined(case.lowest)
+    assert share == percent(min(case.shares.values()))
+    number = len(case.lowest)
+    if len(case.shares) == 1:
+        assert (start, what) == ("The only", one)
+    elif number == len(case.shares):
+        assert (start, what) == ("All", f"{number} {many}")
+    elif number > 1:
+        assert (start, what) == ("The", f"{number} weakest {many}")
+    else:
+        assert (start, what) == ("The weakest", one)
+    errors = {image for image, good in case.wins("all").items() if not good and case.unit[image] in case.lowest}
+    already = {image for image in errors if "clean" in case.right and not case.right["clean"][image]}
+    if case.attacked and errors and 2 * len(already) >= len(errors):
+        images = sum(unit in case.lowest for unit in case.unit.values())
+        assert clean == percent(1 - len(already) / images)
+    else:
+        assert clean is None
+
+
+@statement(r"Of (its|their) ([\d,]+) (images?), ([\d,]+) (is|are) still classified correctly (.*?)\. ")
+def lead(case: Case, found: re.Match[str]) -> None:
+    whose, images, noun, right, verb, against = found.groups()
+    cells = [case.cells()[unit] for unit in case.lowest]
+    assert whole(right) == sum(cell[0] for cell in cells)
+    assert whole(images) == sum(cell[1] for cell in cells)
+    assert whose == ("its" if len(cells) == 1 else "their")
+    assert (noun == "image") == (whole(images) == 1)
+    assert (verb == "is") == (whole(right) == 1)
+    assert against == ("against every attack" if case.attacked else "(no attack was run)")
+
+
+@statement(rf"([\d.]+) % interval ({SPAN}) %\.$")
+def lead_interval(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == f"{100 - 100 * case.alpha:g}"
+    assert found[2] == span(*usual(*case.cells()[case.lowest[0]], case.alpha))
+
+
+@statement(r"Only one (.*?) has images, so it is not compared with any other\.")
+def alone(case: Case, found: re.Match[str]) -> None:
+    assert len(case.shares) == 1
+    assert found[1] == kinds(case)[0]
+
+
+@statement(
+    r"On new images the weakest (.*?) (?:is|may be any of (\d+)) ?(.*?)? ?\(([\d.]+) % confidence\)(?:: (.+?))?\. "
+    r"(None of them is|The other .*? is|Each of the other (\d+) is) significantly above "
+    r"(another|it|at least one of these|at least one lower .*?)\."
+)
+def who(case: Case, found: re.Match[str]) -> None:
+    what, many, name, level, names, subject, others, target = found.groups()
+    suspects = sorted(case.suspects, key=lambda unit: (case.shares[unit], case.units.index(unit)))
+    rest = [unit for unit in case.shares if unit not in suspects]
+    assert what == kinds(case)[0]
+    assert level == f"{100 - 100 * case.alpha:g}"
+    if many is None:
+        assert [name] == suspects
+    else:
+        assert (int(many), names) == (len(suspects), joined(suspects))
+    above = {(one, other) for one in case.shares for other in case.shares if case.above(one, other)}
+    if subject.startswith("None"):
+        assert not rest
+        assert not above
+        assert target == "another"
+        return
+    assert len(rest) == (int(others) if others else 1)
+    assert rest
+    if target in {"it", "at least one of these"}:
+        assert (target == "it") == (len(suspects) == 1)
+        assert all(any((one, other) in above for other in suspects) for one in rest)
+    else:
+        assert all(any(pair[0] == one for pair in above) for one in rest)
+    assert case.lowest[0] in suspects
+
+
+@statement(
+    rf"As the lowest of ([\d,]+) estimates, ({SHARE}) tends to be too low\.(?: Choosing the (.*?) on one half of the "
+    rf"images and scoring it on the other half gives ({SHARE}), which tends to be too high\.)? Whichever (.*?) is the "
+    rf"weakest, its accuracy lies within ({SPAN}) % \(([\d.]+) %, all ([\d,]+) (.*?) covered at once\)\."
+)
+def how_bad(case: Case, found: re.Match[str]) -> None:
+    number, share, _, split, _, ends, level, covered, many = found.groups()
+    rows = len(case.shares)
+    assert whole(number) == whole(covered) == rows > 1
+    assert many == kinds(case)[1]
+    assert share == percent(min(case.shares.values()))
+    single = 1 - (1 - case.alpha) ** (1 / rows)
+    intervals = [usual(*cell, single) for cell in case.cells().values()]
+    assert ends == span(min(low for low, _ in intervals), min(high for _, high in intervals))
+    assert level == f"{100 - 100 * case.alpha:g}"
+    estimate = minimum(case.audit.counts("all"), case.alpha).split
+    if split is None:
+        assert np.isnan(estimate) or estimate <= min(case.shares.values())
+    else:
+        assert split == percent(estimate)
+        assert min(case.shares.values()) < estimate
+
+
+@statement(r"Of its ([\d,]+) (images?), (\w+) is (most often )?first taken for (.+?)\.(?= |$)(?!\d)")
+def taken(case: Case, found: re.Match[str]) -> None:
+    images, noun, name, often, listed = found.groups()
+    assert name == case.lowest[0]
+    assert case.kind == "class"
+    assert whole(images) == case.cells()[name][1]
+    assert (noun == "image") == (whole(images) == 1)
+    row = case.first_wrong(case.truth)[name]
+    order = sorted(row, key=lambda other: (-row[other], CLASSES.index(other)))
+    assert (often is not None) == (len(order) > 3)
+    parts = [
+        f"{other} ({percent(row[other] / whole(images))}, {span(*wilson(row[other], whole(images), case.alpha))})"
+        for other in order[:3]
+    ]
+    assert listed == joined(parts)
+
+
+@statement(
+    rf"Of ([\d,]+) (errors?) of all classes, ({SHARE}) (stays?) inside the superclass \(([\d.]+) % interval ({SPAN}) "
+    rf"%\); if errors fell on all other classes alike, ({SHARE}) would\."
+)
+def stays(case: Case, found: re.Match[str]) -> None:
+    wrong, noun, share, verb, level, ends, chance = found.groups()
+    total, inside, expected = pairs_inside(case.first_wrong(case.truth), case.audit.outcomes.class_names)
+    assert whole(wrong) == total
+    assert (noun == "error") == (total == 1)
+    assert (verb == "stays") == (inside == 1)
+    assert share == percent(inside / total)
+    assert ends == span(*wilson(inside, total, case.alpha))
+    assert level == f"{100 - 100 * case.alpha:g}"
+    assert chance == percent(expected)
+
+
+@statement(
+    r"([\d,]+) misclassified images? (has|have) no prediction \(logits that are not finite\) and (is|are) in no cell "
+    r"below\."
+)
+def blanks(case: Case, found: re.Match[str]) -> None:
+    assert whole(found[1]) == case.blank > 0
+    assert (found[2], found[3]) == (("has", "is") if case.blank == 1 else ("have", "are"))
+
+
+@statement(r"No image is misclassified\.")
+def no_errors(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert all(case.wins("all").values())
+
+
+@statement(
+    r"Accuracy in percent; the line at the end of a bar is its ([\d.]+) % interval, the dashed line the accuracy over "
+    r"all images\. The lowest (.*?) of each panel is set off \(of equal ones the first\)\."
+)
+def bars(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == f"{100 - 100 * case.alpha:g}"
+    assert found[2] == kinds(case)[0]
+
+
+@statement(r"Coloured names: the (.*?) that may be the weakest\.")
+def coloured(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == kinds(case)[1]
+    assert len(case.suspects) > 1
+
+
+@statement(
+    r"The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
+    r"survives this attack and all earlier ones\."
+)
+def cumulative(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert case.audit.outcomes.meta.cascade
+    for image in case.truth:
+        survives = True
+        for attack in case.attacks:
+            assert case.right[attack][image] <= survives
+            survives = case.right[attack][image]
+
+
+@statement(r"Without images: (.+?)\.(?= |$)")
+def absent(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == joined([unit for unit in case.units if unit not in case.shares])
+
+
+@statement(r"Left: percent of each class\. Right: counts of misclassified images\.")
+def halves(case: Case, found: re.Match[str]) -> None:
+    del case, found
+
+
+@statement(
+    r"An image counts for its first wrong prediction, in the order (.+?); on the diagonal are the images that are "
+    r"classified correctly under all of them\."
+)
+def in_order(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == joined(case.attacks)
+    assert case.attacked
+
+
+@statement(r"Predictions on the images themselves\.")
+def themselves(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert not case.attacked
+
+
+@statement(r"Shown: predictions (on the images themselves|as they were given)\.")
+def shown(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert not case.audit.outcomes.meta.cascade
+
+
+@statement(r"Frames hold the classes of a superclass\.")
+def frames(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert case.audit.outcomes.meta.superclasses is not None
+
+
+@statement(
+    r"On ([\d,]+) (images?)\. Overall: over images; class mean: over classes; worst 20 %: mean of the lowest fifth of "
+    r"the classes; MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent "
+    r"squared; NRR: harmonic mean of clean and robust; HMW: of overall and worst\. The intervals of worst 20 %, MCD, "
+    r"CV and HMW follow from intervals that cover all classes at once\."
+)
+def columns(case: Case, found: re.Match[str]) -> None:
+    assert whole(found[1]) == len(case.truth)
+    assert (found[2] == "image") == (len(case.truth) == 1)
+
+
+@statement(r"No guard of the evaluation raised a warning\.$")
+def quiet(case: Case, found: re.Match[str]) -> None:
+    del found
+    assert not case.audit.warnings
+
+
+@statement(
+    r"Made by classwise [\w.+]+\. Intervals are ([\d.]+) % and speak of new images of the same classes, with the model "
+    r"fixed\. Accuracy is in percent, class-wise variance in percent squared\. Point at a mark to read its numbers\.$"
+)
+def foot(case: Case, found: re.Match[str]) -> None:
+    assert found[1] == f"{100 - 100 * case.alpha:g}"
+
+
+@statement(rf"([\w-]+), ([\w\[\]-]+)( \(cumulative\))?: ({SHARE}) of ([\d,]+) \(([\d.]+) % interval ({SPAN}) %\)$")
+def bar(case: Case, found: re.Match[str]) -> None:
+    unit, attack, adds, share, images, level, ends = found.groups()
+    right, number = case.cells(attack)[unit]
+    assert (adds is not None) == (case.audit.outcomes.meta.cascade and attack not in {"clean", "all"})
+    assert (share, whole(images)) == (percent(right / number), number)
+    assert (level, ends) == (f"{100 - 100 * case.alpha:g}", span(*usual(right, number, case.alpha)))
+
+
+@statement(rf"([\w-]+): ({SHARE}) of ([\d,]+) \(([\d.]+) % interval ({SPAN}) %\)$")
+def tick(case: Case, found: re.Match[str]) -> None:
+    right, number = case.cells()[found[1]]
+    assert (found[2], whole(found[3])) == (percent(right / number), number)
+    assert found[5] == span(*usual(right, number, case.alpha))
+
+
+CELL = re.compile(rf"(\w+): ([\d,]+) of ([\d,]+) \(({SHARE})\) (classified correctly|taken for (\w+))$")
+
+
+class Texts(HTMLParser):
+    """The texts of a page by element: headings, paragraphs, captions, hover texts, table rows."""
+
+    WANTED = frozenset({"h1", "h2", "h3", "p", "figcaption", "title", "li", "tr", "summary", "dt", "dd", "text"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self.rows: list[list[list[str]]] = []
+        self.open: list[tuple[str, list[str]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.rows.append([])
+        elif tag == "tr":
+            self.rows[-1].append([])
+        elif tag in {"th", "td"}:
+            self.rows[-1][-1].append("")
+        elif tag == "small":
+            self.rows[-1][-1][-1] += "|"
+        if tag in self.WANTED:
+            self.open.append((tag, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1][0] == tag:
+            self.found.append((tag, re.sub(r"\s+", " ", "".join(self.open.pop()[1])).strip()))
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.open[-1][1].append(data)
+        if self.open and self.open[-1][0] == "tr" and self.rows[-1][-1]:
+            self.rows[-1][-1][-1] += data.replace("\u00a0", " ").strip()
+
+    def of(self, *tags: str) -> Iterator[str]:
+        return (text for tag, text in self.found if tag in tags and text)
+
+
+def check(case: Case, text: str) -> set[str]:
+    """Read a text as statements, one after another, check each, and name those that were found."""
+    rest, names = text.replace("\u00a0", " ").strip(), set[str]()
+    while rest:
+        for pattern, checked in STATEMENTS:
+            found = pattern.match(rest)
+            if found is not None and (
+                found.end() == len(rest) or rest[found.end()] == " " or rest[found.end() - 1] == " "
+            ):
+                checked(case, found)
+                names.add(checked.__name__)
+                rest = rest[found.end() :].strip()
+                break
+        else:
+            raise AssertionError(f"no statement fits {rest!r}")
+    return names
+
+
+def page_of(case: Case) -> str:
+    return render("audit.html", audit_context(case.audit, Findings.of(case.audit)))
+
+
+def bare(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+SEEN: set[str] = set()
+
+
+@settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_every_sentence_of_an_audit_s_page_follows_from_its_rows(case: Case) -> None:
+    page = Texts(page_of(case))
+    for text in page.of("h1", "p", "figcaption", "li"):
+        if not text.startswith("classwise audit"):  # the line above the headline: names and hashes only
+            SEEN.update(check(case, text))
+    matrices = 0
+    for text in page.of("title"):
+        cell = CELL.match(text.replace("\u00a0", " "))
+        if cell is not None:
+            _cell_of_a_matrix(case, cell)
+            matrices += 1
+        elif not text.startswith("net: "):  # the page's own title is the headline after the model's name
+            SEEN.update(check(case, text))
+        else:
+            check(case, text.removeprefix("net: "))
+    if all(case.wins("all").values()):
+        assert "No image is misclassified." in list(page.of("p"))
+    _tables(case, page)
+    _facts(case, page)
+
+
+def _facts(case: Case, page: Texts) -> None:
+    """The row of large numbers: name, number, unit and interval with the count."""
+    found = {text for tag, text in page.found if tag == "dt"}
+    kind = "Robust" if case.attacked else "Clean"
+    shares, images = case.shares, len(case.truth)
+    highest = [unit for unit in case.shares if shares[unit] == max(shares.values())]
+    names = [f"{kind}, all images", f"{kind}, worst fifth", "Class gap (MCD)", "Class variance (CV)"]
+    names += ["Clean, all images"] if "clean" in case.right and case.attacked else []
+    best = next(text for text in found if text.startswith("Best: "))
+    name, _, more = best.removeprefix("Best: ").partition(" (and ")
+    assert name in highest
+    assert more == (f"{len(highest) - 1} more)" if len(highest) > 1 else "")
+    assert found >= {*names, best}
+    numbers = dict(zip((text for tag, text in page.found if tag == "dt"), page.of("dd"), strict=False))
+    right = sum(case.wins("all").values())
+    assert numbers[names[0]] == f"{bare(right / images)}%{span(*wilson(right, images, case.alpha))}, n {images:,}"
+    assert numbers[best].startswith(f"{bare(max(shares.values()))}%")
+    assert numbers["Class gap (MCD)"].startswith(f"{bare(max(shares.values()) - min(shares.values()))}points")
+
+
+def test_the_page_made_every_kind_of_sentence() -> None:
+    """The random outcomes reach every statement of the list (run after the property above)."""
+    if not SEEN:
+        pytest.skip("needs the property test of this file in the same process")
+    assert {checked.__name__ for _, checked in STATEMENTS} - SEEN == set()
+
+
+def _cell_of_a_matrix(case: Case, cell: re.Match[str]) -> None:
+    """A cell of the matrix under all attacks, or of one of the single attacks that the page shows."""
+    truth, count, images, share, what, other = cell.groups()
+    possible = []
+    wins, wrong = case.wins("all"), case.first_wrong(case.truth)[truth]
+    mine = [image for image, name in case.truth.items() if name == truth]
+    possible.append(wrong.get(other, 0) if other else sum(wins[image] for image in mine))
+    possible += [sum(case.predicted[attack][image] == (other or truth) for image in mine) for attack in case.attacks]
+    assert whole(images) == len(mine)
+    assert whole(count) in possible
+    assert share == percent(whole(count) / whole(images))
+    assert (other is None) == (what == "classified correctly")
+
+
+def _tables(case: Case, page: Texts) -> None:
+    by_class, by_attack = page.rows
+    names = [re.sub(r" \(cumulative\)$", "", head) for head in by_class[0][2:]]
+    assert names == list(case.audit.names)
+    cascade = case.audit.outcomes.meta.cascade
+    for head, name in zip(by_class[0][2:], names, strict=True):
+        assert head.endswith("(cumulative)") == (cascade and name not in {"clean", "all"})
+    shown = [row[0] for row in by_class[1:]]
+    assert shown == sorted(case.shares, key=lambda unit: (case.shares[unit], case.units.index(unit)))
+    for unit, images, *cells in by_class[1:]:
+        assert whole(images) == case.cells()[unit][1]
+        for name, cell in zip(names, cells, strict=True):
+            right, number = case.cells(name)[unit]
+            assert cell == f"{bare(right / number)}|{span(*usual(right, number, case.alpha))}"
+    for row in by_attack[1:]:
+        name = row[0].removesuffix(" (cumulative)")
+        assert row[0].endswith("(cumulative)") == (cascade and name not in {"clean", "all"})
+        counted = list(case.cells(name).values())
+        shares = [right / images for right, images in counted]
+        good, total = sum(cell[0] for cell in counted), sum(cell[1] for cell in counted)
+        overall, lowest = good / total, min(shares)
+        fifth = float(np.mean(sorted(shares)[: -(-len(shares) // 5)]))
+        variance = 1e4 * float(np.var(shares))
+        weakest = next(unit for unit, share in zip(case.cells(name), shares, strict=True) if share == lowest)
+        clean = sum(case.right["clean"].values()) / total if "clean" in case.right and name != "clean" else None
+        assert row[1] == f"{bare(overall)}|{span(*wilson(good, total, case.alpha))}"
+        assert row[2].split("|")[0] == bare(float(np.mean(shares)))
+        assert row[3] == f"{weakest}|n {case.cells(name)[weakest][1]}"
+        assert row[4] == f"{bare(lowest)}|{span(*usual(*case.cells(name)[weakest], case.alpha))}"
+        assert row[5].split("|")[0] == bare(fifth)
+        assert row[6].split("|")[0] == bare(max(shares) - lowest)
+        assert row[7].split("|")[0] == (f"{variance:.0f}" if variance >= 100 else f"{variance:.1f}")
+        assert row[8].split("|")[0] == ("–" if clean is None else bare(_harmonic(clean, overall)))
+        assert row[9].split("|")[0] == bare(_harmonic(overall, lowest))
+
+
+def _harmonic(one: float, other: float) -> float:
+    return 2 * one * other / (one + other) if one + other else 0.0
+
+
+@settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
+    findings = Findings.of(case.audit)
+    classes, attacks = class_frame(findings).set_index(case.kind), attack_frame(findings).set_index("attack")
+    cascade = case.audit.outcomes.meta.cascade
+    for name in case.audit.names:
+        adds = cascade and name not in {"clean", "all"}
+        column = f"{name}_cumulative" if adds else name
+        assert f"{name}_cumulative" not in classes or adds
+        for unit, (right, images) in case.cells(name).items():
+            assert classes.loc[unit, column] == right / images
+            ends = tuple(float(classes[f"{column}_{end}"].to_dict()[unit]) for end in ("low", "high"))
+            assert ends == pytest.approx(usual(right, images, case.alpha), abs=1e-9)
+        assert attacks.loc[name, "overall"] == sum(case.wins(name).values()) / len(case.truth)
+        if cascade:
+            assert bool(attacks.loc[name, "cumulative"]) == adds
+    assert classes.index[classes["possibly_worst"].to_numpy(dtype=bool)].tolist() == case.suspects
+    assert pd.isna(classes.loc[[unit for unit in case.units if unit not in case.shares], "all"]).all()
+
+
+WORST = re.compile(
+    r"worst class: (\w+), ([\d.]+) % \[([\d.]+), ([\d.]+)\] of ([\d,]+) (images?)(?:; already ([\d.]+) % on clean "
+    r"images)?(?:; equally low: (.+?))?(?:; (.+?) may be the worst as well)?"
+)
+
+
+@settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:
+    show_audit(case.audit)
+    lines = capsys.readouterr().out.splitlines()
+    cascade = case.audit.outcomes.meta.cascade
+    assert sum("cumulative" in line for line in lines[1:2]) == cascade
+    assert any(line.startswith("The attacks are a cascade") for line in lines) == cascade
+    found = WORST.fullmatch(next(line for line in lines if line.startswith("worst class")))
+    assert found is not None
+    name, share, low, high, images, noun, clean, equal, others = found.groups()
+    right, number = case.cells()[name]
+    assert name == case.lowest[0]
+    assert (share, whole(images), noun == "image") == (bare(right / number), number, number == 1)
+    assert [low, high] == span(*usual(right, number, case.alpha)).split("–")
+    assert equal == (joined(case.lowest[1:]) if len(case.lowest) > 1 else None)
+    rest = [unit for unit in case.suspects if unit not in case.lowest]
+    assert others == (joined(rest) if rest else None)
+    told = prose.wrong_when_clean(Findings.of(case.audit))
+    assert clean == (None if told is None else bare(told))
+    level = f"{100 - 100 * case.alpha:g} %"
+    assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
+
+
+def test_a_class_that_is_wrong_without_an_attack_is_said_to_be_so(make_audit: Any, tmp_path: Path) -> None:
+    audit: Audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.03))
+    frame = audit.outcomes.frame.copy()
+    cats = (frame["label"] == 3) & (frame["attack"] == "clean") & (frame["index"] >= 312)
+    frame.loc[cats, ["correct", "prediction"]] = [False, 0]
+    changed = Audit(type(audit.outcomes)(frame, audit.outcomes.meta))
+    assert "".join(prose.headline(Findings.of(changed))) == (
+        "The weakest class is cat: 3.0\u00a0% under every attack, and 12.0\u00a0% on clean images"
+    )
+    assert "".join(prose.headline(Findings.of(audit))) == "The weakest class is cat: 3.0\u00a0%"

@@ -98,10 +98,10 @@ def record(folder: str | Path, path: Path) -> None:
     rows.reset_index().round(3).to_csv(path, index=False)
 
 
-def rules(record: Recording, tol: float | None = None, together: int | None = None) -> Rules:
+def rules(record: Recording, tolerance: float | None = None, together: int | None = None) -> Rules:
     classes, draw = int((record.images > 0).sum()), usual_draw(record.images)
-    slack = usual_tolerance(classes) if tol is None else tol
-    return Rules(tol=slack, draw=draw, together=together or max(1, BATCH // draw))
+    slack = usual_tolerance(classes) if tolerance is None else tolerance
+    return Rules(tolerance=slack, draw=draw, together=together or max(1, BATCH // draw))
 
 
 def row(name: str, record: Recording, orders: int, chosen: Rules) -> list[str]:
@@ -113,7 +113,7 @@ def row(name: str, record: Recording, orders: int, chosen: Rules) -> list[str]:
         name,
         f"{len(present):,} x {int(np.median(record.images[record.images > 0])):,}",
         f"{100 * (present[1] - present[0]):.1f}",
-        f"{100 * chosen.tol:g}",
+        f"{100 * chosen.tolerance:g}",
         f"{chosen.together}",
         f"{np.median(share):.1%} ({low:.1%} to {high:.1%})",
         f"{share.max():.1%}",
@@ -128,7 +128,7 @@ HEADER = [
     "outcomes",
     "classes x images",
     "gap (points)",
-    "tol (points)",
+    "tolerance (points)",
     "classes at once",
     "passes of a full audit: median (5 % to 95 % of orders)",
     "most",
@@ -148,9 +148,9 @@ def run(*, quick: bool) -> str:
     orders = 100 if quick else 10_000
     rows = []
 
-    def add(name: str, record: Recording, tol: float | None = None) -> None:
+    def add(name: str, record: Recording, tolerance: float | None = None) -> None:
         for together in (None, 1) if len(record.images) < 100 else (None,):
-            chosen = rules(record, tol, together)
+            chosen = rules(record, tolerance, together)
             most = 500 if chosen.together == 1 else max(200, 100_000 // len(record.images))
             rows.append(row(name, record, min(orders, most), chosen))
             print(*rows[-1], sep="; ", file=sys.stderr, flush=True)
@@ -170,8 +170,8 @@ def run(*, quick: bool) -> str:
         spread = np.clip(np.random.default_rng(0).beta(3, 3, classes), 0.1, 0.95)
         spread[0] = 0.1
         for gap in (0.10, 0.02):
-            for tol in (0.02, 0.0):
-                add("spread widely", made_up(with_gap(spread.tolist(), gap), images), tol=tol)
+            for tolerance in (0.02, 0.0):
+                add("spread widely", made_up(with_gap(spread.tolist(), gap), images), tolerance=tolerance)
         add("all others tie", made_up([0.3] + [0.36] * (classes - 1), images))
     title = "Racing for the worst class at 95 % confidence, replayed over many orders"
     return table(title, HEADER, rows)

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.errors import UserError
+from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
-from classwise.stats.racing import EASE, Rules, broken_bounds, front, narrowed
+from classwise.stats.racing import EASE, Rules, contenders
 
 LANES = 250
 """Orders that are replayed side by side."""
@@ -152,7 +153,7 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
     joined = [np.concatenate([part[place] for part in parts]) for place in range(len(parts[0]))]
     worst, low, high, passes, unsettled, rounds = joined
     truth = recording.accuracy
-    tol = (rules or Rules()).tol
+    tolerance = (rules or Rules()).tolerance
     mine = truth[worst.astype(np.int64)]
     return Replay(
         worst=worst.astype(np.int64),
@@ -161,7 +162,7 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
         passes=passes,
         unsettled=unsettled.astype(np.int64),
         rounds=rounds.astype(np.int64),
-        right=mine <= truth.min() + tol + EASE,
+        right=mine <= truth.min() + tolerance + EASE,
         covered=(low <= mine + EASE) & (mine <= high + EASE),
         full=recording.full,
     )
@@ -211,7 +212,7 @@ class _Lanes:
         first = True
         while len(active):
             figures = self.estimate[active], self.low[active], self.high[active]
-            who = front(*figures, rules.tol, rules.together)
+            who = contenders(*figures, rules.tolerance, rules.together)
             lane, label = active[np.nonzero(who.valid)[0]], who.labels[who.valid]
             active = active[who.valid.any(-1)]
             if first:
@@ -224,7 +225,7 @@ class _Lanes:
             self._draw(lane[~up], label[~up])
             self._bound(lane, label)
             first = False
-        worst = front(self.estimate, self.low, self.high, rules.tol).worst
+        worst = contenders(self.estimate, self.low, self.high, rules.tolerance).worst
         rows = np.arange(len(worst))
         unsettled = (self.pool - self.drawn).sum(1)
         return worst, self.low[rows, worst], self.high[rows, worst], self.passes, unsettled, self.rounds
@@ -258,8 +259,8 @@ class _Lanes:
     def _bound(self, lane: IntArray, label: IntArray) -> None:
         at = lane, label
         a, b = self.priors[self.level[at]].T
-        found = broken_bounds(self.pool[at], self.drawn[at], self.hits[at], (a, b), self.alpha)
-        self.least[at], self.most[at] = narrowed(self.least[at], self.most[at], found, self.known[at])
+        found = success_bounds(self.pool[at], self.drawn[at], self.hits[at], (a, b), self.alpha)
+        self.least[at], self.most[at] = intersected(self.least[at], self.most[at], found, self.known[at])
         self._figures(lane, label)
 
     def _figures(self, lane: IntArray, label: IntArray) -> None:

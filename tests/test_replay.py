@@ -44,18 +44,18 @@ def one_race(record: Recording, order: np.ndarray[tuple[int], np.dtype[np.int64]
                 spent += record.passes[rows, 2].sum()
             if isinstance(move, Escalate):
                 queue[label] = rows[~falls]
-                race.tell_escalation(label, int(falls.sum()))
+                race.observe_escalation(label, int(falls.sum()))
             else:
                 spent += record.passes[rows[~falls], 3].sum()
-                race.tell_draw(label, move.size, int((falls | record.rest[rows]).sum()))
+                race.observe_draw(label, move.size, int((falls | record.rest[rows]).sum()))
     return race, float(spent)
 
 
 @pytest.mark.parametrize("together", [1, 3])
-@pytest.mark.parametrize("tol", [0.0, 0.02])
-def test_lanes_agree_with_the_state_machine(together: int, tol: float) -> None:
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_lanes_agree_with_the_state_machine(together: int, tolerance: float) -> None:
     record = recording([0.2, 0.22, 0.25, 0.6, 0.25], 120, escalation=0.1, rest=0.05)
-    rules = Rules(together=together, tol=tol, draw=6, patience=0.2)
+    rules = Rules(together=together, tolerance=tolerance, draw=6, patience=0.2)
     survivors = np.flatnonzero(record.survives)
     generator = np.random.default_rng(1)
     order = np.stack([generator.permutation(survivors) for _ in range(12)])

@@ -22,7 +22,7 @@ from benchmarks.comparison.methods import (
 from benchmarks.pairing import table
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.result import Audit
-from classwise.reporting import compare_page
+from classwise.reporting import report as write_report
 from classwise.stats import metrics
 from classwise.stats.bounds import WORST_SHARE
 
@@ -79,7 +79,7 @@ def report(*, quick: bool) -> str:
     if quick:
         return text
     folder.mkdir(parents=True, exist_ok=True)
-    page = compare_page(found["pgd"], folder / "compare.html")
+    page = write_report(found["pgd"], folder / "compare.html")
     page.write_text(page.read_text(encoding="utf-8").replace(f"{root}/", ""), encoding="utf-8")  # not this machine's
     found["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
     (RESULTS / "defences.md").write_text(text, encoding="utf-8")

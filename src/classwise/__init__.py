@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from classwise.version import __version__
 
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
     from classwise.auditing.compare import compare as compare
-    from classwise.auditing.curve import curve as curve
+    from classwise.auditing.curve.result import Curve as Curve
+    from classwise.auditing.curve.search import robustness_curve as robustness_curve
     from classwise.auditing.outcomes import Outcomes as Outcomes
-    from classwise.auditing.racing import race as race
-    from classwise.auditing.radii import Curve as Curve
     from classwise.auditing.seeds import audit_seeds as audit_seeds
+    from classwise.auditing.worst_class.result import WorstClass as WorstClass
+    from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.compute import Compute as Compute
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
     from classwise.errors import UserError as UserError
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
+    from classwise.reporting import report as report
     from classwise.stats import metrics as metrics
     from classwise.threat import Threat as Threat
     from classwise.training.folder import Run as Run
@@ -38,7 +40,7 @@ _PUBLIC = {
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
     "Compute": "classwise.compute",
-    "Curve": "classwise.auditing.radii",
+    "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",
     "Outcomes": "classwise.auditing.outcomes",
@@ -46,14 +48,16 @@ _PUBLIC = {
     "Run": "classwise.training.folder",
     "Threat": "classwise.threat",
     "UserError": "classwise.errors",
+    "WorstClass": "classwise.auditing.worst_class.result",
     "audit": "classwise.auditing.audit",
     "audit_seeds": "classwise.auditing.seeds",
     "compare": "classwise.auditing.compare",
-    "curve": "classwise.auditing.curve",
+    "find_worst_class": "classwise.auditing.worst_class.search",
     "load_data": "classwise.data.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
-    "race": "classwise.auditing.racing",
+    "report": "classwise.reporting.pages",
+    "robustness_curve": "classwise.auditing.curve.search",
     "train": "classwise.training.loop",
 }
 """Every public name and the module that holds it; ``metrics`` is a module itself."""

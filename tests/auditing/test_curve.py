@@ -14,16 +14,18 @@ from torch import Tensor
 
 from classwise.attacks.engine import Case, State
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.curve import _Brackets, _Search, curve
-from classwise.auditing.radii import COLUMNS, Curve
+from classwise.auditing.curve.bisection import Bisection
+from classwise.auditing.curve.brackets import Brackets
+from classwise.auditing.curve.result import COLUMNS, Curve
+from classwise.auditing.curve.search import robustness_curve
 from classwise.compute import EXACT, Forward
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.stream import Stream
 from classwise.errors import UserError
 from classwise.models import build_model
-from classwise.reporting import curve_page, export_curve
-from classwise.reporting.curving import radius_table
+from classwise.reporting import export_curve, report
+from classwise.reporting.pages.curve import radius_table
 from classwise.settings import settings
 from tests.auditing import toys
 
@@ -51,7 +53,7 @@ def search(**more: Any) -> Curve:
         "compute": EXACT,
         "batch": 32,
     }
-    return curve(**(chosen | more))
+    return robustness_curve(**(chosen | more))
 
 
 @pytest.mark.parametrize(("norm", "order", "highest"), [("Linf", 1, 0.06), ("L2", 2, 0.3)])
@@ -118,15 +120,15 @@ def test_the_summary_is_what_the_radii_say() -> None:
 
 def test_the_attack_that_broke_an_image_last_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    attack = _Search._attack
+    attack = Bisection._attack
 
-    def watched(self: _Search, place: int, *more: Any) -> Any:
+    def watched(self: Bisection, place: int, *more: Any) -> Any:
         rows, found = more[3], more[5]
         for row in rows.tolist():
             first.setdefault((row, int(found.probes[row])), (place, int(found.breaker[row])))
         return attack(self, place, *more)
 
-    monkeypatch.setattr(_Search, "_attack", watched)
+    monkeypatch.setattr(Bisection, "_attack", watched)
     search(attacks=["pgd:steps=2,step_size=0.25eps", STRONG])
     known = [(place, breaker) for place, breaker in first.values() if breaker >= 0]
     assert {breaker for _, breaker in known} == {0, 1}
@@ -163,7 +165,7 @@ def test_a_nearer_image_that_an_attack_met_narrows_the_bracket_at_once() -> None
 
 
 def test_an_image_that_stood_by_luck_is_searched_again_below() -> None:
-    found = _Brackets(np.array([False, False]))
+    found = Brackets(np.array([False, False]))
     assert found.probe(0.1, 1.0).tolist() == [1.0, 1.0]
     rows = np.array([0])
     found.broke(rows, np.array([0.8]), 0)
@@ -195,7 +197,7 @@ def test_a_curve_comes_back_from_its_folder(tmp_path: Path) -> None:
 
 def test_the_page_and_the_files(tmp_path: Path) -> None:
     found = search(attacks="fgsm", rounds=3, highest=16 / 255)
-    text = curve_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    text = report(found, tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"<em>{found.weakest}</em>" in text
     assert "Linf radius, in 1/255" in text
     assert "<svg" in text
@@ -210,7 +212,7 @@ def test_the_page_and_the_files(tmp_path: Path) -> None:
 def test_the_range_is_twice_the_usual_one() -> None:
     data = load_data("digits", split="test", subset=20)
     net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
-    found = curve(net, data, attacks="fgsm", rounds=1, batch=32)
+    found = robustness_curve(net, data, attacks="fgsm", rounds=1, batch=32)
     assert found.highest == pytest.approx(0.2)
 
 

@@ -24,6 +24,7 @@ from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit
 from classwise.errors import IncompleteError, UserError
+from classwise.reporting import report
 from classwise.stats.bounds import MEASURES
 
 from .toys import images as toy_images
@@ -174,7 +175,7 @@ def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkey
     assert stopped.summary.loc["clean", "overall_upper_bound"] == 1
     assert "an unknown number of images" in stopped.outcomes.gap
     assert not Audit.load(tmp_path / "a").complete
-    stopped.html(tmp_path / "page.html")
+    report(stopped, tmp_path / "page.html")
     resumed = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=32)
     loaded = Audit.load(tmp_path / "a")
     assert resumed.complete

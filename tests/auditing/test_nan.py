@@ -16,6 +16,7 @@ from classwise.auditing.guards.model import _difference
 from classwise.auditing.result import Audit
 from classwise.compute import EXACT
 from classwise.data.images import Images
+from classwise.reporting import report
 from tests.auditing import toys
 
 Twist = Callable[[Tensor, Tensor], Tensor]
@@ -91,7 +92,7 @@ def test_images_with_such_logits_are_misclassified(stop: str, tmp_path: Path) ->
     assert (
         f"{int(bright.sum()) * len(result.attacks)} rows have logits that are not finite" in result.warnings[0].sentence
     )
-    page = result.html(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = report(result, tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.index("nan-logits") < page.index("same-images") if "same-images" in page else "nan-logits" in page
 
 

@@ -15,13 +15,14 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.condition import Condition
-from classwise.auditing.curve import curve
+from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.racing import race
 from classwise.auditing.result import Audit
+from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.compute import EXACT
 from classwise.errors import IncompleteError, UserError
+from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import Fronted, sign, without_gradients
 from tests.auditing.searching import RandomSearch
@@ -72,7 +73,7 @@ def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path:
     assert result.attacks == (CLEAN,)
     assert "no robustness was evaluated" in found(result)["no-gradient"]
     assert result.complete
-    page = result.html(tmp_path / "page.html").read_text(encoding="utf-8")
+    page = report(result, tmp_path / "page.html").read_text(encoding="utf-8")
     assert "no attack was run" in page
     assert "Robust, all images" not in page
     for text in ("worst(all) < 0.2", "overall(pgd) < 0.1"):
@@ -97,14 +98,19 @@ def test_an_attack_by_transfer_needs_no_gradient_of_the_model(model: Any) -> Non
 
 
 def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
-    answer = race(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
+    answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
     assert "under square at Linf:0.05" in answer.sentence
     assert "not applicable without gradients: apgd-ce" in answer.suite
     assert set(answer.images["broken_by"].dropna()) <= {CLEAN, "square"}
-    radii = curve(model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, compute=EXACT, batch=32)
+    radii = robustness_curve(
+        model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, compute=EXACT, batch=32
+    )
     assert set(radii.frame["broken_by"].dropna()) <= {CLEAN, "square"}
     assert estimate(model, images(), THREAT, ["pgd", SQUARE], compute=EXACT, batch=32).backwards == 0
-    for search in (race, lambda *given, **more: curve(given[0], given[1], "Linf", given[3], highest=0.1, **more)):
+    for search in (
+        find_worst_class,
+        lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
+    ):
         with pytest.raises(UserError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
             search(model, images(), THREAT, ["pgd"], compute=EXACT, batch=32)
 
@@ -143,12 +149,12 @@ def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: 
         assert main([*words, "--resume", "--fail-if=worst(all) < 0.2"]) == 3
 
 
-@pytest.mark.parametrize("more", ["--worst", "--curve", "--estimate"])
-def test_the_other_tasks_of_the_command_complete(more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["audit", NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1", more]
-    words += [] if more != "--curve" else [f"--out={tmp_path / 'c'}", "--rounds=2"]
+@pytest.mark.parametrize("command", ["worst-class", "curve", "audit --estimate"])
+def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1"]
+    words += [] if command != "curve" else [f"--out={tmp_path / 'c'}", "--rounds=2"]
     assert main([*words, "--attack=apgd-ce:steps=2", "--attack=square:proposals=5"]) == 0
-    assert main([*words, "--attack=pgd"]) == (0 if more == "--estimate" else 2)
+    assert main([*words, "--attack=pgd"]) == (0 if command == "audit --estimate" else 2)
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from classwise.auditing import preparing
 from classwise.auditing.audit import audit
-from classwise.auditing.curve import curve
+from classwise.auditing.curve.search import robustness_curve
 from classwise.cli import main
 from classwise.compute import EXACT
 from classwise.data.stream import Stream
@@ -95,14 +95,14 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
     found["stream"] = audit(net, Stream(list(zip(data.x, data.y, strict=True)), data.class_names), **SETTINGS)
     search: dict[str, Any] = {"highest": 0.1, "rounds": 4, "compute": EXACT, "batch": 32, "attacks": "pgd:steps=4"}
-    found["curve"] = curve(net, data, "Linf", **search)
+    found["curve"] = robustness_curve(net, data, "Linf", **search)
     with contextlib.suppress(KeyboardInterrupt):
-        cut = said(lambda: curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
+        cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
         found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
     dist.barrier()
     if rank == 0:
-        found["curve alone"] = curve(net, data, "Linf", alone=True, **search)
-        resumed = curve(net, data, "Linf", alone=True, out=folder / "curve", resume=True, **search)
+        found["curve alone"] = robustness_curve(net, data, "Linf", alone=True, **search)
+        resumed = robustness_curve(net, data, "Linf", alone=True, out=folder / "curve", resume=True, **search)
         found["curve resumed"] = resumed
     began = time.monotonic()
     other = Failing(toys.patterns(3), 0.2).eval()

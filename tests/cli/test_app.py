@@ -16,6 +16,8 @@ COMMANDS = (
     "interpolate",
     "offset",
     "audit",
+    "curve",
+    "worst-class",
     "compare",
     "report",
     "data",

@@ -207,7 +207,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "no such run here": (lambda place: ["audit", "nope"], "unknown model 'nope'"),
     "a folder without a run": (lambda place: ["audit", place.folder], "holds no run"),
     "two runs of one seed": (seeds, "seed-10 have the same training seed"),
-    "no time": (audited("--max-time=0"), "--max-time 0: give the minutes that the audit may take, above 0"),
+    "no time": (audited("--max-time=0"), "--max-time 0: give the minutes that the command may take, above 0"),
     "negative time": (audited("--max-time=-1"), "--max-time -1: give the minutes"),
     "unknown stop": (audited("--stop=nevr"), "did you mean 'never'"),
     "unknown group": (audited("--group=colour"), "colour"),

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from classwise.attacks.engine import Engine
-from classwise.auditing.result import Audit
 from classwise.errors import UserError
 from classwise.papers.store import Store
+from classwise.reporting import pages
 from classwise.storage import check_writable
 from classwise.training.beginning import check_folder
 from classwise.training.folder import Run
@@ -40,7 +40,7 @@ def test_every_command_refuses_before_the_work(
     def work(*_: object, **__: object) -> None:
         raise AssertionError("the work has begun")
 
-    for owner, name in ((Trainer, "__init__"), (Engine, "attack"), (Engine, "predict"), (Audit, "html")):
+    for owner, name in ((Trainer, "__init__"), (Engine, "attack"), (Engine, "predict"), (pages, "report")):
         monkeypatch.setattr(owner, name, work)
     monkeypatch.setattr(Store, "__init__", work)
     audit = ["audit", run_folder, "--subset=40", "--attack=fgsm"]
@@ -48,8 +48,8 @@ def test_every_command_refuses_before_the_work(
         ["train", "at", "--budget=short", "--data=digits", *QUICK, f"--out={REFUSING}"],
         [*audit, f"--out={REFUSING}"],
         [*audit, f"--html={REFUSING}/page.html"],
-        [*audit, "--curve", f"--out={REFUSING}"],
-        [*audit, "--worst", f"--out={REFUSING}"],
+        ["curve", *audit[1:], f"--out={REFUSING}"],
+        ["worst-class", *audit[1:], f"--out={REFUSING}"],
         ["compare", audited, audited, f"--out={REFUSING}/page.html"],
         ["report", audited, f"--out={REFUSING}/page.html"],
         ["report", audited, "--export=csv", f"--files={REFUSING}"],

@@ -99,14 +99,19 @@ def test_seeds_without_time_left_make_the_audit_incomplete(
     assert not (runs / "seed-3" / "audits").exists()
 
 
-@pytest.mark.parametrize(
-    "option", ["--weights=w.pt", "--html=p.html", "--curve", "--worst", "--estimate", "--width=0.5"]
-)
+@pytest.mark.parametrize("option", ["--weights=w.pt", "--html=p.html", "--estimate", "--width=0.5"])
 def test_options_of_one_model_are_refused(classwise: Classwise, runs: Path, option: str) -> None:
     said = classwise("audit", runs, option)
     assert (said.status, said.err.count("\n")) == (2, 1)
     assert option.split("=", maxsplit=1)[0] in said.err
     assert "name one of the runs" in said.err
+
+
+@pytest.mark.parametrize("command", ["curve", "worst-class"])
+def test_commands_that_take_one_model_refuse_a_folder_of_seeds(classwise: Classwise, runs: Path, command: str) -> None:
+    said = classwise(command, runs)
+    assert (said.status, said.err.count("\n")) == (2, 1)
+    assert f"{runs} holds a run of each seed, and this command takes one; name one of the runs" in said.err
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(classwise: Classwise, runs: Path) -> None:

@@ -175,7 +175,7 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
 def test_a_search_writes_the_finished_images_of_its_first_pass(
     classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path
 ) -> None:
-    words = ["audit", run_folder, "--worst", "--subset=150", "--attack=fgsm", "--attack=pgd:steps=2", "--batch=32"]
+    words = ["worst-class", run_folder, "--subset=150", "--attack=fgsm", "--attack=pgd:steps=2", "--batch=32"]
     folder = tmp_path / "search"
     with monkeypatch.context() as patch:
         Sending(patch, signal.SIGTERM, "clean, fgsm", 2)
@@ -186,7 +186,7 @@ def test_a_search_writes_the_finished_images_of_its_first_pass(
     answers = [classwise(*words, "--json", *more) for more in ([f"--out={folder}", "--resume"], [])]
     assert [answer.status for answer in answers] == [0, 0]
     resumed, whole = ({**json.loads(answer.out), "seconds": None} for answer in answers)
-    assert resumed == whole
+    assert resumed == whole | {"page": str(folder / "page.html")}
 
 
 def test_a_request_outside_of_long_work_stops_at_once() -> None:

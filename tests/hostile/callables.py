@@ -145,8 +145,8 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"forward {name}", (*words, ATTACK), {"mine.py": module(code)}, user)
     for name in ("raises", "exits", "returns None", "returns NaN", "returns one row", "fails later", "returns text"):
         files = {"mine.py": module(FORWARD[name])}
-        yield Case(f"curve: forward {name}", (*words, ATTACK, "--curve", "--rounds=1"), files, user)
-        yield Case(f"worst: forward {name}", (*words[:4], "--threat=Linf:0.1", ATTACK, "--worst"), files, user)
+        yield Case(f"curve: forward {name}", ("curve", *words[1:], ATTACK, "--rounds=1"), files, user)
+        yield Case(f"worst: forward {name}", ("worst-class", *words[1:4], "--threat=Linf:0.1", ATTACK), files, user)
         yield Case(f"estimate: forward {name}", (*words, ATTACK, "--estimate"), files, user)
         yield Case(f"square: forward {name}", (*words, "--attack=square:queries=5"), files, user)
         training = [word for word in train() if "model." not in word]

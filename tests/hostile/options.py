@@ -52,7 +52,8 @@ FIELDS = {
                         "{name: digits, teacher: /dev/zero, share: 0.99}", "{name: /, teacher: x, subset: 10}"),
 }  # fmt: skip
 
-AUDIT_NUMBERS = ("--subset", "--seed", "--batch", "--width", "--max-time", "--rounds", "--tol", "--confidence")
+AUDIT_NUMBERS = ("--subset", "--seed", "--batch", "--width", "--max-time")
+OTHER_NUMBERS = (("curve", "--rounds"), ("worst-class", "--tolerance"), ("worst-class", "--confidence"))
 TEXT_OPTIONS = ("--data", "--split", "--root", "--threat", "--attack", "--stop", "--group", "--out", "--html",
                 "--fail-if", "--keep", "--mean", "--device", "--data-set", "--model-set", "--weights")  # fmt: skip
 
@@ -115,12 +116,11 @@ PLAIN: tuple[tuple[str, ...], ...] = (
 
 def cases(random: Random) -> Iterator[Case]:
     """Hostile options."""
-    for option in AUDIT_NUMBERS:
+    for command, option in (*(("audit", option) for option in AUDIT_NUMBERS), *OTHER_NUMBERS):
         for value in random.sample(NUMBERS, 12):
-            extra = {"--rounds": ("--curve",), "--tol": ("--worst",), "--confidence": ("--worst",)}.get(option, ())
-            words = ("audit", "@run", ATTACK, *(() if option == "--subset" else ("--subset=40",)), *extra)
-            words = (*words, *(() if "--worst" in extra else ("--out=out",)), f"{option}={value}")
-            yield Case(f"audit {option}={small(value)}", words, {}, EITHER)
+            words = (command, "@run", ATTACK, *(() if option == "--subset" else ("--subset=40",)))
+            words = (*words, *(() if command == "worst-class" else ("--out=out",)), f"{option}={value}")
+            yield Case(f"{command} {option}={small(value)}", words, {}, EITHER)
     for option in ("--epochs", "--seed", "--seeds"):
         for value in random.sample(NUMBERS, 9):
             words = tuple(word for word in train("--estimate", f"{option}={value}") if word != "--epochs=1")

@@ -75,11 +75,11 @@ def cases(random: Random) -> Iterator[Case]:
     for threat in random.sample(THREATS, 20):
         yield Case(f"train threat={small(threat)}", train("--set", f"threat={threat}", "--estimate"), {}, EITHER)
     for threat in random.sample(THREATS, 20):
-        words = ("audit", "@run", "--subset=40", ATTACK, f"--threat={threat}")
-        yield Case(f"curve --threat {small(threat)}", (*words, "--curve", "--rounds=1", "--out=out"), {}, EITHER)
+        words = ("curve", "@run", "--subset=40", ATTACK, f"--threat={threat}", "--rounds=1", "--out=out")
+        yield Case(f"curve --threat {small(threat)}", words, {}, EITHER)
     for threat in random.sample(THREATS, 12):
-        words = ("audit", "@run", "--subset=40", ATTACK, f"--threat={threat}")
-        yield Case(f"worst --threat {small(threat)}", (*words, "--worst"), {}, EITHER)
+        search = ("worst-class", "@run", "--subset=40", ATTACK, f"--threat={threat}")
+        yield Case(f"worst-class --threat {small(threat)}", search, {}, EITHER)
     for path in OBJECTS:
         yield Case(f"audit {small(path)}", ("audit", path, "--data=digits", "--out=out", ATTACK), {}, EITHER | {4})
         yield Case(f"audit --attack {small(path)}", audit(f"--attack={path}"), {}, EITHER)

@@ -23,8 +23,8 @@ from classwise.auditing.compare import Comparison, Crossing, compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.cli.comparing import show_comparison
-from classwise.reporting import compare_page
-from classwise.reporting.comparing import comparison_context
+from classwise.reporting import report
+from classwise.reporting.pages.comparison import comparison_context
 from classwise.reporting.rendering import render
 from classwise.reporting.untested import crossing_context
 
@@ -679,7 +679,7 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
 
 def _page(comparison: Comparison | Crossing) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        return compare_page(comparison, Path(folder) / "page.html").read_text(encoding="utf-8")
+        return report(comparison, Path(folder) / "page.html").read_text(encoding="utf-8")
 
 
 def _labelled(name: str, number: int, total: int) -> str:

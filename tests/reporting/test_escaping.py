@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from classwise.auditing.compare import compare
+from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.radii import Curve
 from classwise.auditing.result import Audit
 from classwise.errors import UserError
-from classwise.reporting import compare_page, curve_page, export, export_comparison, export_curve, page
+from classwise.reporting import export, export_comparison, export_curve, report
 from classwise.reporting.escaping import (
     FORMULA,
     checked_svg,
@@ -146,7 +146,7 @@ def test_names_come_back_from_every_form(names: list[str]) -> None:
         audit, target = audit_of(names, names[0]), Path(folder)
         export(audit, target, ("csv", "md", "svg"))
         export(audit, target / "raw", ("csv",), raw_csv=True)
-        page(audit, target / "a.html")
+        report(audit, target / "a.html")
 
         rows = read_csv(target / "classes.csv")
         assert [unescaped(row[0]) for row in rows[1:]] == names
@@ -179,7 +179,7 @@ def test_names_of_methods_and_curves_too(names: list[str]) -> None:
         target = Path(folder)
         comparison = compare({name: audit_of(names, name) for name in names[:2]})
         export_comparison(comparison, target, ("csv", "md"))
-        compare_page(comparison, target / "a.html")
+        report(comparison, target / "a.html")
         assert [unescaped(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
         assert {unescaped(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
         assert Cells((target / "a.html").read_text(encoding="utf-8")).tags <= TAGS
@@ -188,7 +188,7 @@ def test_names_of_methods_and_curves_too(names: list[str]) -> None:
         frame = frame.assign(broken_by="pgd", probes=1, forwards=1, backwards=1)
         curve = Curve(frame, Meta(class_names=tuple(names), attacks={"clean": None}, norm="Linf"), 0.25, 3)
         export_curve(curve, target / "curve", ("csv", "md", "svg"))
-        curve_page(curve, target / "b.html")
+        report(curve, target / "b.html")
         assert {unescaped(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
         assert Cells((target / "b.html").read_text(encoding="utf-8")).tags <= TAGS
         ET.parse(target / "curve" / "curve.svg")

@@ -15,7 +15,7 @@ from classwise.auditing.outcomes import MOST_DENSE, Outcomes
 from classwise.auditing.result import Audit
 from classwise.cli.showing import audit_facts, worst_line
 from classwise.errors import UserError
-from classwise.reporting import export
+from classwise.reporting import export, report
 from classwise.reporting.findings import Findings
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
@@ -50,7 +50,7 @@ def test_memory_and_pages_are_bounded(superclasses: int | None, tmp_path: Path) 
         assert len(audit.table) == CLASSES
         assert len(worst_line(audit)) < 500
         assert audit_facts(audit)["worst"]["n"] == 2
-        page = audit.html(tmp_path / "page.html")
+        page = report(audit, tmp_path / "page.html")
         written = export(audit, tmp_path / "tables", formats=("csv", "md"))
         peak = tracemalloc.get_traced_memory()[1] / 2**20
     finally:

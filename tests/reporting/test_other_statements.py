@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
-from classwise.auditing.radii import Curve
-from classwise.cli.racing import show_race
-from classwise.reporting.curving import _context, radius_table, searched
+from classwise.cli.worst_class import show_worst_class
+from classwise.reporting.pages.curve import _context, radius_table, searched
 from classwise.reporting.rendering import render
 from classwise.reporting.training import curves_of
 from classwise.stats.racing import Verdict
@@ -176,7 +176,7 @@ def test_what_a_page_says_of_a_training_follows_from_its_files(
     unsettled=st.integers(0, 2000),
     passes=st.integers(1, 10**7),
     full=st.integers(1, 10**7),
-    tol=st.sampled_from((0.0, 0.02)),
+    tolerance=st.sampled_from((0.0, 0.02)),
     alpha=st.sampled_from((0.05, 0.001)),
     others=st.integers(0, 11),
 )
@@ -187,23 +187,29 @@ def test_what_the_terminal_says_of_a_search(
     unsettled: int,
     passes: int,
     full: int,
-    tol: float,
+    tolerance: float,
     alpha: float,
     others: int,
 ) -> None:
     number = len(shares)
     worst = int(np.argmin(shares))
     possibly = tuple(sorted({worst, *range(min(others, number))}))
-    verdict = Verdict(worst, possibly, shares[worst], 0.1, 0.2, settled, unsettled, alpha, tol)
+    verdict = Verdict(worst, possibly, shares[worst], 0.1, 0.2, settled, unsettled, alpha, tolerance)
     names = CLASSES[:number]
     columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": shares, "low": 0.1, "high": 0.2, "unsettled": 0}
     table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))
     meta = SimpleNamespace(applicable=("clean", "pgd"), model="net", threat="Linf:0.1")
     result: Any = SimpleNamespace(
-        table=table, verdict=verdict, worst=names[worst], meta=meta, passes=passes, full=float(full), seconds=3.0
+        table=table,
+        verdict=verdict,
+        worst=names[worst],
+        meta=meta,
+        passes=passes,
+        full_audit_passes=float(full),
+        seconds=3.0,
     )
     result.sentence = verdict.sentence(names, "these 10 images", "pgd")
-    show_race(result)
+    show_worst_class(result)
     lines = capsys.readouterr().out.splitlines()
     assert f"all, {100 * (1 - alpha):.6g} % together" in lines[1]
     marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]
@@ -223,6 +229,6 @@ def test_what_the_terminal_says_of_a_search(
         assert f"the worst class is {'one of ' * (len(possibly) > 1)}{listed}, on these" in guarantee
         assert "no class is" not in guarantee
     else:
-        bound = f"more than {100 * tol:.6g} points below" if tol else "below"
+        bound = f"more than {100 * tolerance:.6g} points below" if tolerance else "below"
         assert f"no class is {bound} {names[worst]}, on these 10 images under pgd" in guarantee
         assert guarantee.endswith(f"the worst may be any of {listed}") == (len(possibly) > 1)

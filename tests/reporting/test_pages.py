@@ -11,8 +11,8 @@ from classwise.auditing.compare import compare
 from classwise.auditing.keeping import Kept
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, Caution
-from classwise.reporting import compare_page, page
-from classwise.reporting.pages import MOST_BYTES
+from classwise.reporting import report
+from classwise.reporting.pages.audit import MOST_BYTES
 
 from .conftest import SUPERCLASSES, MakeAudit
 
@@ -52,7 +52,7 @@ def visible(path: Path) -> str:
 
 def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit, tmp_path: Path) -> None:
     audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), meta=SUPERCLASSES)
-    path = page(audit, tmp_path / "a.html")
+    path = report(audit, tmp_path / "a.html")
     text, worst = visible(path), audit.worst()
     assert "The weakest class is cat : 10.0 %" in text
     assert f"95 % interval {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
@@ -60,7 +60,7 @@ def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: MakeAudit, tmp_path: Path) -> None:
-    text = page(make_audit(meta=SUPERCLASSES), tmp_path / "a.html").read_text(encoding="utf-8")
+    text = report(make_audit(meta=SUPERCLASSES), tmp_path / "a.html").read_text(encoding="utf-8")
     parsed = Page(text)
     assert "script" not in parsed.tags
     assert "link" not in parsed.tags
@@ -69,33 +69,33 @@ def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: 
 
 
 def test_the_same_audit_gives_the_same_bytes(make_audit: MakeAudit, tmp_path: Path) -> None:
-    one, two = (page(make_audit(), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
+    one, two = (report(make_audit(), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
     assert one == two
 
 
 @pytest.mark.parametrize("classes", [2, 4, 100, 1000])
 def test_a_page_stays_small_for_any_number_of_classes(make_audit: MakeAudit, tmp_path: Path, classes: int) -> None:
-    path = page(make_audit(classes, 20), tmp_path / "a.html")
+    path = report(make_audit(classes, 20), tmp_path / "a.html")
     assert path.stat().st_size < MOST_BYTES
     Page(path.read_text(encoding="utf-8"))
 
 
 def test_warnings_are_read_before_the_numbers(make_audit: MakeAudit, tmp_path: Path) -> None:
     caution = Caution("zero-gradients", "Half of the gradients are zero.", 0.5)
-    text = visible(page(make_audit(warnings=(caution,)), tmp_path / "a.html"))
+    text = visible(report(make_audit(warnings=(caution,)), tmp_path / "a.html"))
     assert text.index("Half of the gradients are zero.") < text.index("Every class under every attack")
     assert "No guard" not in text
 
 
 def test_predictions_made_elsewhere_claim_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
-    text = visible(page(make_audit(meta={"model_hash": ""}), tmp_path / "a.html"))
+    text = visible(report(make_audit(meta={"model_hash": ""}), tmp_path / "a.html"))
     assert "No guard" not in text
     assert "made elsewhere" in text
 
 
 def test_names_of_users_are_quoted(make_audit: MakeAudit, tmp_path: Path) -> None:
     bad = ("<script>alert(1)</script>", 'a"b', "c&d", "'e'")
-    text = page(make_audit(names=bad, accuracy=(0.1, 0.5, 0.5, 0.5)), tmp_path / "a.html").read_text(encoding="utf-8")
+    text = report(make_audit(names=bad, accuracy=(0.1, 0.5, 0.5, 0.5)), tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<script" not in text
     Page(text)
 
@@ -103,14 +103,14 @@ def test_names_of_users_are_quoted(make_audit: MakeAudit, tmp_path: Path) -> Non
 def test_an_unfinished_audit_says_so(make_audit: MakeAudit, tmp_path: Path) -> None:
     whole = make_audit().outcomes
     frame = whole.frame[~((whole.frame["attack"] == "cw") & (whole.frame["index"] >= 300))]
-    text = visible(page(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
+    text = visible(report(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
     assert "Incomplete: 100 of 400 images are not judged by every attack" in text
     assert "weakest class" not in text
 
 
 def test_clean_predictions_alone_make_a_page(tmp_path: Path) -> None:
     outcomes = Outcomes.from_predictions([0, 0, 1, 1], [0, 1, 1, 1], class_names=["a", "b"])
-    assert "The weakest class is a : 50.0 %" in visible(page(Audit(outcomes), tmp_path / "a.html"))
+    assert "The weakest class is a : 50.0 %" in visible(report(Audit(outcomes), tmp_path / "a.html"))
 
 
 def kept_of(shape: tuple[int, int, int] = (3, 8, 8)) -> Kept:
@@ -125,7 +125,7 @@ def kept_of(shape: tuple[int, int, int] = (3, 8, 8)) -> Kept:
 def test_twins_of_the_worst_class_are_shown_broken_ones_first(make_audit: MakeAudit, tmp_path: Path) -> None:
     plain = make_audit(accuracy=(0.6, 0.7, 0.3, 0.02))
     audit = Audit(plain.outcomes, kept=kept_of())
-    path = page(audit, tmp_path / "a.html")
+    path = report(audit, tmp_path / "a.html")
     addresses = Page(path.read_text(encoding="utf-8")).addresses
     assert len(addresses) == 12
     text = visible(path)
@@ -134,25 +134,25 @@ def test_twins_of_the_worst_class_are_shown_broken_ones_first(make_audit: MakeAu
 
 
 def test_without_kept_images_there_is_no_such_section(make_audit: MakeAudit, tmp_path: Path) -> None:
-    assert "What it looks like" not in visible(page(make_audit(), tmp_path / "a.html"))
+    assert "What it looks like" not in visible(report(make_audit(), tmp_path / "a.html"))
 
 
 def test_a_comparison_claims_a_difference_only_beyond_chance(make_audit: MakeAudit, tmp_path: Path) -> None:
     low = make_audit(per_class=400, accuracy=(0.6, 0.6, 0.3, 0.1))
     high = make_audit(per_class=400, accuracy=(0.7, 0.7, 0.5, 0.4))
     near = make_audit(per_class=400, accuracy=(0.6, 0.6, 0.3, 0.11))
-    clear = visible(compare_page(compare({"old": low, "new": high}), tmp_path / "a.html"))
+    clear = visible(report(compare({"old": low, "new": high}), tmp_path / "a.html"))
     assert "new has the best worst-class accuracy: cat, 40.0 %" in clear
-    unclear = visible(compare_page(compare({"old": low, "new": near}), tmp_path / "b.html"))
+    unclear = visible(report(compare({"old": low, "new": near}), tmp_path / "b.html"))
     assert "No clear difference in worst-class accuracy: 11.0 % at best , with new" in unclear
 
 
 def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
     """Of more methods than inks each has a row of its own, named at its left."""
     audits = {f"method {place}": make_audit(seed=place) for place in range(6)}
-    page_of_six = compare_page(compare(audits), tmp_path / "six.html").read_text(encoding="utf-8")
+    page_of_six = report(compare(audits), tmp_path / "six.html").read_text(encoding="utf-8")
     del audits["method 5"]
-    page_of_five = compare_page(compare(audits), tmp_path / "five.html").read_text(encoding="utf-8")
+    page_of_five = report(compare(audits), tmp_path / "five.html").read_text(encoding="utf-8")
     legend = "Accuracy of each class under every attack together, percent"
     assert legend in page_of_five
     assert legend not in page_of_six
@@ -167,7 +167,7 @@ def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: P
     audits = {
         f"method {seed}": make_audit(classes=100, per_class=20, seed=seed, warnings=(caution,)) for seed in range(3)
     }
-    path = compare_page(compare(audits), tmp_path / "a.html")
+    path = report(compare(audits), tmp_path / "a.html")
     text = path.read_text(encoding="utf-8")
     Page(text)
     assert len(text.encode()) < MOST_BYTES
@@ -177,7 +177,7 @@ def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: P
 def test_several_seeds_show_mean_and_deviation(make_audit: MakeAudit, tmp_path: Path) -> None:
     values = ((0.6, 0.6, 0.3, 0.1), (0.6, 0.6, 0.3, 0.2))
     seeds = [make_audit(accuracy=each, meta={"model_hash": str(number)}) for number, each in enumerate(values)]
-    path = compare_page(compare({"a": seeds, "b": [*reversed(seeds)]}), tmp_path / "a.html")
+    path = report(compare({"a": seeds, "b": [*reversed(seeds)]}), tmp_path / "a.html")
     text = visible(path)
     assert "15.0 ± 7.1" in text  # the worst class: mean and deviation of 10 and 20 %
     assert "new training seeds" in text

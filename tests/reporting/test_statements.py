@@ -21,7 +21,7 @@ from classwise.auditing.result import Audit
 from classwise.cli.showing import show_audit
 from classwise.reporting import prose
 from classwise.reporting.findings import Findings
-from classwise.reporting.pages import audit_context
+from classwise.reporting.pages.audit import audit_context
 from classwise.reporting.rendering import render
 from classwise.reporting.summaries import attack_frame, class_frame
 from classwise.stats.worst import minimum

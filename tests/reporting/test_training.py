@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from classwise.reporting import export, page
+from classwise.reporting import export, report
 from classwise.reporting.training import curves_of
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
@@ -79,15 +79,15 @@ def test_a_run_before_its_first_epoch_has_no_curves(run: Run) -> None:
 
 
 def test_the_page_shows_the_run_that_is_given(make_audit: MakeAudit, run: Run, tmp_path: Path) -> None:
-    text = page(make_audit(), tmp_path / "a.html", run).read_text(encoding="utf-8")
+    text = report(make_audit(), tmp_path / "a.html", run=run).read_text(encoding="utf-8")
     assert "How training got there" in text
     assert "Recipe cfa-at-short" in text
 
 
 def test_an_audit_inside_a_run_folder_finds_its_run(make_audit: MakeAudit, run: Run, tmp_path: Path) -> None:
     inside = make_audit(path=run.path / "audits" / "audit")
-    assert "How training got there" in page(inside, tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "How training got there" in report(inside, tmp_path / "a.html").read_text(encoding="utf-8")
     written = {path.name for path in export(inside, tmp_path / "out", ("csv", "svg"))}
     assert {"epochs.csv", "epochs-valid-robust.svg", "epochs-epsilon.svg"} <= written
     elsewhere = make_audit(path=tmp_path / "audit")
-    assert "How training got there" not in page(elsewhere, tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "How training got there" not in report(elsewhere, tmp_path / "b.html").read_text(encoding="utf-8")

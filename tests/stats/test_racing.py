@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from classwise.errors import UserError
+from classwise.stats.confidence_sequence import intersected, log_prior_posterior_ratio, success_bounds
 from classwise.stats.racing import (
     Draw,
     Escalate,
     Race,
     Rules,
-    broken_bounds,
-    front,
-    log_ratio,
-    narrowed,
+    contenders,
     usual_draw,
     usual_tolerance,
 )
@@ -36,7 +34,7 @@ def ratio_by_hand(pool: int, drawn: int, hits: int, a: float, b: float) -> dict[
 def test_the_ratio_is_prior_over_posterior(pool: int, drawn: int, hits: int, a: float, b: float) -> None:
     by_hand = ratio_by_hand(pool, drawn, hits, a, b)
     numbers = np.arange(pool + 1)
-    ours = np.exp(log_ratio(numbers, pool, drawn, hits, (a, b)))
+    ours = np.exp(log_prior_posterior_ratio(numbers, pool, drawn, hits, (a, b)))
     assert [K for K in numbers if np.isfinite(ours[K])] == list(by_hand)
     assert ours[list(by_hand)] == pytest.approx(list(by_hand.values()), rel=1e-9)
 
@@ -49,7 +47,7 @@ def test_bounds_are_the_ends_of_the_set(data: st.DataObject) -> None:
     a, b = data.draw(st.sampled_from([(0.5, 8.0), (0.5, 60.0), (2.0, 2.0)]))
     alpha = data.draw(st.sampled_from([0.5, 0.05, 0.0025]))
     inside = [K for K, ratio in ratio_by_hand(pool, drawn, hits, a, b).items() if ratio < 1 / alpha]
-    bounds = broken_bounds(pool, drawn, hits, (a, b), alpha)
+    bounds = success_bounds(pool, drawn, hits, (a, b), alpha)
     assert (int(bounds.least), int(bounds.most)) == (min(inside), max(inside))
     assert len(inside) == max(inside) - min(inside) + 1
 
@@ -61,7 +59,7 @@ def test_the_set_covers_at_all_times(broken: int) -> None:
     for hit in itertools.combinations(range(pool), broken):
         fate = np.isin(np.arange(pool), hit)
         drawn = np.arange(pool + 1)
-        found = broken_bounds(pool, drawn, np.concatenate([[0], np.cumsum(fate)]), (0.5, 2.0), alpha)
+        found = success_bounds(pool, drawn, np.concatenate([[0], np.cumsum(fate)]), (0.5, 2.0), alpha)
         orders += 1
         lost += bool(((broken < found.least) | (broken > found.most)).any())
     assert lost <= alpha * orders
@@ -74,10 +72,12 @@ def test_the_ratio_does_not_grow_on_average() -> None:
     pool, broken, prior = 20, 6, (0.5, 8.0)
     for drawn, hits in [(0, 0), (5, 1), (12, 6), (10, 0)]:
         left, hot = pool - drawn, broken - hits
-        after = [math.exp(float(log_ratio(broken, pool, drawn + 1, hits + one, prior))) for one in (0, 1)]
+        after = [
+            math.exp(float(log_prior_posterior_ratio(broken, pool, drawn + 1, hits + one, prior))) for one in (0, 1)
+        ]
         chance = hot / left
         mean = sum(weight * value for weight, value in zip((1 - chance, chance), after, strict=True) if weight)
-        now = math.exp(float(log_ratio(broken, pool, drawn, hits, prior)))
+        now = math.exp(float(log_prior_posterior_ratio(broken, pool, drawn, hits, prior)))
         assert mean == pytest.approx(now, rel=1e-9) if hits < broken else mean < now
 
 
@@ -91,11 +91,11 @@ def run(race: Race, fates: list[str]) -> list[str]:
             if isinstance(move, Escalate):
                 left = order[move.label][begin:]
                 order[move.label] = left.replace("e", "")
-                race.tell_escalation(move.label, left.count("e"))
+                race.observe_escalation(move.label, left.count("e"))
                 said.append(f"escalate {move.label}")
             else:
                 drawn = order[move.label][begin : begin + move.size]
-                race.tell_draw(move.label, move.size, move.size - drawn.count("."))
+                race.observe_draw(move.label, move.size, move.size - drawn.count("."))
                 said.append(f"draw {move.size} of {move.label}")
     return said
 
@@ -144,8 +144,8 @@ def test_a_tie_is_settled_whole_and_both_may_be_the_worst() -> None:
 
 
 def test_a_tolerance_saves_draws() -> None:
-    def cost(tol: float) -> int:
-        race = Race([500, 500], [200, 205], Rules(tol=tol))
+    def cost(tolerance: float) -> int:
+        race = Race([500, 500], [200, 205], Rules(tolerance=tolerance))
         run(race, [_shuffled("." * 198 + "re", 0), _shuffled("." * 202 + "eer", 1)])
         return 405 - race.verdict().unsettled
 
@@ -166,7 +166,7 @@ def test_nothing_to_race_for() -> None:
     race = Race([0, 10, 10], [0, 0, 4])
     assert race.next() == ()  # no class is below 0; the other may be there too
     assert (race.verdict().worst, race.verdict().possibly) == (1, (1, 2))
-    race.tell_draw(2, 4, 0)
+    race.observe_draw(2, 4, 0)
     assert race.verdict().possibly == (1,)
     none = Race([4, 4], [0, 0]).verdict()
     assert (none.settled, none.possibly, none.low, none.high) == (True, (0, 1), 0.0, 0.0)
@@ -175,12 +175,12 @@ def test_nothing_to_race_for() -> None:
 def test_leaders() -> None:
     estimate = np.array([[0.3, 0.2, 0.5, 0.6]])
     low, high = np.array([[0.1, 0.15, 0.05, 0.55]]), np.array([[0.4, 0.25, 0.6, 0.7]])
-    who = front(estimate, low, high, 0.0)
+    who = contenders(estimate, low, high, 0.0)
     assert (who.worst[0], who.rival[0], who.labels[0, 0], who.valid[0, 0]) == (1, 2, 2, True)
-    who = front(estimate, low, high, 0.0, together=4)
+    who = contenders(estimate, low, high, 0.0, together=4)
     # 0.1 wide, the worst counts as 0.1 times the root of its two rivals; 0 and 2 are wider, and 3 is far away.
     assert who.labels[0][who.valid[0]].tolist() == [2, 0]
-    assert not front(estimate, low, high, 0.25, together=4).valid.any()
+    assert not contenders(estimate, low, high, 0.25, together=4).valid.any()
 
 
 @pytest.mark.parametrize("together", [1, 6])
@@ -188,7 +188,7 @@ def test_the_worst_class_is_told_more_narrowly_than_each_of_many_rivals(together
     def due(width: float) -> list[int]:
         estimate = np.array([0.3, *[0.32] * 4])
         half = np.array([width, *[0.1] * 4]) / 2
-        who = front(estimate, estimate - half, estimate + half, 0.0, together)
+        who = contenders(estimate, estimate - half, estimate + half, 0.0, together)
         return [int(label) for label in who.labels[who.valid]]
 
     alone = together == 1
@@ -198,9 +198,9 @@ def test_the_worst_class_is_told_more_narrowly_than_each_of_many_rivals(together
 
 
 def test_new_bounds_win_over_old_ones_that_exclude_them() -> None:
-    found = broken_bounds(10, 10, 7, (0.5, 8.0), 0.05)
-    assert [int(end) for end in narrowed(0, 10, found, 2)] == [9, 9]
-    assert [int(end) for end in narrowed(0, 5, found, 2)] == [9, 9]
+    found = success_bounds(10, 10, 7, (0.5, 8.0), 0.05)
+    assert [int(end) for end in intersected(0, 10, found, 2)] == [9, 9]
+    assert [int(end) for end in intersected(0, 5, found, 2)] == [9, 9]
 
 
 def test_usual_sizes() -> None:
@@ -212,8 +212,8 @@ def test_usual_sizes() -> None:
     ("values", "said"),
     [
         ({"alpha": 0.0}, "alpha 0.0"),
-        ({"tol": -0.1}, "tol = -0.1"),
-        ({"tol": 1.0}, "tol = 1.0"),
+        ({"tolerance": -0.1}, "tolerance = -0.1"),
+        ({"tolerance": 1.0}, "tolerance = 1.0"),
         ({"draw": 0}, "draw = 0"),
         ({"together": 0}, "together = 0"),
         ({"priors": ((0.0, 8.0),)}, "priors"),
@@ -242,9 +242,9 @@ def test_counts_that_are_none(images: list[float], survivors: list[int], said: s
 def test_a_race_refuses_what_cannot_be() -> None:
     race = Race([30, 30], [20, 20])
     with pytest.raises(UserError, match="5 of 3 broken"):
-        race.tell_draw(0, 3, 5)
+        race.observe_draw(0, 3, 5)
     with pytest.raises(UserError, match="of 20 that were left"):
-        race.tell_draw(0, 21, 0)
-    race.tell_escalation(0, 2)
+        race.observe_draw(0, 21, 0)
+    race.observe_escalation(0, 2)
     with pytest.raises(UserError, match="class 0"):
-        race.tell_escalation(0, 1)
+        race.observe_escalation(0, 1)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,6 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst import Minimum, minimum, possibly_worst
 from classwise.storage import read_json, replacing, verify, write_text
-
-if TYPE_CHECKING:
-    from classwise.training.folder import Run
 
 SCHEMA_VERSION = 1
 ABOUT = "audit.json"
@@ -324,13 +321,6 @@ class Audit:
         if self.trace is not None:
             with replacing(folder / TRACE, checksum=True) as temporary:
                 self.trace.to_parquet(temporary, index=False)
-
-    def html(self, path: str | Path, run: Run | None = None) -> Path:
-        """Write the audit as one self-contained page; ``run`` adds the curves of a training run."""
-        from classwise.reporting import page
-
-        page(self, path, run)
-        return Path(path)
 
     @staticmethod
     def load(path: str | Path) -> Audit:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import typer
 
-from classwise import __version__, interruption
+from classwise import interruption
 from classwise.cli import (
-    auditing,
+    audit,
     comparing,
     console,
+    curve,
     demonstrating,
     failures,
     interpolating,
@@ -23,10 +24,12 @@ from classwise.cli import (
     papers,
     reporting,
     training,
+    worst_class,
 )
 from classwise.cli.exit_status import ExitStatus
 from classwise.errors import UserError, one_line
 from classwise.user_code import user_code
+from classwise.version import __version__
 
 
 def _statuses() -> str:
@@ -51,7 +54,9 @@ for command in (
     training.train,
     interpolating.interpolate,
     offsetting.offset,
-    auditing.audit,
+    audit.audit,
+    curve.curve,
+    worst_class.worst_class,
     comparing.compare,
     reporting.report,
     listing.data,

@@ -86,9 +86,9 @@ def compare(
         console.echo(f"warning: {gap}", err=True)
     with printing_beside(page):
         if page is not None:
-            from classwise.reporting import compare_page
+            from classwise.reporting import report
 
-            compare_page(comparison, page)
+            report(comparison, page)
         if json:
             console.show_json(comparison_facts(comparison))
             return

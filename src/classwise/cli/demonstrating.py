@@ -48,7 +48,7 @@ def demo(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.compare import compare
     from classwise.data.loading import load_data
-    from classwise.reporting import compare_page
+    from classwise.reporting import report
 
     new_folder(out)
     images = load_data("digits", split="test")
@@ -57,9 +57,8 @@ def demo(
         for name, recipe in RECIPES.items():
             audits[name] = _trained_and_audited(recipe, out / recipe, listener, images)
     comparison = compare({name: [audit] for name, audit in audits.items()})
-    pages = [audit.html(out / f"{RECIPES[name]}.html") for name, audit in audits.items()]
-    page = out / "compare.html"
-    compare_page(comparison, page)
+    pages = [report(audit, out / f"{RECIPES[name]}.html") for name, audit in audits.items()]
+    page = report(comparison, out / "compare.html")
     for name, audit in audits.items():
         typer.echo(f"{name}: {worst_line(audit)}")
     typer.echo("")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -21,16 +24,72 @@ DataOptions = Annotated[
     typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where to compute, such as cpu, cuda or cuda:1.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what the output folder holds.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue in the output folder, or load what is finished.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, and do no more.")]
 Budget = Annotated[
     str | None,
     typer.Option("--budget", help="One of the recipe's budgets, such as short, in place of the whole training."),
 ]
+Threat = Annotated[
+    str | None,
+    typer.Option(
+        "--threat", metavar="NORM:RADIUS", help="Such as Linf:8/255; else the run's, else the data's usual one."
+    ),
+]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="The page; - is stdout, and tables go to stderr. [page.html in the folder]"
+    ),
+]
+MaxTime = Annotated[
+    float | None,
+    typer.Option(
+        "--max-time",
+        metavar="MINUTES",
+        help="Stop after so many minutes, above 0; the result may then be incomplete.",
+    ),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as optimizer.lr=0.05. May be repeated."),
 ]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: a parameter of a dataclass type becomes one option for each field.
+
+    So a group is declared once, with the types, help and defaults of its options, whatever commands take it.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=types[field.name],
+            )
+            for field in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        built = {
+            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**built, **values)
+
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
 
 
 _PAIRS = {
@@ -148,3 +207,29 @@ def printing_beside(*files: Path | None) -> Iterator[None]:
         return
     with contextlib.redirect_stdout(sys.stderr):
         yield
+
+
+def seconds(minutes: float | None) -> float | None:
+    """``--max-time`` in seconds.
+
+    Raises:
+        UserError: if it is not above 0.
+    """
+    if minutes is not None and not minutes > 0:
+        raise UserError(f"--max-time {minutes:g}: give the minutes that the command may take, above 0")
+    return None if minutes is None else 60 * minutes
+
+
+def share(text: str, option: str, example: str) -> float:
+    """``"0.02"`` or ``"2%"`` as a fraction.
+
+    Raises:
+        UserError: if it is no number.
+    """
+    from classwise.settings import number
+
+    percent = text.rstrip().endswith("%")
+    value = number(text.rstrip().rstrip("%").rstrip())
+    if not isinstance(value, float):
+        raise UserError(f"{option} {text!r} is not a number; write {example}")
+    return value / 100 if percent else value

@@ -2,52 +2,101 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import new_file, new_folder, pairs, printing_beside
+from classwise.cli.options import grouped, new_file, new_folder, pairs, printing_beside
 from classwise.errors import IncompleteError, UserError
+
+if TYPE_CHECKING:
+    from classwise.auditing.result import Audit
 
 NAMED = 5
 """How many damaged files an error names."""
 
 
-def report(
-    source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="An audit, a run with one audit, or a table of outcomes.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page; - is stdout. [page.html in the audit]")
-    ] = None,
+@dataclass(frozen=True)
+class ExportOptions:
+    """Tables and figures as files.
+
+    Raises:
+        UserError: for options without the one that they belong to.
+    """
+
     export: Annotated[
         str | None,
         typer.Option("--export", metavar="csv,md,png,pdf,svg", help="Write tables and figures as files too."),
-    ] = None,
+    ] = None
     files: Annotated[
         Path | None, typer.Option("--files", metavar="DIR", help="Where they go. [files, beside the page]")
-    ] = None,
+    ] = None
     raw_csv: Annotated[
         bool,
         typer.Option(
             "--raw-csv", help="Leave CSV texts unchanged. [an apostrophe is put before texts that begin with = + - @]"
         ),
-    ] = False,
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.files is not None and self.export is None:
+            raise UserError(
+                "--files says where exported files go; name their forms with --export, as in --export csv,pdf"
+            )
+        if self.raw_csv and "csv" not in self.formats:
+            raise UserError("--raw-csv says how CSV files are written; ask for them with --export csv")
+
+    @property
+    def formats(self) -> list[str]:
+        """The formats by name."""
+        return [] if self.export is None else [name.strip() for name in self.export.split(",")]
+
+
+@dataclass(frozen=True)
+class RobustBenchOptions:
+    """RobustBench's ``model_info`` as a file.
+
+    Raises:
+        UserError: for options without the one that they belong to.
+    """
+
     robustbench: Annotated[
         Path | None,
         typer.Option(
             "--robustbench", metavar="FILE", help="Write RobustBench's model_info too, of an audit by autoattack."
         ),
-    ] = None,
-    info: Annotated[
+    ] = None
+    robustbench_info: Annotated[
         list[str] | None,
         typer.Option(
             "--robustbench-info",
             metavar="KEY=VALUE",
             help="What only the author knows, such as venue='ICML 2020'. May be repeated.",
         ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.facts and self.robustbench is None:
+            raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the author adds, by key."""
+        return pairs(self.robustbench_info, "--robustbench-info")
+
+
+@grouped
+def report(
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="An audit, a run with one audit, or a table of outcomes.")
+    ],
+    exported: ExportOptions,
+    robustbench: RobustBenchOptions,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; - is stdout. [page.html in the audit]")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only compare the files of the folder with their checksums.")
@@ -72,16 +121,8 @@ def report(
         _check(source)
         return
     from classwise.auditing.result import Audit
-    from classwise.reporting import export as export_files
 
-    page = new_file(out, "--out")
-    target, facts = new_file(robustbench, "--robustbench"), pairs(info, "--robustbench-info")
-    if facts and target is None:
-        raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
-    if files is not None and export is None:
-        raise UserError("--files says where exported files go; name their forms with --export, as in --export csv,pdf")
-    if raw_csv and "csv" not in {form.strip() for form in (export or "").split(",")}:
-        raise UserError("--raw-csv says how CSV files are written; ask for them with --export csv")
+    page, target = new_file(out, "--out"), new_file(robustbench.robustbench, "--robustbench")
     audit = Audit.load(source)
     if not audit.complete and not allow_incomplete:
         advice = "continue it with classwise audit --resume, or write bounds with --allow-incomplete"
@@ -89,7 +130,15 @@ def report(
     beside = audit.path if audit.path is not None and audit.path.is_dir() else Path()
     page = page or new_file(beside / "page.html", "--out")
     assert page is not None
-    place = None if export is None else new_folder(files or page.parent / "files")
+    _write(audit, page, exported, target, robustbench.facts)
+
+
+def _write(audit: Audit, page: Path, exported: ExportOptions, target: Path | None, facts: dict[str, str]) -> None:
+    """Write the page and the files, and print their paths."""
+    from classwise.reporting import export as export_files
+    from classwise.reporting import report as write_report
+
+    place = None if exported.export is None else new_folder(exported.files or page.parent / "files")
     written: list[Path] = []
     left: list[str] = []
     if target is not None:  # first, so that a refusal leaves nothing
@@ -98,11 +147,10 @@ def report(
         block = write_robustbench(audit, target, facts)["classwise"]
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]
         written.append(target)
-    if export is not None and place is not None:  # first, so that an unknown format leaves no page either
-        forms = [form.strip() for form in export.split(",")]
-        written += export_files(audit, place, forms, raw_csv=raw_csv)
+    if place is not None:  # first, so that an unknown format leaves no page either
+        written += export_files(audit, place, exported.formats, raw_csv=exported.raw_csv)
     with printing_beside(page, target):
-        console.echo(f"page: {audit.html(page)}")
+        console.echo(f"page: {write_report(audit, page)}")
         for path in written:
             console.echo(f"file: {path}")
         if not audit.complete:

@@ -17,21 +17,25 @@ from classwise.errors import IncompleteError, UserError
 if TYPE_CHECKING:
     from classwise.auditing.condition import Condition
     from classwise.auditing.result import Audit
+    from classwise.cli.inputs import ModelSource
     from classwise.data.images import Images
     from classwise.threat import Threat
     from classwise.training.folder import Run
 
 
-def refuse_for_seeds(folder: str, **given: object) -> None:
+def refuse_for_seeds(model: ModelSource, **given: object) -> None:
     """Refuse options that are about a single model.
 
     Raises:
         UserError: naming the first such option that was given.
     """
-    for name, value in given.items():
+    of_model = {name: getattr(model, name) for name in ("weights", "width", "mean", "std", "model_set")}
+    for name, value in (of_model | given).items():
         if value:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} is for one model, and {folder} holds a run of each seed; name one of the runs")
+            raise UserError(
+                f"{option} is for one model, and {model.model} holds a run of each seed; name one of the runs"
+            )
 
 
 def audit_all_seeds(
@@ -51,6 +55,7 @@ def audit_all_seeds(
         typer.Exit: with 1 if a condition holds for any seed.
     """
     from classwise.auditing.seeds import audit_seeds
+    from classwise.reporting import report
     from classwise.team import joined
 
     folder = runs[0].path.parent
@@ -62,7 +67,7 @@ def audit_all_seeds(
     by_seed = {run.recipe.seed: run for run in runs}
     for seed, audit in audits.items():
         assert audit.path is not None
-        audit.html(audit.path / "page.html", by_seed[seed])
+        report(audit, audit.path / "page.html", run=by_seed[seed])
     whole = {seed: audit for seed, audit in audits.items() if audit.complete}
     decided = {
         text: {seed: condition.decide(audit) for seed, audit in audits.items()}

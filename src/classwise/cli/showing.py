@@ -1,4 +1,4 @@
-"""An audit or a curve, in the terminal or for programs."""
+"""An audit, in the terminal or for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from classwise.cli import console
 from classwise.reporting import wording
 
 if TYPE_CHECKING:
-    from classwise.auditing.radii import Curve
     from classwise.auditing.result import Audit
 
 SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
@@ -134,17 +133,3 @@ def _worst_facts(result: Audit) -> dict[str, Any]:
         "high": worst.high,
         "possibly": list(worst.possibly),
     }
-
-
-def show_curve(found: Curve) -> None:
-    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
-    from classwise.reporting.curving import radius_table
-
-    table = radius_table(found)
-    rows = [
-        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
-        for row in table.rows
-    ]
-    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
-    console.echo("")
-    console.echo(table.note)

@@ -19,7 +19,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from classwise import __version__
 from classwise.auditing.audit import Audit, audit
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
@@ -33,6 +32,7 @@ from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.loop import train
 from classwise.training.recipe import Recipe
+from classwise.version import __version__
 
 SCHEMA_VERSION = 1
 _ABOUT = "store.json"

@@ -1,25 +1,21 @@
-"""Reports: one self-contained HTML page per audit or comparison; tables as CSV and Markdown, figures as PNG and PDF."""
+"""Reports: one self-contained HTML page per result; tables as CSV and Markdown, figures as PNG and PDF."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from classwise.reporting.comparing import compare_page as compare_page
-    from classwise.reporting.curving import curve_page as curve_page
-    from classwise.reporting.curving import export_curve as export_curve
     from classwise.reporting.exporting import export as export
     from classwise.reporting.exporting import export_comparison as export_comparison
-    from classwise.reporting.pages import page as page
+    from classwise.reporting.pages import report as report
+    from classwise.reporting.pages.curve import export_curve as export_curve
     from classwise.reporting.robustbench import write_robustbench as write_robustbench
 
 _PUBLIC = {
-    "compare_page": "classwise.reporting.comparing",
-    "curve_page": "classwise.reporting.curving",
     "export": "classwise.reporting.exporting",
     "export_comparison": "classwise.reporting.exporting",
-    "export_curve": "classwise.reporting.curving",
-    "page": "classwise.reporting.pages",
+    "export_curve": "classwise.reporting.pages.curve",
+    "report": "classwise.reporting.pages",
     "write_robustbench": "classwise.reporting.robustbench",
 }
 

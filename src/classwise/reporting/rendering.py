@@ -10,10 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-import classwise
 from classwise.reporting.drawing import FONT, Drawing
 from classwise.reporting.escaping import visible
 from classwise.reporting.inks import style_rules, variables
+from classwise.version import __version__
 
 Context = Mapping[str, Any]
 """What a template shows."""
@@ -21,7 +21,7 @@ Context = Mapping[str, Any]
 
 def render(template: str, context: Context) -> str:
     """The page of a template."""
-    return _templates().get_template(template).render(version=classwise.__version__, style=_style(), **context)
+    return _templates().get_template(template).render(version=__version__, style=_style(), **context)
 
 
 def markup(drawing: Drawing) -> Markup:

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import classwise
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
 from classwise.errors import UserError, unknown
 from classwise.storage import write_text
+from classwise.version import __version__
 
 SCHEMA_VERSION = 1
 """The layout of the block ``classwise``."""
@@ -175,7 +175,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
     least = worst.minimum
     return {
         "schema_version": SCHEMA_VERSION,
-        "version": classwise.__version__,
+        "version": __version__,
         "unit": "fraction",
         "interval": f"{100 * (1 - audit.alpha):g} %, for new images of the same class, the model fixed",
         "images": len(audit.outcomes),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.radii import OVERALL, Curve
+from classwise.auditing.curve.result import OVERALL, Curve
 from classwise.reporting import wording
 from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten
 from classwise.reporting.figures.curves import ticks

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.radii import Curve
+from classwise.auditing.curve.result import Curve
 from classwise.reporting import wording
 from classwise.reporting.exporting import write_files
 from classwise.reporting.figures.radii import radius_curves, radius_unit
@@ -19,20 +19,14 @@ from classwise.reporting.provenance import attack_settings, flat
 from classwise.reporting.rendering import markup, render
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, FloatArray
-from classwise.storage import write_text
 
 MOST_ROWS = 200
 """Rows of a table on a page."""
 
 
-def curve_page(curve: Curve, path: str | os.PathLike[str]) -> Path:
-    """Write a curve as one self-contained page.
-
-    Raises:
-        UserError: if the file cannot be written.
-    """
-    write_text(path, render("curve.html", _context(curve)))
-    return Path(path)
+def curve_page(curve: Curve) -> str:
+    """The page of a robustness curve."""
+    return render("curve.html", _context(curve))
 
 
 def export_curve(

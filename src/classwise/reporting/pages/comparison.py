@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.compare import Comparison, Crossing, Pair, population
@@ -25,32 +23,16 @@ from classwise.reporting.sidebyside import (
 )
 from classwise.reporting.untested import bounds_context, crossing_context
 from classwise.stats.intervals import Estimate
-from classwise.storage import write_text
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
 
 
-def compare_page(comparison: Comparison | Crossing, path: str | os.PathLike[str]) -> Path:
-    """Write a comparison as one self-contained page.
-
-    Audits across a field, and incomplete ones, are shown without differences, tests or figures of differences.
-
-    Args:
-        comparison: what to show.
-        path: of the HTML file; an old one is replaced.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: if the file cannot be written.
-    """
+def comparison_page(comparison: Comparison | Crossing) -> str:
+    """The page of a comparison; across a field, or with incomplete audits, without differences and tests."""
     if isinstance(comparison, Crossing) or not comparison.complete:
-        write_text(path, render("untested.html", _untested(comparison)))
-    else:
-        write_text(path, render("compare.html", comparison_context(comparison)))
-    return Path(path)
+        return render("untested.html", _untested(comparison))
+    return render("compare.html", comparison_context(comparison))
 
 
 def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:

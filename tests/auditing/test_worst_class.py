@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing import preparing, racing
+from classwise.auditing import preparing
 from classwise.auditing.audit import Audit
-from classwise.auditing.racing import RaceResult
+from classwise.auditing.worst_class import rounds
+from classwise.auditing.worst_class.result import WorstClass
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.models import build_model
@@ -39,8 +40,8 @@ def full(data: Images) -> Audit:
 
 
 @pytest.fixture(scope="module")
-def found(data: Images) -> RaceResult:
-    return cw.race(model(4), data, EPSILON, SUITE, **QUICK)
+def found(data: Images) -> WorstClass:
+    return cw.find_worst_class(model(4), data, EPSILON, SUITE, **QUICK)
 
 
 def passes(audit: Audit) -> int:
@@ -48,7 +49,7 @@ def passes(audit: Audit) -> int:
     return int(frame["forwards"].sum() + frame["backwards"].sum())
 
 
-def test_it_finds_the_worst_class_of_the_full_audit(found: RaceResult, full: Audit) -> None:
+def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Audit) -> None:
     assert found.worst == full.worst().name
     assert found.verdict.settled
     truth = full.table["all"].to_numpy()
@@ -58,7 +59,7 @@ def test_it_finds_the_worst_class_of_the_full_audit(found: RaceResult, full: Aud
     assert found.table["first"].to_numpy() == pytest.approx(full.table["fgsm"].to_numpy())
 
 
-def test_every_image_it_settled_fared_as_in_the_full_audit(found: RaceResult, full: Audit) -> None:
+def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, full: Audit) -> None:
     frame = full.outcomes.frame
     broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first()
     settled = found.images[found.images["settled"]].set_index("index")
@@ -70,9 +71,9 @@ def test_every_image_it_settled_fared_as_in_the_full_audit(found: RaceResult, fu
     assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.table["unsettled"].sum())
 
 
-def test_it_costs_less_and_knows_what_a_full_audit_costs(found: RaceResult, full: Audit) -> None:
+def test_it_costs_less_and_knows_what_a_full_audit_costs(found: WorstClass, full: Audit) -> None:
     assert found.passes < 0.9 * passes(full)
-    assert found.full == pytest.approx(passes(full), rel=0.1)
+    assert found.full_audit_passes == pytest.approx(passes(full), rel=0.1)
 
 
 def test_a_tie_costs_no_more_than_the_full_audit() -> None:
@@ -81,7 +82,7 @@ def test_a_tie_costs_no_more_than_the_full_audit() -> None:
     x = torch.cat([one.pixels(), 1 - one.pixels()])
     mirrored = Images(x, torch.arange(2).repeat_interleave(40), name="mirrored")
     net = Linear(torch.cat([patterns(1), -patterns(1)]), 0.2).eval()
-    result = cw.race(net, mirrored, EPSILON, SUITE, **QUICK)
+    result = cw.find_worst_class(net, mirrored, EPSILON, SUITE, **QUICK)
     whole = cw.audit(net, mirrored, EPSILON, SUITE, cascade=True, **QUICK)
     assert 0 < whole.worst().accuracy < whole.table["fgsm"].min()
     assert result.possibly == ("0", "1")
@@ -93,7 +94,7 @@ def test_a_tie_costs_no_more_than_the_full_audit() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_short_suites(data: Images, count: int) -> None:
     """One attack settles everything at once; of two, the second is the whole rest."""
-    result = cw.race(model(4), data, EPSILON, SUITE[:count], **QUICK)
+    result = cw.find_worst_class(model(4), data, EPSILON, SUITE[:count], **QUICK)
     whole = cw.audit(model(4), data, EPSILON, SUITE[:count], cascade=True, **QUICK)
     assert result.worst == whole.worst().name
     assert result.passes <= passes(whole)
@@ -107,7 +108,7 @@ def test_on_digits() -> None:
     torch.manual_seed(0)
     net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
     fit(net, digits)
-    result = cw.race(net, digits, "Linf:0.1", REAL, **QUICK)
+    result = cw.find_worst_class(net, digits, "Linf:0.1", REAL, **QUICK)
     whole = cw.audit(net, digits, "Linf:0.1", REAL, cascade=True, **QUICK)
     truth = whole.table["all"]
     assert truth[result.worst] == truth.min()
@@ -124,51 +125,53 @@ def fit(net: nn.Module, data: Images) -> None:
         optimizer.step()
 
 
-def test_the_guarantee_is_said(found: RaceResult) -> None:
+def test_the_guarantee_is_said(found: WorstClass) -> None:
     said = found.sentence
     for part in ("95 % confidence", f"no class is below {found.worst}", "these 480 images (toy)", "seed 0"):
         assert part in said
     assert "fgsm, fgsm-2, fgsm-3, pgd at Linf:0.03" in said
-    slack = cw.race(model(4), images(48, 4, strength=STRENGTH), EPSILON, SUITE, tol=0.05, alpha=0.1)
+    slack = cw.find_worst_class(
+        model(4), images(48, 4, strength=STRENGTH), EPSILON, SUITE, tolerance=0.05, confidence=0.9
+    )
     assert "90 % confidence" in slack.sentence
     assert f"no class is more than 5 points below {slack.worst}" in slack.sentence
 
 
-def test_the_seed_decides_the_order(data: Images, found: RaceResult) -> None:
-    again, other = (cw.race(model(4), data, EPSILON, SUITE, seed=seed, **QUICK) for seed in (0, 1))
+def test_the_seed_decides_the_order(data: Images, found: WorstClass) -> None:
+    again, other = (cw.find_worst_class(model(4), data, EPSILON, SUITE, seed=seed, **QUICK) for seed in (0, 1))
     pd.testing.assert_frame_equal(again.images, found.images)
     assert not again.images["settled"].equals(other.images["settled"])
 
 
-def test_a_stream_is_as_good(data: Images, found: RaceResult) -> None:
+def test_a_stream_is_as_good(data: Images, found: WorstClass) -> None:
     blocks = [(data.pixels(slice(i, i + 100)), data.y[i : i + 100]) for i in range(0, len(data), 100)]
-    streamed = cw.race(model(4), blocks, EPSILON, SUITE, **QUICK)
+    streamed = cw.find_worst_class(model(4), blocks, EPSILON, SUITE, **QUICK)
     assert streamed.images.drop(columns="index").equals(found.images.drop(columns="index"))
 
 
 def test_each_image_keeps_its_own_radius() -> None:
     toy = images(96, classes=3, strength=0.045)
     radius = torch.where(toy.y == 1, 0.05, 0.01)
-    result = cw.race(model(3), toy, cw.Threat("Linf", radius), SUITE)
+    result = cw.find_worst_class(model(3), toy, cw.Threat("Linf", radius), SUITE)
     assert result.worst == "class 1"
 
 
 def test_time_that_is_up(data: Images) -> None:
-    result = cw.race(model(4), data, EPSILON, SUITE, max_time=1e-6, **QUICK)
+    result = cw.find_worst_class(model(4), data, EPSILON, SUITE, max_time=1e-6, **QUICK)
     assert not result.verdict.settled
     assert "stopped" in result.sentence
     assert result.possibly == ("class 0", "class 1", "class 2", "class 3")
 
 
 def test_the_default_suite_is_a_first_an_escalation_and_the_rest(data: Images) -> None:
-    result = cw.race(model(4), data.take(slice(0, 40)), EPSILON, max_time=1e-6, **QUICK)
+    result = cw.find_worst_class(model(4), data.take(slice(0, 40)), EPSILON, max_time=1e-6, **QUICK)
     assert list(result.meta.attacks) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
 
 
 def test_the_model_is_left_as_it_was(data: Images) -> None:
     net = model(4).train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    cw.race(net, data, EPSILON, SUITE, **QUICK)
+    cw.find_worst_class(net, data, EPSILON, SUITE, **QUICK)
     assert net.training
     assert all(parameter.requires_grad for parameter in net.parameters())
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
@@ -177,8 +180,8 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"alpha": 1.0}, "alpha 1.0"),
-        ({"tol": -1.0}, "tol = -1.0"),
+        ({"confidence": 0.0}, "confidence = 0.0"),
+        ({"tolerance": -1.0}, "tolerance = -1.0"),
         ({"draw": 0}, "draw = 0"),
         ({"together": 0}, "together = 0"),
         ({"max_time": 0}, "max_time = 0"),
@@ -188,7 +191,7 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
 )
 def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None:
     with pytest.raises(cw.UserError, match=said):
-        cw.race(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]
+        cw.find_worst_class(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]
 
 
 class Counting:
@@ -209,17 +212,17 @@ class Counting:
         """Ignore it."""
 
 
-def same(one: RaceResult, other: RaceResult) -> bool:
+def same(one: WorstClass, other: WorstClass) -> bool:
     pd.testing.assert_frame_equal(one.images, other.images, check_exact=True)
     pd.testing.assert_frame_equal(one.table, other.table, check_exact=True)
-    facts = [(each.verdict, each.rounds, each.full, each.passes) for each in (one, other)]
+    facts = [(each.verdict, each.rounds, each.full_audit_passes, each.passes) for each in (one, other)]
     return facts[0] == facts[1]
 
 
 @pytest.mark.parametrize("attacks", [SUITE, SUITE[:2], SUITE[:1]])
 def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: Images, tmp_path: Path) -> None:
-    def search(**more: Any) -> RaceResult:
-        return cw.race(model(4), data, EPSILON, attacks, **QUICK, **more)
+    def search(**more: Any) -> WorstClass:
+        return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, **more)
 
     whole, out = search(), tmp_path / "search"
     stops, notes = 0, set[str]()
@@ -248,11 +251,11 @@ def test_the_first_pass_is_continued(
     source: Any = list(zip(torch.split(data.x, 50), torch.split(data.y, 50), strict=True)) if streamed else data
     monkeypatch.setattr(preparing, "PIECE_BYTES", 150 * data.x[0].nbytes)
 
-    def search(**more: Any) -> RaceResult:
-        return cw.race(model(4), source, EPSILON, SUITE, **QUICK, **more)
+    def search(**more: Any) -> WorstClass:
+        return cw.find_worst_class(model(4), source, EPSILON, SUITE, **QUICK, **more)
 
     whole, out = search(), tmp_path / "search"
-    monkeypatch.setattr(racing, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "SAVE_SECONDS", 0.0)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt) as stop:
             search(out=out, resume=True, progress=Counting(100))
@@ -262,22 +265,22 @@ def test_the_first_pass_is_continued(
     assert 0 < rest.totals["clean, fgsm"] < 480 - 3 * 50 or streamed  # nobody knows the length of a stream
 
 
-def test_a_search_that_ran_out_of_time_is_continued(data: Images, found: RaceResult, tmp_path: Path) -> None:
+def test_a_search_that_ran_out_of_time_is_continued(data: Images, found: WorstClass, tmp_path: Path) -> None:
     out = tmp_path / "search"
-    short = cw.race(model(4), data, EPSILON, SUITE, **QUICK, out=out, max_time=1e-9)
+    short = cw.find_worst_class(model(4), data, EPSILON, SUITE, **QUICK, out=out, max_time=1e-9)
     assert short.rounds == 0
     assert not short.verdict.settled
-    assert same(cw.race(model(4), data, EPSILON, SUITE, **QUICK, out=out, resume=True), found)
+    assert same(cw.find_worst_class(model(4), data, EPSILON, SUITE, **QUICK, out=out, resume=True), found)
 
 
 def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
-    def search(attacks: tuple[str, ...] = SUITE[:1], **more: Any) -> RaceResult:
-        return cw.race(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
+    def search(attacks: tuple[str, ...] = SUITE[:1], **more: Any) -> WorstClass:
+        return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
 
     search()
     with pytest.raises(UserError, match=r"holds this worst-class search already; .* continue it with --resume"):
         search()
-    for changes, differs in (({"alpha": 0.1}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
+    for changes, differs in (({"confidence": 0.9}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
         with pytest.raises(UserError, match=f"holds a worst-class search with other settings: {differs}"):
             search(resume=True, **changes)
     (tmp_path / "rounds.parquet").write_bytes(b"PAR1")

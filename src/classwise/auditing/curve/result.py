@@ -218,9 +218,7 @@ class Curve:
             about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
             version = int(about.pop("schema_version"))
         except FileNotFoundError as error:
-            raise UserError(
-                f"{path} holds no curve; make one with: classwise audit MODEL --curve --out {path}"
-            ) from error
+            raise UserError(f"{path} holds no curve; make one with: classwise curve MODEL --out {path}") from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise UserError(f"{file} is no table of radii that classwise wrote") from error
         if version > SCHEMA_VERSION:

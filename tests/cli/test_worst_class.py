@@ -11,9 +11,9 @@ FAST = ["--attack=fgsm", "--attack=pgd:steps=2", "--attack=pgd:steps=3,objective
 
 
 def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Path) -> None:
-    said = classwise("audit", run_folder, "--worst", *FAST)
+    said = classwise("worst-class", run_folder, *FAST)
     assert said.status == 0, said.err
-    facts = json.loads(classwise("audit", run_folder, "--worst", *FAST, "--json").out)
+    facts = json.loads(classwise("worst-class", run_folder, *FAST, "--json").out)
     worst = facts["worst"]
     assert f"worst class: {worst['class']}, {100 * worst['accuracy']:.1f} %" in said.out
     assert f"guarantee: {facts['guarantee']}" in said.out
@@ -21,7 +21,7 @@ def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Pat
     assert "passes: " in said.out
     assert "with 95 % confidence" in facts["guarantee"]
     assert "these 150 images (digits test) under fgsm, pgd, pgd-margin at Linf:0.1 with seed 0" in facts["guarantee"]
-    assert (facts["confidence"], facts["tol"], facts["settled"]) == (pytest.approx(0.95), 0.0, True)
+    assert (facts["confidence"], facts["tolerance"], facts["settled"]) == (pytest.approx(0.95), 0.0, True)
     assert worst["class"] in worst["possibly"]
     assert facts["passes"] <= 1.01 * facts["full_audit_passes"]
     assert sum(row["n"] for row in facts["classes"].values()) == 150
@@ -29,9 +29,9 @@ def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Pat
 
 
 def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:
-    words = ["audit", run_folder, "--worst", *FAST, "--json", "--tol=5%", "--confidence=0.9", "--seed=2"]
+    words = ["worst-class", run_folder, *FAST, "--json", "--tolerance=5%", "--confidence=0.9", "--seed=2"]
     facts = json.loads(classwise(*words).out)
-    assert (facts["confidence"], facts["tol"], facts["seed"]) == (pytest.approx(0.9), pytest.approx(0.05), 2)
+    assert (facts["confidence"], facts["tolerance"], facts["seed"]) == (pytest.approx(0.9), pytest.approx(0.05), 2)
     assert "with 90 % confidence" in facts["guarantee"]
     assert f"no class is more than 5 points below {facts['worst']['class']}" in facts["guarantee"]
 
@@ -39,31 +39,31 @@ def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--tol=2%"], "--tol 2% means something with --worst only"),
-        (["--confidence=0.9"], "--confidence 0.9 means something with --worst only"),
-        (["--worst", "--tol=much"], "--tol 'much' is not a number"),
-        (["--worst", "--tol=-1%"], "--tol -1% should be at least 0"),
-        (["--worst", "--confidence=95"], "--confidence 95 should lie between 0 and 1"),
-        (["--worst", "--cascade"], "--cascade does not go with --worst"),
-        (["--worst", "--fail-if=worst(all) < 1"], "--fail-if does not go with --worst"),
-        (["--worst", "--keep=logits"], "--keep does not go with --worst"),
-        (["--worst", "--batch=4"], "batch = 4"),
-        (["--worst", "--resume"], "--resume with --worst needs the folder of the search; give --out"),
+        (["--tolerance=much"], "--tolerance 'much' is not a number"),
+        (["--tolerance=-1%"], "--tolerance -1% should be at least 0"),
+        (["--confidence=95"], "--confidence 95 should lie between 0 and 1"),
+        (["--max-time=0"], "--max-time 0: give the minutes that the command may take, above 0"),
+        (["--batch=4"], "batch = 4"),
+        (["--resume"], "--resume needs the folder of the search; give --out"),
+        (["--html=-", "--json"], "--json and a file named - both go to stdout"),
     ],
 )
 def test_bad_words(classwise: Classwise, run_folder: Path, words: list[str], said: str) -> None:
-    answer = classwise("audit", run_folder, "--subset=50", *words)
+    answer = classwise("worst-class", run_folder, "--subset=50", *words)
     assert answer.status == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
 
 
 def test_a_search_in_a_folder(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
-    words = ["audit", run_folder, "--worst", *FAST, "--json", f"--out={tmp_path / 'search'}"]
+    words = ["worst-class", run_folder, *FAST, "--json", f"--out={tmp_path / 'search'}"]
     found = json.loads(classwise(*words).out)
+    page = (tmp_path / "search" / "page.html").read_text(encoding="utf-8")
+    assert found["guarantee"][1:] in page
     again = classwise(*words)
     assert again.status == 2
     assert "holds this worst-class search already" in again.err
     loaded = json.loads(classwise(*words, "--resume").out)
     assert loaded | {"seconds": 0} == found | {"seconds": 0}
-    assert {path.name for path in (tmp_path / "search").iterdir()} == {"checksums.txt", "rounds.parquet", "search.json"}
+    names = {"checksums.txt", "page.html", "rounds.parquet", "search.json"}
+    assert {path.name for path in (tmp_path / "search").iterdir()} == names

@@ -1,11 +1,9 @@
-"""The page of an audit: one self-contained HTML file."""
+"""The page of an audit."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes import ALL, CLEAN
@@ -23,7 +21,6 @@ from classwise.reporting.summaries import CUMULATIVE_NOTE, attack_table, class_t
 from classwise.reporting.tables import Table
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
-from classwise.storage import write_text
 
 if TYPE_CHECKING:
     from classwise.reporting.training import Curves
@@ -47,19 +44,12 @@ class Fact:
     span: str
 
 
-def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> Path:
-    """Write an audit as one self-contained page, below 500 KB; of an incomplete audit one with bounds and no estimates.
+def audit_page(audit: Audit, run: Run | None = None) -> str:
+    """The page of an audit, below 500 KB; of an incomplete one with bounds and without estimates.
 
     Args:
         audit: what to show.
-        path: of the HTML file; an old one is replaced.
-        run: the training run of the model, for its curves; by default the run whose folder holds the audit.
-
-    Returns:
-        The path of the page.
-
-    Raises:
-        UserError: if the file cannot be written.
+        run: the training run of the model; None: the run whose folder holds the audit.
     """
     if audit.complete:
         findings = Findings.of(audit)
@@ -71,8 +61,7 @@ def page(audit: Audit, path: str | os.PathLike[str], run: Run | None = None) -> 
         text = render(template, shown)
         if len(text.encode()) < MOST_BYTES:
             break
-    write_text(path, text)
-    return Path(path)
+    return text
 
 
 def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""`robustness_curve`: for every image the smallest radius at which a suite of attacks succeeds.
+
+From these radii follows the accuracy of every class at every radius (`classwise.auditing.curve.result`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+import torch
+
+from classwise import interruption
+from classwise.auditing.applicable import require_applicable
+from classwise.auditing.claims import check_place, settings_of
+from classwise.auditing.curve.bisection import Bisection
+from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.meta import Meta
+from classwise.auditing.preparing import Model, Prepared, prepare, usual_radius
+from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.compute import FAST, Compute
+from classwise.data.stream import as_data
+from classwise.environment import environment
+from classwise.errors import UserError
+from classwise.progress import Progress, Silent
+from classwise.team import joined
+from classwise.threat import Norm, Threat
+
+ROUNDS = 6
+"""Halvings of the range: a bracket ends 64 times as narrow as the range."""
+USUAL_TIMES = 2.0
+"""The default range ends at so many times the data's usual radius."""
+
+
+@torch.inference_mode(mode=False)
+def robustness_curve(
+    model: Model,
+    data: Any,
+    norm: Norm = "Linf",
+    attacks: Attacks | None = None,
+    *,
+    highest: float | None = None,
+    rounds: int = ROUNDS,
+    compute: Compute = FAST,
+    batch: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    alone: bool = False,
+    name: str = "curve",
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> Curve:
+    """Find for every image the smallest radius at which one of the attacks succeeds.
+
+    Processes of `torch.distributed` share the images, as in `classwise.auditing.audit.audit`.
+
+    Args:
+        model: as `audit` takes it.
+        data: as `audit` takes it; each image is attacked several times, so a stream is held in memory piece by piece.
+        norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
+        attacks: as `audit` takes them; an image is robust at a radius if every attack fails at it.
+        highest: the largest radius of the search; None: twice the data's usual one.
+        rounds: how often the range is halved: an image's bracket ends at most ``highest / 2**rounds`` wide.
+        compute: how gradients are computed; success is decided in float32.
+        batch: as `audit` takes it.
+        seed: of the attacks' random numbers.
+        device: where to run; None: where the model is.
+        progress: receives the progress of the search.
+        alone: search every image in this process, whatever others there are.
+        name: what the curve is called.
+        out: a folder for the curve; each finished round of the search is written into it.
+        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
+
+    Returns:
+        The curve: a row for each image with its bracket, the radii between which its robust radius lies.
+
+    Raises:
+        UserError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that holds
+            something else or is in use.
+    """
+    _check_range(highest, rounds)
+    if out is not None:
+        check_place(Path(out), "curve", SEARCH)
+    with joined(alone=alone) as team, contextlib.ExitStack() as stack:
+        listener = progress if progress is not None and team.first else Silent()
+        source = as_data(data)
+        ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
+        suite = parse_attacks(attacks, norm)
+        settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
+        ready = prepare(model, source, suite, ball, device=device, **settings)
+        require_applicable(ready.plan.suite, suite, ready.no_gradient)
+        _report_limits(ready, listener)
+        folder = None if out is None else Path(out)
+        before: Curve | None = None
+        if folder is not None and team.first:
+            before = claimed(folder, settings_of(ready.plan, ready.meta) | {"rounds": rounds}, stack, resume=resume)
+        before = team.spread(before)
+        if before is not None:
+            return before
+        saved = SavedBrackets(folder, team)
+        team.meet()  # nobody writes before everybody has read what is saved
+        search = Bisection(ready.plan.engine(ready.model), ready.plan, team, listener, saved)
+        found = team.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
+        if not team.first:
+            result: Curve = team.spread(None)
+            return result
+        facts = environment(search.engine.device) | ({"processes": team.size} if team.size > 1 else {})
+        result = Curve(*_merged(found, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
+        if folder is not None:
+            result.write(folder)
+            saved.remove()
+        team.spread(result)
+        return result
+
+
+def _check_range(highest: float | None, rounds: int) -> None:
+    if not 1 <= rounds <= 30:
+        raise UserError(f"rounds = {rounds}: between 1 and 30 halvings")
+    if highest is not None and not (highest > 0 and math.isfinite(highest)):
+        raise UserError(f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255")
+
+
+def _report_limits(ready: Prepared, listener: Progress) -> None:
+    """Report the attacks that are not applicable, and a batch that was chosen for large images."""
+    if ready.meta.not_applicable:
+        names = ", ".join(ready.meta.not_applicable)
+        listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
+    if ready.note:
+        listener.say(ready.note)
+
+
+def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFrame]:
+    """The brackets of the images of this process, a table for each piece of the data."""
+    try:
+        return [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"the device has no memory for {ready.plan.batch} images; use a smaller batch") from error
+    except interruption.STOPS as stop:
+        if search.saved.folder is not None:
+            stop.add_note(f"the finished rounds are saved in {search.saved.folder.parent}")
+        raise
+
+
+def _merged(found: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd.DataFrame, Meta]:
+    """The brackets of all processes in the order of the images, and what the images are."""
+    if len({digest for _, digest in found}) > 1:
+        raise UserError("the processes read other images; give all of them the same, in the same order")
+    frame = pd.concat([part for parts, _ in found for part in parts])
+    frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
+    return frame, dataclasses.replace(meta, data_hash=found[0][1], images=len(frame))

@@ -1,0 +1,171 @@
+"""`find_worst_class`: which class is the worst, at a stated confidence, for a fraction of a full audit's passes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from classwise import interruption
+from classwise.auditing.applicable import require_applicable
+from classwise.auditing.claims import check_place, settings_of
+from classwise.auditing.meta import Meta
+from classwise.auditing.preparing import Model, prepare
+from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
+from classwise.auditing.worst_class.ledger import SurvivorCounts
+from classwise.auditing.worst_class.result import WorstClass
+from classwise.auditing.worst_class.rounds import Rounds
+from classwise.compute import FAST, Compute
+from classwise.errors import UserError
+from classwise.progress import Progress, Silent
+from classwise.stats.racing import Race, Rules, usual_draw, usual_tolerance
+from classwise.threat import Threat
+
+SUITE = "autoattack"
+"""The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
+FAB-T and Square on the sampled survivors only. The first two succeed on nearly all images on which the suite does, so
+that a few samples bound the rest."""
+
+
+@torch.inference_mode(mode=False)
+def find_worst_class(
+    model: Model,
+    data: Any,
+    threat: Threat | str | None = None,
+    attacks: Attacks | None = None,
+    *,
+    confidence: float = 0.95,
+    tolerance: float | None = None,
+    draw: int | None = None,
+    together: int | None = None,
+    compute: Compute = FAST,
+    batch: int | None = None,
+    seed: int = 0,
+    max_time: float | None = None,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+) -> WorstClass:
+    """Find the worst class by racing (best-arm identification), without running every attack on every image.
+
+    The first attack runs on all images. Of the images that survive it, random samples are attacked by all others, until
+    the intervals separate the worst class; a class that stays undecided gets the second attack on all its survivors.
+    See `classwise.stats.racing`. No attack runs twice on an image, so a search never takes more passes than the audit
+    with ``cascade=True``, whose outcomes it samples.
+
+    Args:
+        model: as `classwise.auditing.audit.audit` takes it.
+        data: as `audit` takes them; of a stream, the survivors of the first attack are held in memory.
+        threat: the ball; None: the usual one of a data set that is known by name.
+        attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`.
+        confidence: of the answer, above 0 and below 1; over the random order of the samples.
+        tolerance: the answer may be this much (a fraction) above the worst class. None: 0; 0.02 from 100 classes on.
+        draw: how many survivors of a class to sample at once. None: see `usual_draw`.
+        together: how many classes to sample from at once. None: as many as fill a batch; 1 takes the fewest passes.
+        compute: how gradients are computed; success is decided in float32.
+        batch: as `audit` takes it.
+        seed: of the attacks' random numbers and of the order in which survivors are sampled.
+        max_time: seconds after which no further round is begun; then more classes may be the worst.
+        device: where to run; None: where the model is.
+        progress: receives the progress of the search.
+        out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
+        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
+
+    Returns:
+        The worst class with its interval, and the classes that may be it.
+
+    Raises:
+        UserError: as `audit` does, for a confidence, tolerance or size out of range, and for a folder that holds
+            something else or is in use; all before any attack.
+    """
+    started = time.monotonic()
+    if max_time is not None and not max_time > 0:
+        raise UserError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
+    chosen = _checked(confidence, tolerance, draw, together)
+    if out is not None:
+        check_place(Path(out), "worst-class search", SEARCH)
+    suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
+    settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
+    ready = prepare(model, data, suite, threat, device=device, **settings)
+    require_applicable(ready.plan.suite, suite, ready.no_gradient)
+    if ready.note and progress is not None:
+        progress.say(ready.note)
+    with contextlib.ExitStack() as stack:
+        saved = SavedSearch(None)
+        if out is not None:
+            saved = claimed(Path(out), settings_of(ready.plan, ready.meta) | chosen, stack, resume=resume)
+        search = Rounds(ready, progress or Silent(), saved)
+        race, counts, rounds = _run(search, chosen, float("inf") if max_time is None else started + max_time)
+    return WorstClass(
+        verdict=race.verdict(),
+        table=_table(ready.meta, race, counts),
+        images=search.ledger.frame(list(ready.plan.suite.attacks)),
+        meta=ready.meta,
+        full_audit_passes=search.full_audit_passes(race),
+        rounds=rounds,
+        seconds=round(search.seconds, 3),
+    )
+
+
+def _checked(confidence: float, tolerance: float | None, draw: int | None, together: int | None) -> dict[str, Any]:
+    """The rules as they are asked for, under the names of a search's folder.
+
+    Raises:
+        UserError: for a value out of range.
+    """
+    if not 0 < confidence < 1:
+        raise UserError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
+    alpha = round(1 - confidence, 15)  # 0.05, and not 0.05 + 4e-17, of 0.95
+    Rules(alpha, tolerance or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
+    return {"alpha": alpha, "tol": tolerance, "draw": draw, "together": together}
+
+
+def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
+    """Run the first attack, then the race; returns how many rounds it took, too."""
+    saved = search.saved
+    try:
+        counts = search.first_pass()
+        race = Race(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch))
+        return race, counts, search.run(race, deadline)
+    except interruption.STOPS as stop:
+        if saved.path is not None and saved.path.is_file():
+            stop.add_note(f"the finished {'rounds are' if saved.rounds else 'images are'} saved in {saved.path.parent}")
+        raise
+
+
+def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch: int) -> Rules:
+    """The rules of the race, where None leaves the choice to the counts."""
+    draw: int = chosen["draw"] or usual_draw(counts.images)
+    usual = usual_tolerance(int((counts.images > 0).sum()))
+    return Rules(
+        alpha=chosen["alpha"],
+        tolerance=usual if chosen["tol"] is None else chosen["tol"],
+        draw=draw,
+        together=chosen["together"] or max(1, batch // draw),
+    )
+
+
+def _table(meta: Meta, race: Race, counts: SurvivorCounts) -> pd.DataFrame:
+    possible = np.isin(np.arange(len(counts.images)), race.verdict().possibly)
+    size = np.where(counts.images > 0, counts.images, np.nan)
+    table = pd.DataFrame(
+        {
+            "n": counts.images,
+            "clean": counts.clean / size,
+            "first": counts.survivors / size,
+            "estimate": race.estimate,
+            "low": race.low,
+            "high": race.high,
+            "unsettled": race.unsettled,
+            "may_be_worst": possible,
+        },
+        index=pd.Index(meta.class_names, name="class"),
+    )
+    return table.replace({np.inf: np.nan})

@@ -1,0 +1,251 @@
+"""``classwise audit``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.exit_status import ExitStatus
+from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.options import (
+    Estimate,
+    Json,
+    MaxTime,
+    Page,
+    Resume,
+    Threat,
+    check_device,
+    grouped,
+    new_file,
+    printing_beside,
+    refuse_json,
+    seconds,
+)
+from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
+from classwise.cli.showing import audit_facts, show_audit
+from classwise.errors import IncompleteError, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from classwise.auditing.condition import Condition
+    from classwise.auditing.result import Audit
+    from classwise.auditing.suite import Suite
+    from classwise.data.images import Images
+    from classwise.threat import Threat as Ball
+    from classwise.training.folder import Run
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """What the outcomes hold.
+
+    Raises:
+        UserError: for a stop rule that does not exist.
+    """
+
+    cascade: Annotated[
+        bool | None,
+        typer.Option(
+            "--cascade/--no-cascade",
+            help="Run an attack only on the images that survive those before it. [so for autoattack and fast]",
+        ),
+    ] = None
+    stop: Annotated[
+        str,
+        typer.Option(
+            "--stop", metavar="broken|never", help="never attacks every image to the end, as confusion needs."
+        ),
+    ] = "broken"
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.stop not in ("broken", "never"):
+            raise unknown("--stop", self.stop, ("broken", "never"))
+
+
+@grouped
+def audit(
+    model: ModelSource,
+    data: DataSource,
+    attacks: AttackOptions,
+    rows: RowOptions,
+    *,
+    threat: Threat = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The audit's folder. [RUN/audits/DATA-SPLIT]")
+    ] = None,
+    resume: Resume = False,
+    html: Page = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Exit with 1 if it holds (for several seeds: for any of them), as 'worst(all) < 0.2' or "
+            "'mcd(pgd) > 20%'; with 3 if that depends on images that are not judged. May be repeated. It can name "
+            "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
+            "worst.split; write the ends as worst(all).low.",
+        ),
+    ] = None,
+    max_time: MaxTime = None,
+    estimate: Estimate = False,
+    json: Json = False,
+) -> None:
+    """Report the robust accuracy of each class under attack.
+
+    \b
+    Examples:
+        classwise audit runs/cfa
+        classwise audit resnet18 --weights model.pt --data photos/ --threat Linf:4/255 --html page.html
+        classwise audit mypackage.nets:build --weights w.pt --data cifar10 --fail-if 'worst(all) < 0.2'
+        classwise audit runs/cfa-seeds --resume             every run of classwise train --seeds
+        torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.suite import norm_of, parse_attacks
+    from classwise.team import launched, local_device
+
+    # Everything that is wrong whatever the model and the images are is found before they are read.
+    conditions = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
+    settings: dict[str, Any] = {
+        "cascade": rows.cascade,
+        "stop": rows.stop,
+        "batch": attacks.batch,
+        "seed": attacks.seed,
+    }
+    limits = {"resume": resume, "keep": tuple(rows.keep or ()), "max_time": seconds(max_time), "group": rows.group}
+    page = new_file(html, "--html")
+    refuse_json(json, page)
+    seeds = model.seed_runs()
+    if seeds:
+        refuse_for_seeds(model, html=html, estimate=estimate)
+    run = seeds[0] if seeds else model.run(needed=data.data is None)
+    ball = threat_of(threat, run)
+    with launched() as team:
+        settings["device"] = check_device(local_device(attacks.device))
+        images = data.load(run, attacks.seed)
+        if seeds:
+            settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
+            audit_all_seeds(seeds, images, ball, attacks.suite, conditions, settings, json=json)
+            return
+        network = model.load(images, settings["device"])
+        if estimate:
+            if team.first:
+                _estimate(network, images, ball, attacks.suite, settings, json)
+            return
+        name, folder = _place(model, run, images, out)
+        settings |= limits | {"out": folder, "name": name}
+        result = _run(network, images, ball, attacks.suite, settings)
+        page = page or folder / "page.html"
+        if team.first:  # before any process ends: torchrun ends the others then
+            _write_page(result, page, run, conditions)
+    if team.first:
+        _conclude(result, conditions, folder, page, json=json)
+
+
+def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> tuple[str, Path]:
+    """The name of an audit, and its folder."""
+    checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
+    name = "-".join(filter(None, (images.name, images.split, checkpoint)))
+    return name, out or (run.audits / name if run else Path("audits") / f"{model.name}-{name}")
+
+
+def _run(
+    network: nn.Module | str,
+    images: Images,
+    threat: Ball | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+) -> Audit:
+    from classwise.auditing.audit import audit as run_audit
+
+    with console.resumable("continue with --resume"), console.progress() as listener:
+        return run_audit(network, images, threat, attacks, progress=listener, **settings)
+
+
+def _write_page(result: Audit, page: Path, run: Run | None, conditions: dict[str, Condition]) -> None:
+    from classwise.reporting import report
+
+    with _decided(conditions), printing_beside(page):
+        report(result, page, run=run)
+
+
+def _conclude(result: Audit, conditions: dict[str, Condition], folder: Path, page: Path, *, json: bool) -> None:
+    """Print an audit, and end as its conditions ask.
+
+    Raises:
+        IncompleteError: if no condition holds, but one is undecided, or images are not judged.
+        typer.Exit: with 1 if a condition holds.
+    """
+    held = {text: condition.decide(result) for text, condition in conditions.items()}
+    failed = [text for text, holds in held.items() if holds]
+    with _decided(conditions), printing_beside(page):
+        if json:
+            facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
+            console.show_json(facts | {"fail_if": held})
+        else:
+            show_audit(result)
+            console.echo(f"audit: {folder}")
+            console.echo(f"page: {page}")
+    for text in failed:
+        console.print_error(f"failed: {text}")
+    if failed:
+        raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
+    undecided = [text for text, holds in held.items() if holds is None]
+    if undecided or not (held or result.complete):
+        verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
+        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume to continue")
+
+
+def _decided(conditions: dict[str, Condition]) -> AbstractContextManager[None]:
+    """What is printed after a verdict does not change it."""
+    return console.status_decided() if conditions else contextlib.nullcontext()
+
+
+def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
+    """The conditions by their text; each must speak of something that the audit will know."""
+    from classwise.auditing.condition import Condition
+    from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+
+    families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
+    known = [CLEAN, *suite.attacks, *families, ALL]
+    conditions = {text: Condition.parse(text) for text in texts or ()}
+    for text, condition in conditions.items():
+        if condition.attack not in known:
+            raise unknown(f"attack in condition {text!r}:", condition.attack, known)
+    return conditions
+
+
+def _estimate(
+    network: nn.Module | str,
+    images: Images,
+    threat: Ball | None,
+    attacks: list[str] | None,
+    settings: dict[str, Any],
+    json: bool,
+) -> None:
+    from classwise.auditing.estimating import estimate
+
+    cost = estimate(network, images, threat, attacks, **settings)
+    if json:
+        console.show_json(dataclasses.asdict(cost))
+        return
+    passes = f"{cost.forwards:,} forward and {cost.backwards:,} backward passes of one image"
+    time = f"{console.duration(60 * cost.minutes)} on {settings['device']}"
+    guards = f"the guards take up to {console.duration(60 * cost.guard_minutes)} more"
+    console.echo(f"{cost.images:,} images: at most {passes}, {time}; images misclassified early cost less; {guards}")
+    if cost.note:
+        console.echo(f"warning: {cost.note}", err=True)

@@ -1,0 +1,113 @@
+"""``classwise curve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.options import (
+    Json,
+    Page,
+    Resume,
+    check_device,
+    grouped,
+    new_file,
+    printing_beside,
+    refuse_json,
+)
+
+if TYPE_CHECKING:
+    from classwise.auditing.curve.result import Curve
+    from classwise.threat import Norm
+
+
+@grouped
+def curve(
+    model: ModelSource,
+    data: DataSource,
+    attacks: AttackOptions,
+    *,
+    threat: Annotated[
+        str | None,
+        typer.Option(
+            "--threat", metavar="NORM:RADIUS", help="The norm and the largest radius. [twice the data's usual one]"
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", help="How often the range of radii is halved. [6]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The curve's folder. [RUN/curves/curve-DATA-SPLIT]")
+    ] = None,
+    resume: Resume = False,
+    html: Page = None,
+    json: Json = False,
+) -> None:
+    """Find the accuracy of each class at every radius.
+
+    For every image, bisection finds the smallest radius at which an attack succeeds.
+
+    \b
+    Examples:
+        classwise curve runs/cfa
+        classwise curve runs/cfa --threat Linf:16/255 --attack pgd:steps=20
+        classwise curve runs/cfa --out curves/cfa --resume
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.curve.search import robustness_curve
+    from classwise.team import joined, launched, local_device
+
+    ball = threat_of(threat, None)
+    page = new_file(html, "--html")
+    refuse_json(json, page)
+    run = model.single_run(needed=data.data is None)
+    with launched():
+        device = check_device(local_device(attacks.device))
+        images = data.load(run, attacks.seed)
+        network = model.load(images, device)
+        name = f"curve-{images.name}-{images.split}"
+        folder = out or (run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}")
+        settings: dict[str, Any] = {"batch": attacks.batch, "seed": attacks.seed, "device": device, "name": name}
+        settings |= {} if rounds is None else {"rounds": rounds}
+        norm: Norm = "Linf" if ball is None else ball.norm
+        highest = None if ball is None else float(ball.epsilon)
+        settings |= {"highest": highest, "out": folder, "resume": resume}
+        with joined() as team:
+            with console.resumable("continue with --resume"), console.progress() as listener:
+                found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
+            if team.first:
+                _write(found, folder, page or folder / "page.html", json=json)
+
+
+def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
+    """Write the tables, the figure and the page, and print the radii of each class."""
+    from classwise.reporting import export_curve, report
+
+    export_curve(found, folder)
+    with printing_beside(page):
+        report(found, page)
+        if json:
+            facts = {"folder": str(folder), "page": str(page), "highest": found.highest, "width": found.width}
+            classes = {str(name): row.to_dict() for name, row in found.summary.iterrows()}
+            console.show_json(facts | {"weakest": found.weakest, "classes": classes})
+            return
+        show_curve(found)
+        console.echo(f"curve: {folder}")
+        console.echo(f"page: {page}")
+
+
+def show_curve(found: Curve) -> None:
+    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
+    from classwise.reporting.pages.curve import radius_table
+
+    table = radius_table(found)
+    rows = [
+        (row.name, *(f"{cell.text} [{cell.span}]" if cell.span else cell.text for cell in row.cells))
+        for row in table.rows
+    ]
+    console.show(table.heads, rows, f"{found.meta.model or found.name}: {table.caption}")
+    console.echo("")
+    console.echo(table.note)

@@ -1,0 +1,180 @@
+"""``classwise worst-class``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.inputs import AttackOptions, DataSource, ModelSource, threat_of
+from classwise.cli.options import (
+    Json,
+    MaxTime,
+    Page,
+    Resume,
+    Threat,
+    check_device,
+    grouped,
+    new_file,
+    printing_beside,
+    refuse_json,
+    seconds,
+    share,
+)
+from classwise.errors import UserError
+
+if TYPE_CHECKING:
+    from classwise.auditing.worst_class.result import WorstClass
+
+
+@grouped
+def worst_class(
+    model: ModelSource,
+    data: DataSource,
+    attacks: AttackOptions,
+    *,
+    threat: Threat = None,
+    confidence: Annotated[
+        str, typer.Option("--confidence", metavar="SHARE", help="Of the answer, above 0 and below 1.")
+    ] = "0.95",
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="SHARE",
+            help="On the worst-class accuracy, as 2%: the class found may be this much above the worst one. [0; 2% "
+            "from 100 classes on]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="A folder for the search and its page, to resume it from. [none]"),
+    ] = None,
+    resume: Resume = False,
+    html: Page = None,
+    max_time: MaxTime = None,
+    json: Json = False,
+) -> None:
+    """Find the worst class for a fraction of an audit's passes.
+
+    The answer holds at a stated confidence: only sampled images are attacked by the whole suite.
+
+    \b
+    Examples:
+        classwise worst-class runs/cfa
+        classwise worst-class runs/cfa --tolerance 1% --confidence 0.99 --html worst.html
+        classwise worst-class runs/cfa --out audits/worst --resume
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.auditing.worst_class.search import find_worst_class
+    from classwise.team import launched, local_device
+
+    threat_of(threat, None)  # refused before anything is read
+    settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}
+    if resume and out is None:
+        raise UserError("--resume needs the folder of the search; give --out")
+    page = new_file(html, "--html")
+    refuse_json(json, page)
+    run = model.single_run(needed=data.data is None)
+    ball = threat_of(threat, run)
+    with launched() as team:
+        device = check_device(local_device(attacks.device))
+        images = data.load(run, attacks.seed)
+        network = model.load(images, device)
+        if not team.first:
+            return
+        settings |= {"batch": attacks.batch, "seed": attacks.seed, "device": device, "out": out, "resume": resume}
+        with console.resumable("continue with --resume"), console.progress() as listener:
+            found = find_worst_class(network, images, ball, attacks.suite, **settings, progress=listener)
+        _write(found, page or (None if out is None else out / "page.html"), json=json)
+
+
+def _certainty(confidence: str, tolerance: str | None) -> dict[str, float | None]:
+    """The confidence and the tolerance as fractions.
+
+    Raises:
+        UserError: if they are out of range.
+    """
+    sure = share(confidence, "--confidence", "0.95 or 95%")
+    if not 0 < sure < 1:
+        raise UserError(f"--confidence {confidence} should lie between 0 and 1, as 0.95 or 95%")
+    slack = None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%")
+    if slack is not None and not 0 <= slack < 1:
+        raise UserError(f"--tolerance {tolerance} should be at least 0 and below 1, as 0.02 or 2%")
+    return {"confidence": sure, "tolerance": slack}
+
+
+def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
+    """Write the page, if one is asked for, and print the answer."""
+    from classwise.reporting import report
+
+    with printing_beside(page):
+        if page is not None:
+            report(found, page)
+        if json:
+            console.show_json(worst_class_facts(found) | ({} if page is None else {"page": str(page)}))
+            return
+        show_worst_class(found)
+        if page is not None:
+            console.echo(f"page: {page}")
+
+
+def show_worst_class(result: WorstClass) -> None:
+    """Print a search: a row per class, the worst class, the guarantee, the passes."""
+    rows = [
+        (
+            name,
+            int(row["n"]),
+            *(console.percent(row[column]) for column in ("clean", "first", "estimate")),
+            console.interval(row["low"], row["high"]),
+            int(row["unsettled"]),
+            "yes" if row["may_be_worst"] else "",
+        )
+        for name, row in result.table.iterrows()
+    ]
+    first = result.meta.applicable[1]
+    sure = f"{100 * (1 - result.verdict.alpha):.6g}"
+    title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
+    columns = ["class", "n", "clean", first, "all, estimate", f"all, {sure} % together", "unsettled", "may be worst"]
+    console.show(columns, rows, title)
+    verdict = result.verdict
+    at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
+    console.echo("")
+    what = "worst class" if verdict.settled else "lowest estimate so far"
+    console.echo(f"{what}: {result.worst}, {at}")
+    console.echo(f"guarantee: {result.sentence}")
+    if verdict.unsettled:
+        images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
+        console.echo(f"unsettled: {images} that only a full audit would attack to the end")
+    share = result.passes / result.full_audit_passes
+    part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
+    console.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
+
+
+def worst_class_facts(result: WorstClass) -> dict[str, Any]:
+    """A search for programs; accuracies are fractions."""
+    verdict = result.verdict
+    return {
+        "worst": {
+            "class": result.worst,
+            "accuracy": verdict.estimate,
+            "low": verdict.low,
+            "high": verdict.high,
+            "possibly": list(result.possibly),
+        },
+        "settled": verdict.settled,
+        "guarantee": result.sentence,
+        "confidence": 1 - verdict.alpha,
+        "tolerance": verdict.tolerance,
+        "population": result.population,
+        "suite": {name: spec for name, spec in result.meta.attacks.items() if spec is not None},
+        "threat": result.meta.threat,
+        "seed": result.meta.seed,
+        "unsettled": verdict.unsettled,
+        "passes": result.passes,
+        "full_audit_passes": result.full_audit_passes,
+        "rounds": result.rounds,
+        "seconds": result.seconds,
+        "classes": result.table.to_dict("index"),
+    }

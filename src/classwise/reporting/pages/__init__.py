@@ -1,0 +1,72 @@
+"""Pages: one self-contained HTML file of a result, written by `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from classwise.auditing.compare import Comparison, Crossing
+    from classwise.auditing.curve.result import Curve
+    from classwise.auditing.result import Audit
+    from classwise.auditing.worst_class.result import WorstClass
+    from classwise.training.folder import Run
+
+
+def report(
+    result: Audit | Comparison | Crossing | Curve | WorstClass, path: str | PathLike[str], *, run: Run | None = None
+) -> Path:
+    """Write a result as one self-contained HTML page; an existing file is replaced.
+
+    The page of an audit stays below 500 KB. Incomplete audits, and comparisons of them, are shown by bounds, without
+    estimates or tests.
+
+    Args:
+        result: an audit, a comparison, a robustness curve or a worst-class search.
+        path: of the HTML file.
+        run: the training run of an audited model, for its training curves. None: the run whose folder holds the audit.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: if the file cannot be written, ``result`` is none of these, or ``run`` is given for another result
+            than an audit.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> outcomes = cw.Outcomes.from_predictions([0, 1], clean=[0, 1], attacks={"pgd": [0, 0]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     cw.report(cw.Audit(outcomes), f"{folder}/page.html").name
+        'page.html'
+    """
+    from classwise.auditing.compare import Comparison, Crossing
+    from classwise.auditing.curve.result import Curve
+    from classwise.auditing.result import Audit
+    from classwise.auditing.worst_class.result import WorstClass
+    from classwise.errors import UserError
+    from classwise.reporting.pages.audit import audit_page
+    from classwise.reporting.pages.comparison import comparison_page
+    from classwise.reporting.pages.curve import curve_page
+    from classwise.reporting.pages.worst_class import worst_class_page
+    from classwise.storage import write_text
+
+    pages: dict[type, Callable[..., str]] = {
+        Audit: partial(audit_page, run=run),
+        Comparison: comparison_page,
+        Crossing: comparison_page,
+        Curve: curve_page,
+        WorstClass: worst_class_page,
+    }
+    kind = type(result)
+    if kind not in pages:
+        accepted = ", ".join(known.__name__ for known in pages)
+        raise UserError(f"no page can be written of a {kind.__name__}; accepted are: {accepted}")
+    if run is not None and kind is not Audit:
+        raise UserError(f"run: only the page of an audit shows a training run, not that of a {kind.__name__}")
+    write_text(path, pages[kind](result))
+    return Path(path)

@@ -1,0 +1,53 @@
+"""`cw.report` writes the page of every kind of result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import classwise as cw
+from classwise.auditing.compare import Comparison, compare
+from classwise.auditing.curve.result import COLUMNS, Curve
+from classwise.auditing.meta import Meta
+from classwise.auditing.result import Audit
+from classwise.auditing.worst_class.result import WorstClass
+from classwise.errors import UserError
+
+from .conftest import audit_of
+from .test_worst_class import result_of
+
+
+def curve() -> Curve:
+    values: dict[str, Any] = {"index": [0, 1], "label": [0, 1], "low": 0.0, "high": [0.1, 0.2], "broken_by": "pgd"}
+    frame = pd.DataFrame(values | {name: 1 for name in COLUMNS if name not in values})
+    return Curve(frame, Meta(class_names=("cat", "dog"), attacks={"clean": None}, norm="Linf"), 0.25, 3)
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (audit_of(), "The weakest class is"),
+        (compare({"a": audit_of(), "b": audit_of()}), "No clear difference in worst-class accuracy"),
+        (curve(), "The class with the smallest mean radius is"),
+        (result_of(("cat", "dog"), [0.2, 0.7], set()), "The worst class is"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_kind_of_result(result: Audit | Comparison | Curve | WorstClass, shown: str, tmp_path: Path) -> None:
+    path = cw.report(result, str(tmp_path / "new" / "page.html"))
+    assert path == tmp_path / "new" / "page.html"
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert shown in text
+    assert path.read_bytes() == cw.report(result, tmp_path / "again.html").read_bytes()
+
+
+def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no page can be written of a dict; accepted are: Audit, Comparison,"):
+        cw.report({}, tmp_path / "page.html")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="only the page of an audit shows a training run, not that of a Curve"):
+        cw.report(curve(), tmp_path / "page.html", run=object())  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

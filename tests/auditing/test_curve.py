@@ -168,14 +168,14 @@ def test_an_image_that_stood_by_luck_is_searched_again_below() -> None:
     found = Brackets(np.array([False, False]))
     assert found.probe(0.1, 1.0).tolist() == [1.0, 1.0]
     rows = np.array([0])
-    found.broke(rows, np.array([0.8]), 0)
-    found.stood(rows, np.array([0.4]))
+    found.set_adversarial(rows, np.array([0.8]), 0)
+    found.set_robust(rows, np.array([0.4]))
     assert found.probe(0.1, 1.0)[0] == pytest.approx(0.6)
-    found.broke(rows, np.array([0.3]), 1)
+    found.set_adversarial(rows, np.array([0.3]), 1)
     assert (found.low[0], found.high[0], found.breaker[0]) == (0.0, 0.3, 1)
-    found.broke(rows, np.array([0.5]), 0)
+    found.set_adversarial(rows, np.array([0.5]), 0)
     assert (found.high[0], found.breaker[0]) == (0.3, 1)
-    found.stood(np.array([1]), np.array([1.0]))
+    found.set_robust(np.array([1]), np.array([1.0]))
     assert np.isnan(found.probe(0.1, 1.0)[1])
 
 

@@ -241,7 +241,7 @@ def test_counts_that_are_none(images: list[float], survivors: list[int], said: s
 
 def test_a_race_refuses_what_cannot_be() -> None:
     race = Race([30, 30], [20, 20])
-    with pytest.raises(UserError, match="5 of 3 broken"):
+    with pytest.raises(UserError, match="5 successes of 3"):
         race.observe_draw(0, 3, 5)
     with pytest.raises(UserError, match="of 20 that were left"):
         race.observe_draw(0, 21, 0)

@@ -235,8 +235,8 @@ class Race:
         """(C,) survivors on which the rest of the suite has not run, so that their robustness is unknown."""
         return np.asarray(self.pool - self.drawn)
 
-    def _accuracy(self, broken: FloatArray | IntArray) -> FloatArray:
-        return np.where(self.present, (self.survivors - broken) / np.maximum(self.images, 1), np.inf)
+    def _accuracy(self, successes: FloatArray | IntArray) -> FloatArray:
+        return np.where(self.present, (self.survivors - successes) / np.maximum(self.images, 1), np.inf)
 
     def next(self) -> tuple[Move, ...]:
         """What to do now, one move for each of some classes; nothing when the worst class is known.
@@ -258,30 +258,34 @@ class Race:
         early = self.level[label] + 1 < self.rules.levels
         return bool(early and self.drawn[label] >= self.rules.patience * self.pool[label])
 
-    def observe_draw(self, label: int, count: int, broken: int) -> None:
-        """Of ``count`` further survivors of a class, the rest of the suite succeeded on ``broken``.
+    def observe_draw(self, label: int, count: int, successes: int) -> None:
+        """Of ``count`` further survivors of a class, the rest of the suite succeeded on ``successes``.
 
         Raises:
             UserError: if so many were not left.
         """
-        if not 0 <= broken <= count <= self.unsettled[label]:
-            raise UserError(f"class {label}: {broken} of {count} broken, of {self.unsettled[label]} that were left")
+        if not 0 <= successes <= count <= self.unsettled[label]:
+            raise UserError(
+                f"class {label}: {successes} successes of {count}, of {self.unsettled[label]} that were left"
+            )
         self.drawn[label] += count
-        self.hits[label] += broken
+        self.hits[label] += successes
         self._update(label)
 
-    def observe_escalation(self, label: int, broken: int) -> None:
-        """The escalating attack succeeded on ``broken`` of all survivors of a class that were not drawn yet.
+    def observe_escalation(self, label: int, successes: int) -> None:
+        """The escalating attack succeeded on ``successes`` of all survivors of a class that were not drawn yet.
 
         The draws so far are settled; the interval begins anew on what is left, whose order is still a random one.
 
         Raises:
             UserError: if the class was escalated before, or so many were not left.
         """
-        if self.level[label] + 1 >= self.rules.levels or not 0 <= broken <= self.unsettled[label]:
-            raise UserError(f"class {label}: {broken} broken by escalation, of {self.unsettled[label]} that were left")
-        left = self.unsettled[label] - broken
-        self.known[label] += self.hits[label] + broken
+        if self.level[label] + 1 >= self.rules.levels or not 0 <= successes <= self.unsettled[label]:
+            raise UserError(
+                f"class {label}: {successes} successes of the escalation, of {self.unsettled[label]} that were left"
+            )
+        left = self.unsettled[label] - successes
+        self.known[label] += self.hits[label] + successes
         self.level[label] += 1
         self.pool[label], self.drawn[label], self.hits[label] = left, 0, 0
         self._update(label)

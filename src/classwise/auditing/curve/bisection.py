@@ -47,7 +47,7 @@ class Bisection:
         """A row for each image of a piece that is this process's."""
         order = part_of(balanced_order(piece.y.cpu()), piece.y.cpu(), self.team)
         index, label = piece.index.cpu()[order].numpy(), piece.y.cpu()[order].numpy()
-        found = self._begun(piece, order, index, label)
+        found = self._initial(piece, order, index, label)
         highest = float(cast("float", self.plan.threat.epsilon))
         width = highest / 2**rounds
         for turn in itertools.count(int(found.probes.max(initial=0))):
@@ -74,7 +74,7 @@ class Bisection:
             }
         )
 
-    def _begun(self, piece: Images, order: Tensor, index: IntArray, label: IntArray) -> Brackets:
+    def _initial(self, piece: Images, order: Tensor, index: IntArray, label: IntArray) -> Brackets:
         """The brackets of some images: those that are saved, and of the others what the clean pass says."""
         saved = self.saved.rows(index, label)
         fresh = ~np.isin(index, saved.index)
@@ -84,7 +84,7 @@ class Bisection:
         return Brackets.of(pd.concat(parts).loc[index] if parts else begun)
 
     def _wrong(self, piece: Images, order: Tensor) -> BoolArray:
-        """Which images are misclassified as they are."""
+        """Which images are misclassified without an attack."""
         wrong = []
         for rows in torch.split(order, self.plan.batch) if len(order) else ():
             self.team.check()
@@ -95,19 +95,19 @@ class Bisection:
         return torch.cat(wrong).numpy() if wrong else np.zeros(0, dtype=np.bool_)
 
     def _round(self, piece: Images, order: Tensor, found: Brackets, todo: IntArray, radius: FloatArray) -> None:
-        """Attack each image at its radius: by the attack that broke it last, then by the others in their order."""
-        standing = np.zeros(len(radius), dtype=np.bool_)
-        standing[todo] = True
+        """Attack each image at its radius: first by the attack that succeeded on it last, then by the others."""
+        robust = np.zeros(len(radius), dtype=np.bool_)
+        robust[todo] = True
         last = found.breaker.copy()
         for warm in (True, False):
             for place, (_, attack) in enumerate(self.attacks):
-                rows = np.flatnonzero(standing & ((last == place) == warm))
+                rows = np.flatnonzero(robust & ((last == place) == warm))
                 if len(rows):
-                    broken = self._attack(place, attack, piece, order, rows, radius, found)
-                    standing[broken] = False
+                    adversarial = self._attack(place, attack, piece, order, rows, radius, found)
+                    robust[adversarial] = False
         found.probes[todo] += 1
-        left = np.flatnonzero(standing)
-        found.stood(left, radius[left])
+        left = np.flatnonzero(robust)
+        found.set_robust(left, radius[left])
         self.progress.advance(len(left))
 
     def _attack(
@@ -120,7 +120,7 @@ class Bisection:
         radius: FloatArray,
         found: Brackets,
     ) -> IntArray:
-        """One attack on some rows; those that it broke."""
+        """One attack on some rows; returns those on which it succeeded."""
         column = torch.from_numpy(radius).float()
 
         def jobs() -> Generator[Job, None, None]:
@@ -129,7 +129,7 @@ class Bisection:
                 batch = piece.batch(order[chosen])
                 yield Job(batch.index, batch.x, batch.y, {"epsilon": column[chosen]})
 
-        broken: list[IntArray] = []
+        adversarial: list[IntArray] = []
         blocks = self.engine.attack(attack, self.plan.threat, jobs())
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
@@ -138,10 +138,10 @@ class Bisection:
                 found.backwards[at] += done.backwards.cpu().numpy()
                 near = self._distance(done)
                 hit = np.isfinite(near) | done.broken.cpu().numpy()
-                found.broke(at[hit], np.minimum(near, radius[at])[hit], place)
-                broken.append(at[hit])
+                found.set_adversarial(at[hit], np.minimum(near, radius[at])[hit], place)
+                adversarial.append(at[hit])
                 self.progress.advance(int(hit.sum()))
-        return np.concatenate(broken) if broken else rows[:0]
+        return np.concatenate(adversarial) if adversarial else rows[:0]
 
     def _distance(self, done: Finished) -> FloatArray:
         """How near the nearest adversarial image is that an attack has shown for each row; infinity for none.

@@ -14,9 +14,9 @@ class Brackets:
     """What is known of the radius of each image of a piece; arrays of (N,).
 
     Attributes:
-        low: the largest radius at which it stood, 0 if there is none.
-        high: the smallest radius at which it was broken, infinity if there is none.
-        breaker: the place in the suite of the attack that broke it at ``high``; -1 if none did.
+        low: the largest radius at which every attack failed, 0 if there is none.
+        high: the smallest radius at which an attack succeeded, infinity if there is none.
+        breaker: the place in the suite of the attack that succeeded at ``high``; -1 if none did.
         probes: radii at which it was attacked.
         forwards, backwards: passes spent.
     """
@@ -48,15 +48,15 @@ class Brackets:
         finite = np.where(np.isinf(self.high), 0.0, self.high)
         return np.where(wide, np.where(untried, highest, (self.low + finite) / 2), np.nan)
 
-    def stood(self, rows: IntArray, radius: FloatArray) -> None:
-        """Some images stood against every attack at a radius."""
+    def set_robust(self, rows: IntArray, radius: FloatArray) -> None:
+        """Every attack failed on some images at a radius."""
         self.low[rows] = np.maximum(self.low[rows], radius)
 
-    def broke(self, rows: IntArray, radius: FloatArray, attack: int) -> None:
-        """Some images were broken within a radius.
+    def set_adversarial(self, rows: IntArray, radius: FloatArray, attack: int) -> None:
+        """An attack succeeded on some images within a radius.
 
-        An attack that breaks an image nearer than where it stood before shows that it stood by luck: the search for
-        that image begins again below.
+        If the radius is below one at which every attack failed, that earlier failure was chance: the search for the
+        image begins again below.
         """
         nearer = radius < self.high[rows]
         rows, radius = rows[nearer], radius[nearer]

@@ -26,15 +26,15 @@ RADII = "radii.parquet"
 """The file that makes a folder a curve's."""
 OVERALL = "overall"
 POINTS = 65
-"""Radii of a table unless told otherwise."""
+"""The default number of radii of a table."""
 _META = b"classwise-curve"
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set
     "label": "int64",
-    "low": "float64",  # the largest radius at which it stood; 0 if there is none
-    "high": "float64",  # the smallest radius at which it was broken: 0 when clean, infinity if it stands at the highest
-    "broken_by": "string",  # the attack that broke it at `high`, or clean; null while it stands
+    "low": "float64",  # the largest radius at which every attack failed; 0 if there is none
+    "high": "float64",  # the smallest with an adversarial example: 0 if wrong when clean, infinity for none
+    "broken_by": "string",  # the attack that succeeded at `high`, or clean; null for none
     "probes": "int64",  # radii at which it was attacked
     "forwards": "int64",  # passes spent, the clean one included
     "backwards": "int64",
@@ -45,8 +45,8 @@ COLUMNS: Mapping[str, str] = {
 class Curve:
     """How the accuracy of each class falls as the radius grows.
 
-    An image counts as broken from the smallest radius on at which it was seen to be broken; so accuracy never rises
-    with the radius. Every such radius was verified in float32; the true one is at most that.
+    An image's robust radius is below the smallest radius at which an adversarial example was found, so accuracy never
+    rises with the radius. Every such radius was verified in float32; the true one is at most that.
 
     Attributes:
         frame: a row for each image, with the columns of `COLUMNS`.
@@ -86,24 +86,24 @@ class Curve:
     def _labels(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         return self.frame["label"].to_numpy()
 
-    def standing(self, radius: float) -> BoolArray:
-        """(N,) which images stand at a radius: they are broken only beyond it, as far as is known."""
-        stands: BoolArray = self.frame["high"].to_numpy() > self._checked(radius)
-        return stands
+    def robust(self, radius: float) -> BoolArray:
+        """(N,) which images are robust at a radius: no adversarial example within it is known."""
+        robust: BoolArray = self.frame["high"].to_numpy() > self._checked(radius)
+        return robust
 
     def tested(self, radius: float) -> BoolArray:
-        """(N,) which images are known to have stood at this radius or a larger one; the others may have stood."""
-        return self.standing(radius) & (self.frame["low"].to_numpy() >= radius)
+        """(N,) the robust images on which every attack failed at this radius or a larger one."""
+        return self.robust(radius) & (self.frame["low"].to_numpy() >= radius)
 
     def counts(self, radius: float) -> ClassCounts:
-        """Images and those that stand, of each class."""
-        return ClassCounts.from_labels(self._labels, self.standing(radius), len(self.class_names))
+        """Images and robust images of each class."""
+        return ClassCounts.from_labels(self._labels, self.robust(radius), len(self.class_names))
 
     def table(self, radii: Sequence[float] | None = None) -> pd.DataFrame:
         """A row for each class with images (and for ``overall``) and each radius.
 
         Columns: ``class``, ``radius``, ``n``, ``accuracy``, ``low`` and ``high`` (its 95 % interval, for new images
-        of the class), and ``tested``: the share that stood when it was attacked at this radius or a larger one.
+        of the class), and ``tested``: the share on which every attack failed at this radius or a larger one.
         Accuracy and ``tested`` differ by the images whose bracket holds the radius.
 
         Args:
@@ -181,7 +181,7 @@ class Curve:
     def _checked(self, radius: float) -> float:
         if not 0 <= radius <= self.highest * (1 + 1e-9):
             raise UserError(f"radius {radius:g}: the curve goes from 0 to {self.highest:g}")
-        # At the end of the range itself, images that were not broken there stand.
+        # At the end of the range itself, images without an adversarial example are robust.
         return min(radius, self.highest)
 
     def save(self, folder: str | Path) -> Path:

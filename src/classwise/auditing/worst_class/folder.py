@@ -49,8 +49,8 @@ class SavedSearch:
 
     Attributes:
         table: a row for each image in the order of the data, or None before the first pass.
-        rounds: for each round the class, the count and the images broken of its draws and of its escalations.
-        seen: of each attack: images, those broken, passes.
+        rounds: for each round the class, the count and the successes of its draws and of its escalations.
+        seen: of each attack: images, successes, passes.
         seconds: how long all of it took.
     """
 

@@ -35,7 +35,7 @@ class Ledger:
         begin = sum(len(block) for block in self.index)
         self.index.append(piece.index.cpu().numpy())
         self.label.append(piece.y.cpu().numpy())
-        # stage: -1 unbroken, 0 wrong when clean, k broken by attack k.
+        # stage: -1 robust so far, 0 wrong when clean, k adversarial under attack k.
         for name, value in (("stage", -1), ("settled", 0), ("forwards", 0), ("backwards", 0)):
             before = self._columns.get(name, np.empty(0, dtype=np.int64))
             self._columns[name] = np.concatenate([before, np.full(len(piece), value)])
@@ -68,7 +68,7 @@ class Ledger:
 
     def frame(self, attacks: list[str]) -> pd.DataFrame:
         """The table of `WorstClass.images`, by image number."""
-        names = np.array([CLEAN, *attacks, None], dtype=object)  # -1 is the last: nothing broke it
+        names = np.array([CLEAN, *attacks, None], dtype=object)  # -1 is the last: no attack succeeded
         table = pd.DataFrame(
             {
                 "index": np.concatenate(self.index),

@@ -28,7 +28,7 @@ from classwise.stats.racing import Draw, Escalate, Race
 SAVE_SECONDS = 30.0
 """The first pass is saved when so long has passed since the last time; rounds are saved as each is finished."""
 ESCALATED = 2
-"""The number in a ledger of an image that the second attack, the escalating one, has broken."""
+"""The number in a ledger of an image on which the second attack, the escalating one, succeeded."""
 
 
 class Rounds:
@@ -49,7 +49,7 @@ class Rounds:
         self.engine = ready.plan.engine(ready.model)
         self.ledger = Ledger()
         self.held: list[tuple[Images, IntArray]] = []  # the survivors of each piece, and their places in the ledger
-        self.seen = np.zeros((len(self.attacks), 3))  # of each attack: images, those broken, passes
+        self.seen = np.zeros((len(self.attacks), 3))  # of each attack: images, successes, passes
 
     @property
     def seconds(self) -> float:
@@ -138,13 +138,13 @@ class Rounds:
                 self.progress.begin(f"round {rounds}", size)
                 self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
                 for attack in range(2, len(self.attacks)):
-                    self._attack(attack, self.held, self._standing(_joined(list(drawn.values()))))
+                    self._attack(attack, self.held, self._surviving(_joined(list(drawn.values()))))
                 for rows in drawn.values():
                     self.ledger["settled"][self._places(rows)] = 1
-            # An image that the escalating attack has left may be broken by a later round.
+            # An image that the escalating attack left may be adversarial in a later round.
             found: dict[str, list[list[int]]] = {"draws": [], "escalations": []}
             for name, rows in drawn.items():
-                found["draws"].append([name, len(rows), len(rows) - len(self._standing(rows))])
+                found["draws"].append([name, len(rows), len(rows) - len(self._surviving(rows))])
                 race.observe_draw(*found["draws"][-1])
             for name, rows in chosen.items():
                 order[name] = rows[self.ledger["stage"][self._places(rows)] != ESCALATED] if len(rows) else rows
@@ -181,7 +181,7 @@ class Rounds:
         places = [self.held[piece][1][row] for piece, row in rows]
         return np.array(places, dtype=np.int64)
 
-    def _standing(self, rows: IntArray) -> IntArray:
+    def _surviving(self, rows: IntArray) -> IntArray:
         return rows[self.ledger["stage"][self._places(rows)] < 0] if len(rows) else rows
 
     def _attack(
@@ -191,7 +191,7 @@ class Rounds:
         rows: IntArray,
         finished: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """One attack on some rows of some pieces, (n, 2), noted in the ledger; ``finished`` is told their number."""
+        """One attack on some rows of some pieces, (n, 2), noted in the ledger; ``finished`` receives their number."""
         if not len(rows):
             return
         _, attack = self.attacks[number]
@@ -202,13 +202,13 @@ class Rounds:
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
                 at = sequence[done.row.cpu().numpy()]
-                broken = done.broken.cpu().numpy()
+                success = done.broken.cpu().numpy()
                 forwards, backwards = done.forwards.cpu().numpy(), done.backwards.cpu().numpy()
-                self.ledger["stage"][at[broken]] = number + 1
-                self.ledger["settled"][at[broken]] = 1
+                self.ledger["stage"][at[success]] = number + 1
+                self.ledger["settled"][at[success]] = 1
                 self.ledger["forwards"][at] += forwards
                 self.ledger["backwards"][at] += backwards
-                self.seen[number] += len(at), broken.sum(), forwards.sum() + backwards.sum()
+                self.seen[number] += len(at), success.sum(), forwards.sum() + backwards.sum()
                 finished(len(at))
 
     def _jobs(self, pieces: list[tuple[Images, IntArray]], rows: IntArray, places: IntArray) -> Iterator[Job]:
@@ -227,9 +227,9 @@ class Rounds:
         """Passes of the cascade on all images: those taken, and what the images that are left would take on average."""
         spent = float(self.ledger["forwards"].sum() + self.ledger["backwards"].sum())
         costs, falls = [], []
-        for (_, attack), (images, broken, passes) in zip(self.attacks, self.seen, strict=True):
+        for (_, attack), (images, successes, passes) in zip(self.attacks, self.seen, strict=True):
             costs.append(passes / images if images else 2.0 * attack_length(attack) + attack.starts)
-            falls.append(broken / images if images else 0.0)
+            falls.append(successes / images if images else 0.0)
         left, after = 0.0, [0.0]
         for cost, fall in zip(reversed(costs), reversed(falls), strict=True):
             left = cost + (1 - fall) * left

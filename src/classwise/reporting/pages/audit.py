@@ -36,7 +36,7 @@ MOST_CELLS = 12
 
 @dataclass(frozen=True)
 class Fact:
-    """A number that stands for itself: its name, the number, its unit, its interval."""
+    """A single number: its name, the number, its unit, its interval."""
 
     name: str
     value: str

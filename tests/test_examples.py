@@ -21,10 +21,6 @@ PUBLIC: dict[str, Any] = {
     **{name: getattr(cw, name) for name in cw.__all__ if name != "__version__"},
     **{f"metrics.{name}": getattr(metrics, name) for name in metrics.__all__},
 }
-RENAMED = {"Curve", "WorstClass", "curve", "find_worst_class", "race", "robustness_curve"}
-"""The curve and the search for the worst class, before and after their renaming."""
-PENDING = RENAMED & PUBLIC.keys()
-"""Public names without an example so far; a name leaves this set with its example."""
 
 
 def examples(name: str, documented: object) -> list[doctest.DocTest]:
@@ -66,17 +62,11 @@ def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC.keys() - PENDING))
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_example_runs(name: str, empty_folders: Path) -> None:
     for test in examples(name, PUBLIC[name]):
         run(test)
     assert not [path for path in empty_folders.rglob("*") if path.is_file()], "the example leaves files behind"
-
-
-@pytest.mark.parametrize("name", sorted(PENDING))
-def test_pending_names_have_no_example_yet(name: str) -> None:
-    with pytest.raises(AssertionError, match="no example"):
-        examples(name, PUBLIC[name])
 
 
 @pytest.mark.parametrize("name", ATTACKS)

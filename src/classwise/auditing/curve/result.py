@@ -56,6 +56,14 @@ class Curve:
         name: what the curve is called.
         environment: what it was made with.
         alpha: 1 minus the coverage of the intervals.
+
+    Example:
+        >>> import classwise as cw
+        >>> data = cw.load_data("digits", subset=40)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> curve = cw.robustness_curve(model, data, attacks="fgsm", highest=0.2, rounds=2)
+        >>> curve.table([0.0, 0.1]).shape  # a row for each of 10 classes, and for all images, at each radius
+        (22, 7)
     """
 
     frame: pd.DataFrame

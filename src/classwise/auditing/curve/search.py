@@ -22,7 +22,7 @@ from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Model, Prepared, prepare, usual_radius
-from classwise.auditing.suite import Attacks, parse_attacks
+from classwise.auditing.suite import Attacks, Suite, parse_attacks
 from classwise.compute import FAST, Compute
 from classwise.data.stream import as_data
 from classwise.environment import environment
@@ -58,8 +58,6 @@ def robustness_curve(
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
-    Processes of `torch.distributed` share the images, as in `classwise.auditing.audit.audit`.
-
     Args:
         model: as `audit` takes it.
         data: as `audit` takes it; each image is attacked several times, so a stream is held in memory piece by piece.
@@ -72,7 +70,7 @@ def robustness_curve(
         seed: of the attacks' random numbers.
         device: where to run; None: where the model is.
         progress: receives the progress of the search.
-        alone: search every image in this process, whatever others there are.
+        alone: search every image in this process; else the processes of `torch.distributed` share them, as in `audit`.
         name: what the curve is called.
         out: a folder for the curve; each finished round of the search is written into it.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
@@ -83,10 +81,15 @@ def robustness_curve(
     Raises:
         UserError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that holds
             something else or is in use.
+
+    Example:
+        >>> import classwise as cw
+        >>> data = cw.load_data("digits", subset=40)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> cw.robustness_curve(model, data, attacks="fgsm", highest=0.2, rounds=2).width
+        0.05
     """
-    _check_range(highest, rounds)
-    if out is not None:
-        check_place(Path(out), "curve", SEARCH)
+    folder = _checked(highest, rounds, out)
     with joined(alone=alone) as team, contextlib.ExitStack() as stack:
         listener = progress if progress is not None and team.first else Silent()
         source = as_data(data)
@@ -94,24 +97,21 @@ def robustness_curve(
         suite = parse_attacks(attacks, norm)
         settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
         ready = prepare(model, source, suite, ball, device=device, **settings)
-        require_applicable(ready.plan.suite, suite, ready.no_gradient)
-        _report_limits(ready, listener)
-        folder = None if out is None else Path(out)
-        before: Curve | None = None
-        if folder is not None and team.first:
-            before = claimed(folder, settings_of(ready.plan, ready.meta) | {"rounds": rounds}, stack, resume=resume)
-        before = team.spread(before)
+        _report_limits(ready, suite, listener)
+        chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}
+        found = claimed(folder, chosen, stack, resume=resume) if folder is not None and team.first else None
+        before: Curve | None = team.spread(found)
         if before is not None:
             return before
         saved = SavedBrackets(folder, team)
         team.meet()  # nobody writes before everybody has read what is saved
         search = Bisection(ready.plan.engine(ready.model), ready.plan, team, listener, saved)
-        found = team.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
+        parts = team.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
         if not team.first:
             result: Curve = team.spread(None)
             return result
         facts = environment(search.engine.device) | ({"processes": team.size} if team.size > 1 else {})
-        result = Curve(*_merged(found, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
+        result = Curve(*_merged(parts, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
         if folder is not None:
             result.write(folder)
             saved.remove()
@@ -119,15 +119,29 @@ def robustness_curve(
         return result
 
 
-def _check_range(highest: float | None, rounds: int) -> None:
+def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path | None:
+    """The folder; the range, the rounds and the folder are checked before anything is read.
+
+    Raises:
+        UserError: if one of them is wrong.
+    """
     if not 1 <= rounds <= 30:
         raise UserError(f"rounds = {rounds}: between 1 and 30 halvings")
     if highest is not None and not (highest > 0 and math.isfinite(highest)):
         raise UserError(f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255")
+    if out is None:
+        return None
+    check_place(Path(out), "curve", SEARCH)
+    return Path(out)
 
 
-def _report_limits(ready: Prepared, listener: Progress) -> None:
-    """Report the attacks that are not applicable, and a batch that was chosen for large images."""
+def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
+    """Report the attacks that are not applicable, and a batch that was chosen for large images.
+
+    Raises:
+        UserError: if no attack is applicable.
+    """
+    require_applicable(ready.plan.suite, suite, ready.no_gradient)
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")

@@ -25,6 +25,14 @@ class WorstClass:
         full_audit_passes: passes that a full audit would take, estimated from the images that were attacked.
         rounds: how many rounds of sampling were run.
         seconds: how long it took.
+
+    Example:
+        >>> import classwise as cw
+        >>> data = cw.load_data("digits", subset=40)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> result = cw.find_worst_class(model, data, "Linf:0.1", ["fgsm", "pgd:steps=2"])
+        >>> len(result.table), len(result.images)
+        (10, 40)
     """
 
     verdict: Verdict

@@ -84,25 +84,26 @@ def find_worst_class(
     Raises:
         UserError: as `audit` does, for a confidence, tolerance or size out of range, and for a folder that holds
             something else or is in use; all before any attack.
+
+    Example:
+        >>> import classwise as cw
+        >>> data = cw.load_data("digits", subset=40)
+        >>> model = cw.load_model("small-cnn", data=data, width=0.1)
+        >>> cw.find_worst_class(model, data, "Linf:0.1", ["fgsm", "pgd:steps=2"], tolerance=0.05).verdict.settled
+        True
     """
-    started = time.monotonic()
-    if max_time is not None and not max_time > 0:
-        raise UserError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
+    deadline = _deadline(max_time)
     chosen = _checked(confidence, tolerance, draw, together)
-    if out is not None:
-        check_place(Path(out), "worst-class search", SEARCH)
+    _check_folder(out)
     suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
-    if ready.note and progress is not None:
-        progress.say(ready.note)
     with contextlib.ExitStack() as stack:
-        saved = SavedSearch(None)
-        if out is not None:
-            saved = claimed(Path(out), settings_of(ready.plan, ready.meta) | chosen, stack, resume=resume)
+        facts = settings_of(ready.plan, ready.meta) | chosen
+        saved = SavedSearch(None) if out is None else claimed(Path(out), facts, stack, resume=resume)
         search = Rounds(ready, progress or Silent(), saved)
-        race, counts, rounds = _run(search, chosen, float("inf") if max_time is None else started + max_time)
+        race, counts, rounds = _run(search, chosen, deadline)
     return WorstClass(
         verdict=race.verdict(),
         table=_table(ready.meta, race, counts),
@@ -112,6 +113,22 @@ def find_worst_class(
         rounds=rounds,
         seconds=round(search.seconds, 3),
     )
+
+
+def _check_folder(out: str | Path | None) -> None:
+    if out is not None:
+        check_place(Path(out), "worst-class search", SEARCH)
+
+
+def _deadline(max_time: float | None) -> float:
+    """When no further round is begun, on the monotonic clock.
+
+    Raises:
+        UserError: unless the time is above 0.
+    """
+    if max_time is not None and not max_time > 0:
+        raise UserError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
+    return float("inf") if max_time is None else time.monotonic() + max_time
 
 
 def _checked(confidence: float, tolerance: float | None, draw: int | None, together: int | None) -> dict[str, Any]:
@@ -130,6 +147,8 @@ def _checked(confidence: float, tolerance: float | None, draw: int | None, toget
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
     """Run the first attack, then the race; returns how many rounds it took, too."""
     saved = search.saved
+    if search.ready.note:
+        search.progress.say(search.ready.note)
     try:
         counts = search.first_pass()
         race = Race(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch))

@@ -18,9 +18,9 @@ from classwise.progress import Silent
 from classwise.threat import Threat
 from classwise.training.averaging import Averager
 from classwise.training.folder import Run
-from classwise.training.loop import Trainer
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from classwise.training.trainer import Trainer
 
 AGREES = 1.25
 """Measured and counted costs agree if neither is more than so many times the other."""
@@ -78,7 +78,7 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
     }
     plan = Recipe.read(recipe, fields)
     folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
-    made = Trainer(plan, plan.parts, images(200), folder, "cpu", Silent())
+    made = Trainer(plan, images(200), folder, "cpu", Silent())
     classes = len(made.classes)
     share = torch.linspace(0.1, 0.9, classes)
     confidence = torch.eye(classes) * share[:, None] + (1 - share[:, None]) / classes
@@ -94,8 +94,8 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
     }
     for number, schedule in enumerate(made.parts.schedules):
         for epoch in range(made.recipe.epochs - 1):
-            made.schedule_states[number] = schedule.after_epoch(made.schedule_states[number], signals, epoch)
-    made.epoch = made.recipe.epochs - 1
+            made.state.schedules[number] = schedule.after_epoch(made.state.schedules[number], signals, epoch)
+    made.state.epoch = made.recipe.epochs - 1
     return made
 
 
@@ -116,7 +116,7 @@ def measured(at: Trainer, made: Trainer, rounds: int) -> Timing:
 def _step(made: Trainer) -> None:
     """The first step of its epoch, the choice of its images with it."""
     settings = made.class_settings()
-    made.train_step(made.feed.rows(made.feed.order(made.epoch), made.epoch, 0, settings), settings)
+    made.train_step(made.batches.rows(made.batches.order(made.state.epoch), made.state.epoch, 0, settings), settings)
 
 
 def run(*, quick: bool) -> str:

@@ -16,8 +16,8 @@ from classwise.data import Images
 from classwise.models import build_model
 from classwise.progress import Silent
 from classwise.training.folder import Run
-from classwise.training.loop import Trainer
 from classwise.training.recipe import Recipe
+from classwise.training.trainer import Trainer
 
 BATCH = 128
 FAST = {"dtype": "bfloat16", "channels_last": True}
@@ -35,11 +35,11 @@ def trainer(recipe: str, width: float, data: Images, **changes: Any) -> Trainer:
     """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
     fields = {"model.width": width, "compute": FAST, "data.validation": 0.1, **changes}
     plan = Recipe.read(recipe, fields)
-    made = Trainer(plan, plan.parts, data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
+    made = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
     signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
-    made.schedule_states = [
+    made.state.schedules = [
         schedule.after_epoch(state, signals, 0)
-        for schedule, state in zip(made.parts.schedules, made.schedule_states, strict=True)
+        for schedule, state in zip(made.parts.schedules, made.state.schedules, strict=True)
     ]
     return made
 

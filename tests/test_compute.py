@@ -15,7 +15,7 @@ from classwise.compute import EXACT, Compute, check_device
 from classwise.data.images import Images
 from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.training.loop import train
+from classwise.training.train import train
 
 
 def network(channels: int) -> nn.Sequential:

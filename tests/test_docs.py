@@ -21,9 +21,9 @@ from classwise.data import CORRUPTIONS, DATA
 from classwise.errors import UserError
 from classwise.papers import catalogue
 from classwise.settings import make
-from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
+from classwise.training.train import train
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/guards").glob("*.md"))]

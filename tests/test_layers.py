@@ -52,6 +52,7 @@ WITHOUT_CIRCLES = (
     "data",
     "models",
     "attacks",
+    "training",
     "auditing",
     "reporting",
     "analysis",

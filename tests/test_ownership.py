@@ -21,7 +21,7 @@ from classwise.auditing.audit import audit
 from classwise.errors import UserError
 from classwise.ownership import OWNER, contents, owned
 from classwise.storage import write_text
-from classwise.training.loop import train
+from classwise.training.train import train
 from tests.auditing import toys
 
 HOLD = """

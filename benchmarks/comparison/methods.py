@@ -19,9 +19,9 @@ from classwise.data import Images, load_data
 from classwise.progress import Silent
 from classwise.storage import write_text
 from classwise.training.folder import Run
-from classwise.training.loop import train
 from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights
+from classwise.training.train import train
 
 EPOCHS = 12
 WARM = 8

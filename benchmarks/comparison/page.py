@@ -95,7 +95,7 @@ COMMANDS = """## Commands
     KEEP=runs/defences python -m benchmarks comparison --report
     cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html
 
-The runner trains by `classwise.training.loop.train` and audits by `classwise.audit`, which `classwise train` and
+The runner trains by `classwise.train` and audits by `classwise.audit`, which `classwise train` and
 `classwise audit` call; the complete recipe of a run is its `recipe.yaml`, which `classwise train FILE` does again.
 """
 

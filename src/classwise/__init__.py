@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from classwise.stats import metrics as metrics
     from classwise.threat import Threat as Threat
     from classwise.training.folder import Run as Run
-    from classwise.training.loop import train as train
     from classwise.training.recipe import Recipe as Recipe
+    from classwise.training.train import train as train
 
 _PUBLIC = {
     "ATTACKS": "classwise.attacks",
@@ -58,7 +58,7 @@ _PUBLIC = {
     "metrics": "classwise.stats.metrics",
     "report": "classwise.reporting.pages",
     "robustness_curve": "classwise.auditing.curve.search",
-    "train": "classwise.training.loop",
+    "train": "classwise.training.train",
 }
 """Every public name and the module that holds it; ``metrics`` is a module itself."""
 

@@ -21,7 +21,7 @@ from classwise.errors import UserError
 from classwise.settings import make
 from classwise.threat import Threat
 from classwise.training.folder import Run
-from classwise.training.loop import train
+from classwise.training.train import train
 
 ATTACK = "pgd:steps=3,step_size=0.5eps"
 THREAT = "Linf:0.08"

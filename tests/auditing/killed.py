@@ -13,7 +13,7 @@ from classwise.cli import main
 def run(lost: int, folder: Path) -> int:
     """Train until one process kills itself at its second step, as the kernel does when memory runs out."""
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the program does before it imports torch
-    from classwise.training.loop import Trainer
+    from classwise.training.trainer import Trainer
 
     step = Trainer.train_step
 

@@ -292,7 +292,7 @@ def test_a_recipe_error_is_found_before_data_is_read(
     def unread(*_: object, **__: object) -> None:
         pytest.fail("data was read")
 
-    monkeypatch.setattr("classwise.training.beginning.load_data", unread)
+    monkeypatch.setattr("classwise.training.setup.load_data", unread)
     said = classwise("train", "at", f"--out={tmp_path / 'out'}", "--set=averaging.decay=2")
     assert said.status == 2
     assert "decay" in said.err

@@ -16,9 +16,9 @@ from classwise.errors import UserError
 from classwise.papers.store import Store
 from classwise.reporting import pages
 from classwise.storage import check_writable
-from classwise.training.beginning import check_folder
 from classwise.training.folder import Run
-from classwise.training.loop import Trainer
+from classwise.training.setup import check_folder
+from classwise.training.trainer import Trainer
 
 from .conftest import QUICK, Classwise
 

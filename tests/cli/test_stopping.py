@@ -20,7 +20,7 @@ from classwise.auditing import parts
 from classwise.auditing.recording import Recorder
 from classwise.cli import console, main
 from classwise.interruption import Terminated, deferred, signals, stop_point
-from classwise.training.loop import Trainer
+from classwise.training.trainer import Trainer
 
 from .conftest import QUICK, Classwise
 

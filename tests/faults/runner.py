@@ -213,7 +213,7 @@ def serve() -> None:
     import classwise.auditing.audit
     import classwise.cli
     import classwise.reporting
-    import classwise.training.loop  # noqa: F401
+    import classwise.training.trainer  # noqa: F401
 
     torch.set_num_threads(1)
     print(json.dumps({"ready": errno.ENOSPC}), flush=True)

@@ -17,8 +17,8 @@ from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
 from classwise.storage import CHECKSUMS
-from classwise.training import state
 from classwise.training.folder import Run
+from classwise.training.state import read_state
 
 from .client import TRAIN, Runner
 
@@ -65,25 +65,10 @@ def _rows(part: Path) -> Callable[[], object]:
 
 
 def _state_of(folder: Path) -> Callable[[], object]:
-    class Reader:
-        """As much of a trainer as `load_state` reads before it changes anything."""
-
-        folder = Run(Path())
-        device = torch.device("cpu")
-
-        class recipe:  # noqa: N801
-            @staticmethod
-            def digest() -> str:
-                raise LookupError  # reached only if the file was accepted
-
-    Reader.folder = Run(folder)
-
     def load() -> object:
-        try:
-            state.load_state(Reader())  # type: ignore[arg-type]
-        except LookupError:
-            return Run(folder).state_file.read_bytes()
-        raise AssertionError("the recipe is read last")
+        file = Run(folder).state_file
+        read_state(file, torch.device("cpu"))
+        return file.read_bytes()
 
     return load
 

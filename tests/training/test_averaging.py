@@ -11,11 +11,10 @@ import torch
 from scipy.stats import binomtest
 
 from classwise.errors import UserError
-from classwise.training import beginning
 from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
-from classwise.training.loop import train
 from classwise.training.recipe import Recipe
+from classwise.training.train import train
 
 from .test_cfa import weights
 
@@ -56,9 +55,9 @@ def test_the_chart_by_hand() -> None:
     reached = [0.30, 0.20, 0.26, 0.29, 0.20, 0.40]
     for value in reached:
         state = gate.after_epoch(state, weights(value * 100), soft(value), 0.5)
-        assert state.news is not None
-        bars.append(state.news["threshold"])
-        admitted.append(state.news["admitted"])
+        assert state.event is not None
+        bars.append(state.event["threshold"])
+        admitted.append(state.event["admitted"])
     expected = [
         0.0,  # nothing to compare with
         0.30,
@@ -89,10 +88,12 @@ def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> Non
         state = gate.after_epoch(state, weights(float(epoch)), soft(value), epoch / 8)
         if epoch < 4:
             assert not state.weights
-            assert state.news is None
+            assert state.event is None
         else:
-            assert state.news is not None
-            told.append((state.news["admitted"], state.news["plain_average_kept"], state.news.get("refused_in_a_row")))
+            assert state.event is not None
+            told.append(
+                (state.event["admitted"], state.event["plain_average_kept"], state.event.get("refused_in_a_row"))
+            )
     assert told == [(False, True, None), (False, True, 2), (False, True, None)]
     assert state.weights  # the plain average is kept meanwhile
     kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
@@ -120,8 +121,8 @@ def test_the_test_refuses_what_few_images_cannot_show() -> None:
     for share, images, admitted in ((0.2, 250, False), (0.24, 250, True), (0.3, 10, False)):
         signals = {"valid.robust": torch.tensor([share, 0.9]), "valid.count": torch.full((2,), float(images))}
         state = IUTFAWA(begin=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
-        assert state.news is not None
-        assert state.news["admitted"] is admitted
+        assert state.event is not None
+        assert state.event["admitted"] is admitted
 
 
 def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
@@ -130,8 +131,8 @@ def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
     for gate in gates:
         signals = {"valid.soft": nothing, "valid.robust": nothing, "valid.count": torch.zeros(3)}
         state = gate.after_epoch(Average(), weights(1.0), signals, 0.5)
-        assert state.news is not None
-        assert not state.news["admitted"]
+        assert state.event is not None
+        assert not state.event["admitted"]
 
 
 def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
@@ -140,7 +141,7 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(beginning, "load_data", read)
+    monkeypatch.setattr("classwise.training.setup.load_data", read)
     changes = {"data.validation": 0, "selection": "last"}
     with pytest.raises(UserError, match=r"data.validation = 0 leaves nothing to select or gate on"):
         train("cfa-at-chart", out=tmp_path / "run", changes=changes)

@@ -13,11 +13,11 @@ import torch
 from classwise.data import Images, load_data
 from classwise.errors import UserError
 from classwise.progress import Silent
-from classwise.training import SCHEDULES, beginning
-from classwise.training.loop import train
+from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
+from classwise.training.train import train
 
-from .test_loop import SMALL
+from .test_trainer import SMALL
 
 TINY: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
 TINY |= {"model.name": "lenet", "data.subset": 120, "data.augment": "none", "epochs": 2}
@@ -51,7 +51,7 @@ def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_rea
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(beginning, "load_data", read)
+    monkeypatch.setattr("classwise.training.setup.load_data", read)
     changes = {"data.validation": 0, "selection": "last", "schedules": [name]}
     message = refused("trades", tmp_path / "run", changes)
     assert f"schedule {name!r} reads valid." in message
@@ -98,10 +98,10 @@ def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     listener = Listening()
     changes = TINY | {"averaging": {"name": gate, "threshold": 1.0, "begin": 0.0, "decay": 0.5}, "selection": "last"}
     run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
-    told = [event for event in run.events if event["event"] == "fawa"]
-    assert [(event["admitted"], event["plain_average_kept"]) for event in told] == [(False, True)] * 2
-    said = "average: refused, no epoch has passed: the plain average is kept"
-    assert sum(said in line for line in listener.lines) == 2
+    events = [event for event in run.events if event["event"] == "fawa"]
+    assert [(event["admitted"], event["plain_average_kept"]) for event in events] == [(False, True)] * 2
+    expected = "average refused, no epoch admitted yet: plain average saved"
+    assert sum(expected in line for line in listener.lines) == 2
     plain = changes | {"averaging": {"name": "ema", "begin": 0.0, "decay": 0.5}}
     ema = train("at", budget="short", out=tmp_path / "ema", data="digits", changes=plain)
     for name, value in ema.model("average").state_dict().items():

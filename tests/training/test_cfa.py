@@ -128,8 +128,8 @@ def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
     for epoch, lowest in enumerate(worst):
         robust = torch.linspace(lowest, 0.9, count)
         state = averager.after_epoch(state, weights(epoch + 1.0), {"valid.robust": robust}, epoch / 3)
-        assert state.news is not None
-        assert state.news["admitted"] == (lowest >= 0.2)
+        assert state.event is not None
+        assert state.event["admitted"] == (lowest >= 0.2)
     assert state.facts["admitted"] == 2
     assert float(state.weights["w"]) == pytest.approx(0.85 * 1 + 0.15 * 3)
     assert float(state.weights["bn.running_mean"]) == pytest.approx(0.85 * 10 + 0.15 * 30)
@@ -141,8 +141,8 @@ def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
     admitted = []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
-        assert state.news is not None
-        admitted.append(state.news["admitted"])
+        assert state.event is not None
+        admitted.append(state.event["admitted"])
     assert admitted == [True, True, False, True, True, False]
 
 
@@ -153,13 +153,13 @@ def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
         signals = {"valid.robust": torch.tensor([0.1, 0.9])}
         gated = fawa.after_epoch(gated, weights(epoch), signals, 0.0)
         plain = ema.after_epoch(plain, weights(epoch), signals, 0.0)
-        assert gated.news is not None
-        assert gated.news["plain_average_kept"]
+        assert gated.event is not None
+        assert gated.event["plain_average_kept"]
     assert torch.equal(gated.weights["w"], plain.weights["w"])
     gated = fawa.after_epoch(gated, weights(8), {"valid.robust": torch.tensor([0.3, 0.9])}, 0.0)
     assert float(gated.weights["w"]) == 8.0  # the first admitted epoch is the start of the real average
-    assert gated.news is not None
-    assert not gated.news["plain_average_kept"]
+    assert gated.event is not None
+    assert not gated.event["plain_average_kept"]
 
 
 def test_averages_begin_at_their_share_of_training() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from classwise.training.loop import train
+from classwise.training.train import train
 
-from .test_loop import SMALL
+from .test_trainer import SMALL
 
 PAGE = Path(__file__).parents[2] / "docs" / "updates.md"
 PASSES: Counter[str] = Counter()

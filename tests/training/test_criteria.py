@@ -21,7 +21,7 @@ from classwise.settings import make
 from classwise.threat import Threat
 from classwise.training import CRITERIA, OBJECTIVES
 from classwise.training.classes import ClassSettings
-from classwise.training.criteria import Hypersphere, LabelSmoothing, Softmax
+from classwise.training.criteria.softmax import Hypersphere, LabelSmoothing, Softmax
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe

@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from classwise.data import Images
 from classwise.errors import UserError
 from classwise.progress import Silent
-from classwise.training import loop
-from classwise.training.feeding import Feed
-from classwise.training.loop import train
+from classwise.training.batches import Batches
 from classwise.training.recipe import Recipe
+from classwise.training.train import train
+from classwise.training.trainer import Trainer
 
 from .killing import KillAt, Killed
 from .on_digits import ELSEWHERE, METHODS, TINY
@@ -31,7 +31,7 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
 ) -> None:
     changes = TINY | METHODS[name]
     whole = train(name, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
     resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, resume=True)
@@ -137,7 +137,7 @@ def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_nev
 
         return run
 
-    for owner, part in ((loop.Trainer, "train_step"), (loop.Trainer, "class_settings"), (Feed, "rows")):
+    for owner, part in ((Trainer, "train_step"), (Trainer, "class_settings"), (Batches, "rows")):
         monkeypatch.setattr(owner, part, watched(getattr(owner, part)))
     counts = [max(3, 40 // (label + 1)) for label in range(count)]
     y = torch.arange(count).repeat_interleave(torch.tensor(counts))

@@ -16,7 +16,7 @@ from classwise.stats.front import front
 from classwise.threat import Threat
 from classwise.training import SCHEDULES
 from classwise.training.classes import ClassSettings
-from classwise.training.criteria import Focal
+from classwise.training.criteria.softmax import Focal
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe

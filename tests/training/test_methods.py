@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from classwise.training import loop
 from classwise.training.folder import Run
-from classwise.training.loop import train
+from classwise.training.train import train
 
 from .killing import KillAt, Killed
-from .test_loop import SMALL, contents
+from .test_trainer import SMALL, contents
 
 METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart", "codat", "csr", "bat"]
 
@@ -29,7 +28,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
 ) -> None:
     whole = trained(recipe, tmp_path / "whole")
     assert whole.epochs_done == 2
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
     with pytest.raises(Killed):
         trained(recipe, tmp_path / "killed", progress=KillAt(3))
     assert contents(trained(recipe, tmp_path / "killed", resume=True)) == contents(whole)

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from classwise.training import loop
-from classwise.training.loop import train
+from classwise.training.train import train
 
 from .killing import KillAt, Killed
-from .test_loop import SMALL, contents
+from .test_trainer import SMALL, contents
 
 TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
 """Three steps an epoch."""
@@ -35,7 +34,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
         changes["averaging.begin"] = 0.0
     whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
     assert ("average" in whole.kept()) == ("averaging.begin" in changes)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
     cut = train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)

@@ -12,7 +12,7 @@ import yaml
 
 from classwise.errors import UserError
 from classwise.threat import Threat
-from classwise.training.rates import Constant, Cosine, Cyclic, Linear, OneCycle, Rate, Step
+from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear, Step
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
@@ -152,11 +152,14 @@ def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
         (Cosine(), {0.0: 1.0, 0.5: 0.5, 1.0: 0.0}),
         (Cyclic(), {0.0: 0.0, 0.25: 0.5, 0.5: 1.0, 0.75: 0.5, 0.999: 0.002}),
         (Cyclic(cycles=2, peak=0.25, low=0.2), {0.0: 0.2, 0.125: 1.0, 0.3125: 0.6, 0.5: 0.2, 0.625: 1.0}),
-        (Linear(), {0.0: 0.0, 1 / 30: 0.5, 1 / 15: 1.0, 3.5 / 15: 0.55, 0.4: 0.1, 0.6: 0.055, 0.8: 0.01, 1.0: 0.001}),
-        (Linear(points=((0.5, 2.0), (0.75, 1.0))), {0.0: 2.0, 0.5: 2.0, 0.625: 1.5, 0.9: 1.0}),
+        (
+            PiecewiseLinear(),
+            {0.0: 0.0, 1 / 30: 0.5, 1 / 15: 1.0, 3.5 / 15: 0.55, 0.4: 0.1, 0.6: 0.055, 0.8: 0.01, 1.0: 0.001},
+        ),
+        (PiecewiseLinear(points=((0.5, 2.0), (0.75, 1.0))), {0.0: 2.0, 0.5: 2.0, 0.625: 1.5, 0.9: 1.0}),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_rates_by_hand(rate: Rate, expected: dict[float, float]) -> None:
+def test_rates_by_hand(rate: LRSchedule, expected: dict[float, float]) -> None:
     for progress, factor in expected.items():
         assert rate.factor(progress) == pytest.approx(factor, abs=1e-12)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.training import SELECTIONS, loop
-from classwise.training.loop import train
+from classwise.training import SELECTIONS
 from classwise.training.recipe import Recipe
 from classwise.training.selection import AtShare, WithinError, _error_of_sum, _parts_of_merit, three_quarters
+from classwise.training.train import train
 
 from .killing import KillAt, Killed
-from .test_loop import SMALL, contents
+from .test_trainer import SMALL, contents
 
 SPLITS = [
     ([0.5, 0.1], [10.0, 30.0], 0.2, 0.1),
@@ -111,7 +111,7 @@ def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, mon
     assert {event["which"] for event in selected} == {"best", "best-average"}
     assert all(event["score"] is None for event in selected)
     assert whole.best_epoch() is not None
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
     cut = train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)

@@ -11,10 +11,10 @@ from scipy import optimize
 
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.temperature import CMP, LIS, Floats, inverse_temperature
+from classwise.training.train import train
 
 
 def largest_probability(outputs: Floats, scale: float) -> float:

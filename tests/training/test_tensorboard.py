@@ -11,10 +11,10 @@ import pytest
 
 from classwise.errors import UserError
 from classwise.progress import Measured, Silent
-from classwise.training.loop import train
 from classwise.training.tensorboard import TensorBoard
+from classwise.training.train import train
 
-from .test_loop import SMALL, contents
+from .test_trainer import SMALL, contents
 
 
 class Writer:

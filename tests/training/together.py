@@ -17,11 +17,11 @@ import torch.distributed as dist
 from classwise.cli import main
 from classwise.errors import UserError
 from classwise.settings import settings
-from classwise.training import loop
+from classwise.training import trainer
 from classwise.training.classes import ClassSettings, Signals
-from classwise.training.loop import train
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.train import train
 from tests.training.killing import KillAt, Killed
 
 SETTINGS: dict[str, Any] = {
@@ -105,7 +105,7 @@ def python(folder: Path) -> dict[str, Any]:
         train(recipe, budget="short", out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
     norm: dict[str, Any] = SETTINGS | {"model": {"name": "preactresnet18", "width": 0.0625}, "data.subset": 100}
     train("cfa-code", budget="short", out=folder / "norm", changes=norm, batch_size=EACH)
-    loop.CHECKPOINT_SECONDS = 0.0
+    trainer.CHECKPOINT_SECONDS = 0.0
     for name, recipe, changes in (
         ("norm-cut", "cfa-code", norm),
         ("handed-over", "at", begun(folder)),

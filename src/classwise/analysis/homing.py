@@ -30,10 +30,10 @@ from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
 from classwise.storage import replacing
 from classwise.threat import Threat
-from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
-from classwise.training.loop import train
 from classwise.training.recipe import Recipe
+from classwise.training.setup import training_images
+from classwise.training.train import train
 
 ATTACK = "pgd:steps=20,step_size=0.1eps"
 FILE = "homing.parquet"

@@ -72,7 +72,7 @@ def demo(
 
 def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: Images) -> Audit:
     from classwise.auditing.audit import audit
-    from classwise.training.loop import train
+    from classwise.training.train import train
 
     listener.say(f"training {recipe} into {folder}")
     run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)

@@ -28,7 +28,7 @@ from classwise.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.progress import Progress
-    from classwise.training.finite import OnNan
+    from classwise.training.finite_checks import OnNan
     from classwise.training.folder import Run
     from classwise.training.recipe import Recipe
 
@@ -72,7 +72,7 @@ def train(
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.team import launched, local_device
-    from classwise.training.finite import checked_policy
+    from classwise.training.finite_checks import parse_on_nan
     from classwise.training.recipe import Recipe
 
     wanted: dict[str, Any] = {**pairs(changes)}
@@ -84,7 +84,7 @@ def train(
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
         raise UserError("--seed and --seeds exclude each other; give one of them")
-    plan, policy = Recipe.read(recipe, wanted, budget=budget), checked_policy(on_nan)
+    plan, policy = Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
     if seeds is not None:
@@ -125,7 +125,7 @@ def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | 
 def _train_all(
     plan: Recipe, folders: dict[int, Path], resume: bool, device: str, on_nan: OnNan, board: Path | None = None
 ) -> list[Run]:
-    from classwise.training.loop import train as train_one
+    from classwise.training.train import train as train_one
 
     runs = []
     with console.progress() as listener:
@@ -188,7 +188,7 @@ class _Stopwatch:
 
 def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
     """Time two steps in a folder that is thrown away."""
-    from classwise.training.loop import train as train_one
+    from classwise.training.train import train as train_one
 
     watch = _Stopwatch()
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):

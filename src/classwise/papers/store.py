@@ -30,8 +30,8 @@ from classwise.settings import Spec
 from classwise.storage import is_unused, read_json, write_text
 from classwise.threat import Threat
 from classwise.training.folder import Run, Which
-from classwise.training.loop import train
 from classwise.training.recipe import Recipe
+from classwise.training.train import train
 from classwise.version import __version__
 
 SCHEMA_VERSION = 1

@@ -29,12 +29,12 @@ class Average:
     Args:
         weights: the average so far; empty before it begins.
         facts: the averager's own numbers.
-        news: what the last epoch did, for the run's log; None if there is nothing to say.
+        event: the decision of the last epoch, for the events of the run; None if there was none.
     """
 
     weights: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    news: dict[str, Any] | None = None
+    event: dict[str, Any] | None = None
 
 
 class Averager(Described, ABC):
@@ -184,11 +184,11 @@ class FAWA(Averager):
         admitted = worst >= bar
         facts["admitted"] += admitted
         plain = not facts["admitted"]  # nothing has ever passed: keep the plain average meanwhile
-        news = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_kept": plain}
+        event = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_kept": plain}
         first = admitted and facts["admitted"] == 1
         if admitted or plain:
-            return Average(blend({} if first else state.weights, weights, self.decay), facts, news)
-        return Average(state.weights, facts, news)
+            return Average(blend({} if first else state.weights, weights, self.decay), facts, event)
+        return Average(state.weights, facts, event)
 
 
 @settings
@@ -201,7 +201,7 @@ class GatedAverage(Averager):
     Args:
         decay: the weight of the past.
         begin: the share of training from which epochs may enter; the gate watches all of them.
-        patience: after how many refused epochs in a row the run's log is told.
+        patience: the number of refused epochs in a row after which the event reports them.
     """
 
     decay: Share = 0.85
@@ -228,13 +228,13 @@ class GatedAverage(Averager):
         facts["admitted"] += admitted
         facts["refused"] = 0 if admitted else facts["refused"] + 1
         plain = not facts["admitted"]
-        news = {"event": "fawa", "admitted": admitted, "worst": reached, "threshold": bar, "plain_average_kept": plain}
+        event = {"event": "fawa", "admitted": admitted, "worst": reached, "threshold": bar, "plain_average_kept": plain}
         if facts["refused"] and facts["refused"] % self.patience == 0:
-            news["refused_in_a_row"] = facts["refused"]
+            event["refused_in_a_row"] = facts["refused"]
         if admitted or plain:
             first = admitted and facts["admitted"] == 1
-            return Average(blend({} if first else state.weights, weights, self.decay), facts, news)
-        return Average(state.weights, facts, news)
+            return Average(blend({} if first else state.weights, weights, self.decay), facts, event)
+        return Average(state.weights, facts, event)
 
 
 @settings

@@ -7,11 +7,22 @@ from classwise.attacks.suites import SUITES, members
 from classwise.bibliography import Paper, papers_of
 from classwise.data import AUGMENTATIONS
 from classwise.settings import parse_spec
-from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, OPTIMISERS, RATES, REDUCTIONS, SCHEDULES, UPDATES
+from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names, unknown_recipe
 
-PARTS = (OBJECTIVES, CRITERIA, SCHEDULES, REDUCTIONS, UPDATES, OPTIMISERS, RATES, AVERAGERS, AUGMENTATIONS, ATTACKS)
+PARTS = (
+    OBJECTIVES,
+    CRITERIA,
+    SCHEDULES,
+    REDUCTIONS,
+    UPDATES,
+    OPTIMISERS,
+    LR_SCHEDULES,
+    AVERAGERS,
+    AUGMENTATIONS,
+    ATTACKS,
+)
 """The tables of the parts that describe themselves."""
 
 

@@ -27,18 +27,18 @@ from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
     CRITERIA,
+    LR_SCHEDULES,
     OBJECTIVES,
     OPTIMISERS,
-    RATES,
     REDUCTIONS,
     SCHEDULES,
     SELECTIONS,
     UPDATES,
 )
 from classwise.training.averaging import Averager
+from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
-from classwise.training.rates import Rate
 from classwise.training.recipe_files import apply_budget, change, read_value, read_values, take_budgets
 from classwise.training.recipe_settings import DataSettings, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction
@@ -160,7 +160,7 @@ class Recipe:
             reduction=describe(REDUCTIONS, parts.reduction) if _is_made(parts.reduction) else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
-            rate=describe(RATES, parts.rate),
+            rate=describe(LR_SCHEDULES, parts.rate),
             averaging=describe(AVERAGERS, parts.averaging),
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
@@ -255,7 +255,7 @@ class Parts:
     reduction: Reduction
     update: Update
     optimizer: Optimiser
-    rate: Rate
+    rate: LRSchedule
     averaging: Averager
     selection: Selection
     validation_attack: Attack
@@ -321,7 +321,7 @@ def build_parts(recipe: Recipe) -> Parts:
         reduction=_reduction(recipe.reduction),
         update=make(UPDATES, recipe.update),
         optimizer=make(OPTIMISERS, recipe.optimizer),
-        rate=make(RATES, recipe.rate),
+        rate=make(LR_SCHEDULES, recipe.rate),
         averaging=averaging,
         selection=_selection(recipe.selection),
         validation_attack=validation_attack,

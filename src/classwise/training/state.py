@@ -1,69 +1,120 @@
-"""A training run's state on disk: everything that the next step depends on, in one file, whole or not there."""
+"""The state of a training run: everything that its next step depends on, saved in one file."""
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from classwise.errors import UserError
 from classwise.storage import verify, write_bytes
 from classwise.training.averaging import Average
+from classwise.training.classes import ClassSums
+from classwise.training.history import History
 
-if TYPE_CHECKING:
-    from classwise.training.loop import Trainer
-
-SCHEMA_VERSION = 1
-
-
-def save_state(trainer: Trainer) -> None:
-    """Write the state at a step boundary: model, optimiser, averager, schedules, sums, epoch rows, events."""
-    state: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "recipe": trainer.recipe.digest(),
-        "epoch": trainer.epoch,
-        "step": trainer.step,
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "average": {"weights": trainer.average.weights, "facts": trainer.average.facts},
-        "schedules": trainer.schedule_states,
-        "sums": trainer.sums.sums,
-        "rows": trainer.record.rows,
-        "events": trainer.record.events,
-        "best": trainer.record.best,
-        "judged": trainer.record.judged,
-        "processes": trainer.team.size,
-    }
-    buffer = io.BytesIO()  # so that a full disk is the file's error, not one of torch's
-    torch.save(state, buffer)
-    write_bytes(trainer.folder.state_file, buffer.getbuffer(), checksum=True)
+SCHEMA_VERSION = 2
 
 
-def load_state(trainer: Trainer) -> None:
-    """Put a trainer where the saved state stood.
+@dataclass
+class TrainState:
+    """The state of a training run between two steps.
+
+    Args:
+        model: the online model.
+        optimizer: its optimiser.
+        average: the state of the weight averaging.
+        schedules: the state of each class schedule, in the order of the recipe.
+        sums: the per-class sums of the epoch so far.
+        history: the epoch rows, the events and the state of the selection.
+        epoch: complete epochs.
+        step: complete steps of the current epoch.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: Average
+    schedules: list[dict[str, Tensor]]
+    sums: ClassSums
+    history: History
+    epoch: int = 0
+    step: int = 0
+
+    def save(self, path: Path, recipe: str, processes: int) -> None:
+        """Write the state; the file is replaced whole.
+
+        Args:
+            path: the file.
+            recipe: the digest of the recipe.
+            processes: how many processes train.
+        """
+        content = {
+            "schema_version": SCHEMA_VERSION,
+            "recipe": recipe,
+            "processes": processes,
+            "epoch": self.epoch,
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": {"weights": self.average.weights, "facts": self.average.facts},
+            "schedules": self.schedules,
+            "sums": self.sums.sums,
+            "history": self.history.state_dict(),
+        }
+        buffer = io.BytesIO()  # so that a full disk is the file's error, not one of torch's
+        torch.save(content, buffer)
+        write_bytes(path, buffer.getbuffer(), checksum=True)
+
+    def load(self, path: Path, recipe: str, processes: int, device: torch.device) -> None:
+        """Replace the state by a saved one; another number of processes is logged as the event ``resumed``.
+
+        Args:
+            path: the file.
+            recipe: the digest of the recipe.
+            processes: how many processes train now.
+            device: where the tensors belong.
+
+        Raises:
+            UserError: if the file is of another format, damaged, or of another recipe.
+        """
+        content = read_state(path, device)
+        if content["recipe"] != recipe:
+            raise UserError(f"{path} belongs to another recipe; give another folder")
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.average = Average(**content["average"])
+        self.schedules = content["schedules"]
+        self.sums.sums = content["sums"]
+        self.history.load_state_dict(content["history"])
+        self.epoch, self.step = content["epoch"], content["step"]
+        if content["processes"] != processes:
+            self.history.log_event(self.epoch, event="resumed", processes=processes)
+
+
+def read_state(path: Path, device: torch.device) -> dict[str, Any]:
+    """The content of a state file.
+
+    Args:
+        path: the file.
+        device: where its tensors go.
 
     Raises:
-        UserError: if the file is of a newer format, damaged, or of another recipe.
+        UserError: if the file is damaged, or of another format.
     """
-    path = trainer.folder.state_file
     verify(path, "restore it from a copy, or train in another folder")
     try:
-        state = torch.load(path, map_location=trainer.device, weights_only=True)
+        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise UserError(f"{path} is damaged ({type(error).__name__}); begin the run anew in another folder") from error
-    if state["schema_version"] > SCHEMA_VERSION:
-        raise UserError(f"{path} is of format {state['schema_version']}, newer than this classwise knows; update it")
-    if state["recipe"] != trainer.recipe.digest():
-        raise UserError(f"{path} belongs to another recipe; give another folder")
-    trainer.epoch, trainer.step = state["epoch"], state["step"]
-    trainer.model.load_state_dict(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
-    trainer.average = Average(**state["average"])
-    trainer.schedule_states = state["schedules"]
-    trainer.sums.sums = state["sums"]
-    record = trainer.record
-    record.rows, record.events, record.best = state["rows"], state["events"], state["best"]
-    record.judged = state.get("judged", {})  # runs from before there was one have none
-    if state.get("processes", 1) != trainer.team.size:
-        record.tell(trainer.epoch, event="resumed", processes=trainer.team.size)
+        raise UserError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
+    version = content["schema_version"]
+    if version > SCHEMA_VERSION:
+        raise UserError(f"{path} is of format {version}, newer than the {SCHEMA_VERSION} read here; update classwise")
+    if version < SCHEMA_VERSION:
+        raise UserError(
+            f"{path} is of format {version}, and format {SCHEMA_VERSION} is read here; finish the run with the version "
+            "that began it, or train in another folder"
+        )
+    return content

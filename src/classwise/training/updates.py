@@ -14,7 +14,7 @@ from classwise.description import Described
 from classwise.settings import NonNegative, Share, settings
 
 _TINY = 1e-20
-"""Keeps a layer whose gradient is zero where it is."""
+"""Avoids a division by zero for a layer whose gradient is zero."""
 
 
 class Update(Described, ABC):
@@ -82,7 +82,7 @@ class AWP(Update):
             for buffer, before in zip(buffers, statistics, strict=True):
                 buffer.copy_(before)
             moved = [weight for weight in model.parameters() if weight.ndim > 1 and weight.grad is not None]
-            origin = [weight.clone() for weight in moved]
+            unperturbed = [weight.clone() for weight in moved]
             for weight in moved:
                 gradient = weight.grad
                 assert gradient is not None
@@ -90,6 +90,6 @@ class AWP(Update):
         optimizer.zero_grad(set_to_none=True)
         loss().backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            for weight, before in zip(moved, origin, strict=True):
+            for weight, before in zip(moved, unperturbed, strict=True):
                 weight.copy_(before)
         optimizer.step()

@@ -16,10 +16,10 @@ from classwise.models import load_model
 from classwise.models.normalization import Normalized
 from classwise.storage import write_text
 from classwise.training.folder import Run
-from classwise.training.loop import train
 from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
+from classwise.training.train import train
 
-from ..test_loop import SMALL
+from ..test_trainer import SMALL
 
 ATTACK = "pgd:steps=2,step_size=0.5eps"
 

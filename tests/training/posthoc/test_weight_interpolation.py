@@ -13,11 +13,11 @@ from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.storage import write_text
 from classwise.training.folder import Run
-from classwise.training.loop import train
 from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights
+from classwise.training.train import train
 
-from ..test_loop import SMALL
+from ..test_trainer import SMALL
 
 ATTACK = "pgd:steps=2,step_size=0.5eps"
 STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}

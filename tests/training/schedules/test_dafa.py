@@ -11,10 +11,10 @@ from classwise.attacks.engine import Engine, Job
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings, ClassSums
-from classwise.training.loop import train
 from classwise.training.posthoc.validation import validation_split
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
+from classwise.training.train import train
 
 from ..by_hand import CONFIDENCE, EPSILON, NAN, classes, close
 from ..on_digits import METHODS, TINY

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from classwise.attacks.losses import cross_entropy
-from classwise.training.criteria import Softmax
+from classwise.training.criteria.softmax import Softmax
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.ldam import LDAM
 from classwise.training.schedules.long_tail import ClassWeights

@@ -18,12 +18,13 @@ from classwise.description import Described, Passes
 from classwise.draws import Draws
 from classwise.settings import describe, make, settings
 from classwise.threat import Threat
-from classwise.training import CRITERIA
 from classwise.training.classes import ClassSettings, Term
-from classwise.training.criteria import Criterion, Softmax
+from classwise.training.criteria import CRITERIA
+from classwise.training.criteria.base import Criterion
+from classwise.training.criteria.softmax import Softmax
 
 
-def _as_is(rows: Tensor) -> Tensor:
+def _identity(rows: Tensor) -> Tensor:
     return rows
 
 
@@ -53,7 +54,7 @@ class TrainingBatch:
     target: Tensor | None = None
     progress: float = 0.0
     rows: slice = field(default_factory=lambda: slice(None))
-    whole: Callable[[Tensor], Tensor] = _as_is
+    whole: Callable[[Tensor], Tensor] = _identity
 
     def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""

@@ -15,9 +15,9 @@ from classwise.errors import UserError
 from classwise.ownership import owned
 from classwise.storage import read_json
 from classwise.threat import Threat
-from classwise.training.beginning import training_images
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
+from classwise.training.setup import training_images
 
 
 def validation_split(run: Run, data: Images | None = None) -> Images:

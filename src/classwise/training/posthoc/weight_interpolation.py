@@ -90,7 +90,7 @@ def interpolate_weights(
     with writing_into(run, path):
         model = run.model(which)
         tuned = model.state_dict()
-        origin = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
+        initial = load_model(copy.deepcopy(model), weights=str(before)).state_dict()
         valid = validation_split(run, data).to(device)
         model, threat, listener = (
             copy.deepcopy(model).to(device),
@@ -100,7 +100,7 @@ def interpolate_weights(
         best, chosen, rows = float("-inf"), shares[0], []
         listener.begin("interpolation", len(shares))
         for share in shares:
-            model.load_state_dict(blend(tuned, origin, share))
+            model.load_state_dict(blend(tuned, initial, share))
             robust = robust_accuracy(model, valid, member, threat, run.recipe)
             score = overall_plus_worst(robust.cpu(), valid.class_counts().cpu())
             if score > best:
@@ -110,7 +110,7 @@ def interpolate_weights(
                 for label, (name, value) in enumerate(zip(valid.class_names, robust.tolist(), strict=True))
             ]
             listener.advance(1)
-        model.load_state_dict(blend(tuned, origin, chosen))
+        model.load_state_dict(blend(tuned, initial, chosen))
         about = {"recipe": run.recipe.name, "class_names": run.data["classes"]}
         save_weights(path, model, about | {"interpolation_of": which, "start": str(before), "share": chosen})
     return WeightInterpolation(path, chosen, pd.DataFrame(rows))

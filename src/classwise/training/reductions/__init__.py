@@ -1,1 +1,17 @@
 """Reductions: from the terms of a training step to one number, the loss."""
+
+from __future__ import annotations
+
+from classwise.registry import Registry
+
+REDUCTIONS: Registry[object] = Registry(
+    "reduction",
+    {
+        "mean": "classwise.training.reductions.base:mean",
+        "normalised": "classwise.training.reductions.base:normalised",
+        "faal": "classwise.training.reductions.faal:FAAL",
+        "codat": "classwise.training.reductions.codat:Codat",
+        "logit-similarity": "classwise.training.reductions.logit_similarity:LogitSimilarity",
+    },
+    arguments=3,
+)

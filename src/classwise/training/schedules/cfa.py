@@ -10,12 +10,12 @@ from torch import Tensor
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
-from classwise.training.schedules.following import RobustAccuracyFollower
-from classwise.training.schedules.weighing import weighed
+from classwise.training.schedules.class_weighting import apply_class_weights
+from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 
 @settings
-class _Calibration(RobustAccuracyFollower):
+class _Calibration(RobustAccuracySchedule):
     """A constant that is scaled by lambda + t from an epoch on."""
 
     begin: int = 0
@@ -71,4 +71,4 @@ class CCR(_Calibration):
         """The betas and weights of this epoch."""
         assert before.beta is not None
         beta = self._scaled(before.beta, self.lambda2, state, epoch)
-        return weighed(dataclasses.replace(before, beta=beta), 1 / (1 + beta))
+        return apply_class_weights(dataclasses.replace(before, beta=beta), 1 / (1 + beta))

@@ -12,7 +12,7 @@ from classwise.settings import NonNegative, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import weighed
+from classwise.training.schedules.class_weighting import apply_class_weights
 
 
 @settings
@@ -62,6 +62,6 @@ class CFOL(ClassSchedule):
         del epoch
         law = self.law(state)
         if self.acts == "weights":
-            return weighed(before, law * len(law))
+            return apply_class_weights(before, law * len(law))
         odds = torch.where(law > 0, law / state["shares"], 0.0)
         return dataclasses.replace(before, sampling=odds if before.sampling is None else odds * before.sampling)

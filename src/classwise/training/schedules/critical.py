@@ -9,7 +9,7 @@ import torch
 from classwise.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import BOTH, weighed
+from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 
 
 @settings
@@ -50,7 +50,7 @@ class CriticalClass(ClassSchedule):
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The weights, the same in every epoch."""
         del epoch
-        return weighed(before, state["weights"], self.terms)
+        return apply_class_weights(before, state["weights"], self.terms)
 
 
 @settings

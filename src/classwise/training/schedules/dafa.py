@@ -11,7 +11,7 @@ from torch import Tensor
 from classwise.settings import Count, NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import told_once, weighed
+from classwise.training.schedules.class_weighting import apply_class_weights, warn_once
 
 
 def class_weights(confidence: Tensor, strength: float) -> Tensor:
@@ -76,7 +76,7 @@ class DAFA(ClassSchedule):
             return state
         weights = class_weights(signals[self.confidence], self.strength)
         if bool((weights < 0).any()):
-            told_once(f"DAFA: strength = {self.strength:g} turns weights negative; they count as {self.floor:g}")
+            warn_once(f"DAFA: strength = {self.strength:g} turns weights negative; they count as {self.floor:g}")
         return {"weights": weights.clamp_min(self.floor)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
@@ -84,7 +84,7 @@ class DAFA(ClassSchedule):
         if epoch < self.begin:
             return before
         weights = state["weights"]
-        after = weighed(before, weights, self.terms)
+        after = apply_class_weights(before, weights, self.terms)
         if not self.margins:
             return after
         assert before.epsilon is not None

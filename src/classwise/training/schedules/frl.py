@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.settings import Count, NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import weighed
+from classwise.training.schedules.class_weighting import apply_class_weights
 
 
 @settings
@@ -78,8 +78,8 @@ class FRL(ClassSchedule):
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The weights, radii and steps of this epoch."""
         del epoch
-        after = weighed(before, self._weights(state["clean"]), ("clean",))
-        after = weighed(after, self._weights(state["robust"]), ("robust",))
+        after = apply_class_weights(before, self._weights(state["clean"]), ("clean",))
+        after = apply_class_weights(after, self._weights(state["robust"]), ("robust",))
         if self.margin_rate == 0:
             return after
         assert before.epsilon is not None

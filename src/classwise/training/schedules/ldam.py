@@ -12,8 +12,8 @@ from torch import Tensor
 from classwise.settings import NonNegative, Positive, settings
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 from classwise.training.schedules.long_tail import Base, balanced, effective
-from classwise.training.schedules.weighing import BOTH, weighed
 
 
 @settings
@@ -70,7 +70,11 @@ class LDAM(ClassSchedule):
         seen = (counts * state["robust"] if self.robust else counts).clamp_min(1)
         scale = torch.full((), self.scale, device=counts.device)
         after = dataclasses.replace(before, logit_margin=self.margins(seen, held), scale=scale)
-        return after if epoch < self.begin else weighed(after, balanced(effective(seen, self.base), held), self.terms)
+        return (
+            after
+            if epoch < self.begin
+            else apply_class_weights(after, balanced(effective(seen, self.base), held), self.terms)
+        )
 
     def margins(self, counts: Tensor, held: Tensor) -> Tensor:
         """The margin of each class, (C,), given its images and whether it has any; 0 for one without."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from classwise.settings import NonNegative, Number, settings
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import BOTH, told_once, weighed
+from classwise.training.schedules.class_weighting import BOTH, apply_class_weights, warn_once
 
 Base = Annotated[Number, pydantic.Field(ge=0, lt=1)]
 
@@ -86,7 +86,7 @@ class ClassWeights(ClassSchedule):
         now = signals["train.robust"].float()
         robust = torch.where(now.isnan(), state["robust"], now)
         if self.kind == "robust-error" and bool((1 + self.strength * (robust.nanmean() - robust) < 0).any()):
-            told_once(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
+            warn_once(f"schedule 'class-weights': strength = {self.strength:g} turns weights negative; they count as 0")
         return {**state, "robust": robust}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
@@ -95,7 +95,7 @@ class ClassWeights(ClassSchedule):
             return before
         weights = self.weights(state)
         if self.acts == "weights":
-            return weighed(before, weights, self.terms)
+            return apply_class_weights(before, weights, self.terms)
         return dataclasses.replace(before, sampling=weights if before.sampling is None else weights * before.sampling)
 
     def weights(self, state: State) -> Tensor:

@@ -9,11 +9,11 @@ from torch import Tensor
 from classwise.settings import Number, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
-from classwise.training.schedules.following import RobustAccuracyFollower
+from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 
 @settings
-class Margins(RobustAccuracyFollower):
+class Margins(RobustAccuracySchedule):
     """eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
 
     CFA gives hard classes a smaller radius; FRL, DAFA and TRIX give them a larger one. The sign of the slope alone

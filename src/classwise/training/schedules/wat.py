@@ -8,7 +8,7 @@ from torch import Tensor
 from classwise.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.weighing import weighed
+from classwise.training.schedules.class_weighting import apply_class_weights
 
 
 @settings
@@ -48,7 +48,7 @@ class WAT(ClassSchedule):
         """The weights of this epoch."""
         del epoch
         experts = self.experts(state)
-        return weighed(before, (len(experts) - 1) * experts[:-1] + experts[-1])
+        return apply_class_weights(before, (len(experts) - 1) * experts[:-1] + experts[-1])
 
     def experts(self, state: State) -> Tensor:
         """w, (C + 1,); the average is last."""

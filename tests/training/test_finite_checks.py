@@ -13,10 +13,11 @@ import torch
 from classwise.errors import UserError
 from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.finite import FiniteLoss, all_finite, likely_cause
+from classwise.training.finite_checks import FiniteLossCheck, all_finite, likely_cause
 from classwise.training.folder import Run
-from classwise.training.loop import Trainer, train
 from classwise.training.recipe import Recipe
+from classwise.training.train import train
+from classwise.training.trainer import Trainer
 
 SMALL: dict[str, Any] = {
     "model": {"name": "lenet", "width": 0.25},
@@ -97,7 +98,7 @@ def test_an_unknown_policy(tmp_path: Path) -> None:
 
 
 def test_the_first_step_that_is_not_finite() -> None:
-    losses = FiniteLoss(torch.device("cpu"))
+    losses = FiniteLossCheck(torch.device("cpu"))
     values = [[1.0], [2.0, torch.nan], [3.0], [torch.inf]]
     for step, pair in enumerate(values):
         assert losses.due(step)

@@ -1,4 +1,4 @@
-"""Detect a training whose loss or weights are no longer finite, and name the likely cause."""
+"""Checks that loss and weights are finite, and the likely cause where they are not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS_BETWEEN_CHECKS = 50
 _SMALLEST_EPS = 1e-12
 
 
-def checked_policy(name: str) -> OnNan:
+def parse_on_nan(name: str) -> OnNan:
     """The policy of that name.
 
     Raises:
@@ -31,12 +31,12 @@ def checked_policy(name: str) -> OnNan:
     """
     for policy in get_args(OnNan):
         if name == policy:
-            found: OnNan = policy
-            return found
+            chosen: OnNan = policy
+            return chosen
     raise unknown("on_nan", name, get_args(OnNan))
 
 
-class FiniteLoss:
+class FiniteLossCheck:
     """Find the first step whose loss is not finite, without a synchronisation of the device in each step.
 
     Args:
@@ -83,13 +83,13 @@ def likely_cause(recipe: Recipe, parts: Parts, settings: ClassSettings) -> str:
     return rate
 
 
-def not_finite(what: str, place: str, cause: str, run: Run) -> UserError:
+def not_finite_error(what: str, place: str, cause: str, run: Run) -> UserError:
     """The error that stops a training.
 
     Args:
         what: ``"loss"`` or ``"weights"``.
         place: the epoch and the step, in words.
-        cause: as `likely_cause` says it.
+        cause: as `likely_cause` returns it.
         run: its folder.
     """
     verb = "is" if what == "loss" else "are"

@@ -1,4 +1,4 @@
-"""How a model does on the held-out images at an epoch's end, class by class."""
+"""Evaluation on the validation split: logits under attack, and their per-class means."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from classwise.attacks.losses import cross_entropy, divergence, margin
 from classwise.data import Images
 from classwise.team import Team
 from classwise.threat import Threat
+from classwise.training.data_parallel import BatchShard
 from classwise.training.recipe import Recipe
-from classwise.training.sharing import Share
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model says of images, a row each.
+    """The outputs of a model on clean and attacked images, a row per image.
 
     Args:
         clean: logits on the images, (N, classes).
         attacked: logits at the final point of the attack, (N, classes).
-        robust: whether that point is classified rightly, bool (N,).
+        robust: whether the model classifies that point correctly, bool (N,).
         soft: sigmoid((p_y - max other) / 0.1) there, (N,).
     """
 
@@ -41,21 +41,27 @@ class Outputs:
     soft: Tensor
 
 
-def outputs(
-    model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, between: Callable[[], None]
+def evaluate(
+    model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe, callback: Callable[[], None]
 ) -> Outputs:
-    """The model at the attack's final points; batch, precision and seed are the recipe's, starts are fixed.
+    """The outputs of a model on images and at the final points of an attack, in this process.
 
-    ``between`` is called after each batch, and may raise.
+    Args:
+        model: the model; it is evaluated in evaluation mode.
+        images: N images.
+        attack: run to its last step, from the same start each time.
+        threat: the threat of the attack.
+        recipe: its batch size, precision and seed apply.
+        callback: called after each batch; it may raise.
     """
     engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), stop="never", seed=recipe.seed)
     batches = list(images.batches(engine.batch))
-    predicted = []
+    clean_logits = []
     with _closing(engine.predict(batch.x for batch in batches)) as blocks:
         for logits in blocks:
-            predicted.append(logits)
-            between()
-    clean = torch.cat(predicted)
+            clean_logits.append(logits)
+            callback()
+    clean = torch.cat(clean_logits)
     attacked = torch.zeros_like(clean)
     robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     soft = torch.zeros(len(images), device=images.device)
@@ -65,40 +71,40 @@ def outputs(
             robust[done.row] = ~done.broken
             attacked[done.row] = done.logits
             soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
-            between()
+            callback()
     return Outputs(clean, attacked, robust, soft)
 
 
 def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:
-    """Whatever ends the loop over the blocks, the model is then as it was found."""
+    """Close the generator however its loop ends, so that it restores the mode of the model."""
     return closing(cast("Generator[T]", blocks))
 
 
-def shared_outputs(
+def evaluate_distributed(
     model: nn.Module,
     images: Images,
     attack: Attack,
     threat: Threat,
     recipe: Recipe,
     team: Team,
-    between: Callable[[], None],
+    callback: Callable[[], None],
 ) -> Outputs:
-    """`outputs`, of which each process works out its share of the images, and all see all."""
+    """`evaluate` with the images split over the processes; each process returns the outputs of all images."""
     if team.size == 1:
-        return outputs(model, images, attack, threat, recipe, between)
-    share = Share(team, len(images))
-    rows = torch.arange(len(images))[share.rows]
-    mine = outputs(model, images.take(rows), attack, threat, recipe, between)
-    whole = {field.name: getattr(mine, field.name) for field in dataclasses.fields(mine)}
-    whole = {name: share.whole(value.float()).to(value.dtype) for name, value in whole.items()}
-    return Outputs(**whole)
+        return evaluate(model, images, attack, threat, recipe, callback)
+    shard = BatchShard(team, len(images))
+    rows = torch.arange(len(images))[shard.rows]
+    local = evaluate(model, images.take(rows), attack, threat, recipe, callback)
+    values = {field.name: getattr(local, field.name) for field in dataclasses.fields(local)}
+    gathered = {name: shard.gather(value.float()).to(value.dtype) for name, value in values.items()}
+    return Outputs(**gathered)
 
 
-def summed_up(said: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -> dict[str, Tensor]:
-    """Per-class means: ``count``, ``clean`` and ``robust`` accuracy, and what of ``valid.*`` somebody reads.
+def class_means(outputs: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -> dict[str, Tensor]:
+    """Per-class means: ``count``, ``clean`` and ``robust`` accuracy, and the other ``valid.*`` signals that are read.
 
     Args:
-        said: what the model says of the held-out images.
+        outputs: the outputs of the model on the validation split.
         y: their labels, int64 (N,).
         classes: how many classes there are.
         reads: the signals that a schedule or an average reads.
@@ -108,17 +114,17 @@ def summed_up(said: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -
     """
     count = torch.bincount(y, minlength=classes).float()
     measured = {
-        "clean": (said.clean.argmax(1) == y).float(),
-        "robust": said.robust.float(),
-        "loss": cross_entropy(said.clean, y),
-        "divergence": divergence(said.clean, said.attacked),
-        "soft": said.soft,
+        "clean": (outputs.clean.argmax(1) == y).float(),
+        "robust": outputs.robust.float(),
+        "loss": cross_entropy(outputs.clean, y),
+        "divergence": divergence(outputs.clean, outputs.attacked),
+        "soft": outputs.soft,
     }
     wanted = {
         name: value for name, value in measured.items() if name in ("clean", "robust") or f"valid.{name}" in reads
     }
     if "valid.average_confidence" in reads:
-        wanted["confidence"] = said.attacked.float().softmax(1)
+        wanted["confidence"] = outputs.attacked.float().softmax(1)
     found = {"count": count}
     for name, value in wanted.items():
         total = torch.zeros(classes, *value.shape[1:], device=y.device).index_add_(0, y, value)

@@ -18,12 +18,11 @@ from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.settings import settings
 from classwise.storage import CHECKSUMS
-from classwise.training import beginning, loop
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
-from classwise.training.loop import train
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
+from classwise.training.train import train
 
 from .killing import KillAt, Killed
 
@@ -107,7 +106,7 @@ def test_killed_at_any_step_and_resumed_gives_the_same_bits(
     reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """Steps 1, 3, 6, 11 are inside an epoch of 4; 4 is at its end, before the epoch is closed."""
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
     with pytest.raises(Killed):
         trained(tmp_path / "run", progress=KillAt(step))
     assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
@@ -211,7 +210,7 @@ def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch
     def read(*_: object, **__: object) -> None:
         raise AssertionError("data was read")
 
-    monkeypatch.setattr(beginning, "load_data", read)
+    monkeypatch.setattr("classwise.training.setup.load_data", read)
     assert "unknown objective" in says(lambda: trained(tmp_path / "run", objective="nonsense"))
     assert not (tmp_path / "run").exists()
 

@@ -13,14 +13,13 @@ import torch
 from classwise.errors import UserError
 from classwise.team import Team
 from classwise.threat import Threat
-from classwise.training import beginning
+from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
-from classwise.training.loop import train
 from classwise.training.objectives.base import TrainingBatch
-from classwise.training.sharing import Share
+from classwise.training.train import train
 from tests.launching import launch
 
-from .test_loop import SMALL, contents
+from .test_trainer import SMALL, contents
 from .together import EACH, RECIPES, SETTINGS, WHOLE, begun, with_memory
 
 CLOSE = 1e-5
@@ -110,11 +109,11 @@ def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp
 
 def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
-        assert each["differ"].startswith("UserError: process 1 has another recipe; start all of them with the same")
+        assert each["differ"].startswith("UserError: process 1 has another recipe; start all processes with the same")
 
 
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beginning, "load_data", None)  # it is found before data is read
+    monkeypatch.setattr("classwise.training.setup.load_data", None)  # it is found before data is read
     with pytest.raises(UserError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
         train("at", budget="short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()
@@ -124,7 +123,7 @@ def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.M
 def test_every_row_is_somebodys(count: int, size: int) -> None:
     y = torch.arange(count)
     batch = TrainingBatch(torch.rand(count, 1, 2, 2), y, y + 7, Threat("Linf", y / 100), target=-y)
-    parts = [Share(Team(rank, size), count).of_batch(batch) for rank in range(size)]
+    parts = [BatchShard(Team(rank, size), count).of_batch(batch) for rank in range(size)]
     for name in ("x", "y", "index", "target"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
     assert torch.equal(torch.cat([torch.as_tensor(part.threat.epsilon) for part in parts]), y / 100)
@@ -133,4 +132,4 @@ def test_every_row_is_somebodys(count: int, size: int) -> None:
 
 
 def test_too_few_rows_are_everybodys() -> None:
-    assert [Share(Team(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2
+    assert [BatchShard(Team(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2

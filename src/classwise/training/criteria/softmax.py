@@ -1,14 +1,7 @@
-"""Criteria: how an objective scores logits against labels; the seam between an objective and a head.
-
-An objective brings its own base loss (the cross-entropy; MART a boosted one); a criterion decides at which scale the
-network's outputs become logits, for the inner attack, the divergences and the loss alike, and what margin the label's
-logit must clear, in the loss alone.
-"""
+"""The softmax criteria: plain or scaled, hypersphere embedding, focal loss and label smoothing."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -16,34 +9,9 @@ from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.compute import Forward
-from classwise.description import Described
 from classwise.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
-
-Base = Callable[[Tensor, Tensor], Tensor]
-"""Logits (N, C) and labels (N,) to losses (N,)."""
-
-
-class Criterion(Described, ABC):
-    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
-
-    #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
-    cosines: ClassVar[bool] = False
-
-    def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
-        """The model as the objective and its inner attack see it: its outputs times the class setting ``scale``."""
-        return model if settings.scale is None else _times(model, settings.scale)
-
-    @abstractmethod
-    def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The loss of each image, (N,).
-
-        Args:
-            logits: outputs of the scaled model, (N, C).
-            y: labels, int64 (N,).
-            settings: the class settings in force.
-            base: the loss that the objective would use alone.
-        """
+from classwise.training.criteria.base import Base, Criterion, rescaled
 
 
 @settings
@@ -64,7 +32,7 @@ class Softmax(Criterion):
     def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
         """The model's outputs times s."""
         if settings.scale is None and self.scale != 1:
-            return _times(model, self.scale)
+            return rescaled(model, self.scale)
         return super().scaled(model, settings)
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
@@ -147,10 +115,3 @@ class LabelSmoothing(Softmax):
         """The mixture; the inner attack goes on to climb the plain cross-entropy."""
         uniform = logits.logsumexp(1) - logits.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform
-
-
-def _times(model: Forward, scale: float | Tensor) -> Forward:
-    def run(x: Tensor) -> Tensor:
-        return model(x) * scale
-
-    return run

@@ -16,15 +16,15 @@ from classwise.errors import UserError
 from classwise.models.modes import frozen
 from classwise.progress import Silent
 from classwise.threat import Threat
-from classwise.training import loop
 from classwise.training.folder import Run
-from classwise.training.loop import Trainer, train
+from classwise.training.pseudo_labels import concatenated
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import mean
-from classwise.training.unlabelled import appended
+from classwise.training.train import train
+from classwise.training.trainer import Trainer
 
 from .killing import KillAt, Killed
-from .test_loop import contents
+from .test_trainer import contents
 
 SMALL: dict[str, Any] = {
     "model": {"name": "lenet"},
@@ -70,7 +70,7 @@ def trainer(share: float, batch_size: int, others: Images) -> Trainer:
     recipe = Recipe.read("rst", changes, budget="short")
     images = load_data("digits", split="train", subset=100)
     extra = Images(others.x, torch.arange(90) % 10, images.class_names)
-    return Trainer(recipe, recipe.parts, images, Run(Path("unused")), "cpu", Silent(), extra)
+    return Trainer(recipe, images, Run(Path("unused")), "cpu", Silent(), extra)
 
 
 @pytest.mark.parametrize(("share", "batch_size", "extra"), [(0.5, 32, 16), (0.25, 32, 8), (0.9, 10, 9), (0.5, 5, 2)])
@@ -78,7 +78,7 @@ def test_a_batch_holds_the_share_and_an_epoch_each_labelled_image_once(
     share: float, batch_size: int, extra: int, others: Images
 ) -> None:
     made = trainer(share, batch_size, others)
-    feed, order, seen = made.feed, torch.arange(80), []
+    feed, order, seen = made.batches, torch.arange(80), []
     for step in range(feed.steps):
         rows = feed.rows(order, 0, step, made.class_settings())
         labelled, pseudo = rows[rows < 80], rows[rows >= 80]
@@ -93,11 +93,11 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
     """TRADES on all: the loss is half the mean over labelled images and half the mean over pseudo-labelled ones."""
     made = trainer(0.5, 32, others)
     settings = made.class_settings()
-    rows = made.feed.rows(torch.arange(80), 0, 0, settings)
-    batch = made.feed.batch(rows, 0, 0, settings, 0.0)
+    rows = made.batches.rows(torch.arange(80), 0, 0, settings)
+    batch = made.batches.batch(rows, 0, 0, settings, 0.0)
     assert batch.y.tolist() == [*made.train.y[:16].tolist(), *((rows[16:] - 80) % 10).tolist()]
-    assert len(set(made.feed.pool.index.tolist())) == 170  # each image draws for itself
-    again = made.feed.batch(rows, 0, 1, settings, 0.0)  # and so does each time that a pseudo-labelled one is drawn
+    assert len(set(made.batches.pool.index.tolist())) == 170  # each image draws for itself
+    again = made.batches.batch(rows, 0, 1, settings, 0.0)  # and so does each time that a pseudo-labelled one is drawn
     assert torch.equal(again.index[:16], batch.index[:16])
     assert not set(again.index[16:].tolist()) & set(batch.index.tolist())
     model = EXACT.forward(made.model)
@@ -121,13 +121,13 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     assert sum(whole.environment["data"]["unlabelled"]["counts"]) == 90
     counts = whole.epochs.query("split == 'train'").groupby("epoch")["count"].sum().tolist()
     assert counts == [160, 160]
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, progress=KillAt(3))
     moved = Path(teacher.path).rename(tmp_path / "elsewhere")
     try:
         cut = train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
-        with pytest.raises(UserError, match="begun on other unlabelled images"):
+        with pytest.raises(UserError, match="started on other unlabelled images"):
             train("rst", budget="short", out=tmp_path / "cut", changes=changes, resume=True)
     finally:
         moved.rename(teacher.path)
@@ -174,6 +174,6 @@ def test_the_recipe_is_the_papers() -> None:
 def test_bytes_and_floats_join() -> None:
     images = Images(torch.full((2, 1, 1, 1), 255, dtype=torch.uint8), torch.tensor([0, 1]), index=torch.tensor([4, 7]))
     extra = Images(torch.full((1, 1, 1, 1), 0.5), torch.tensor([1]))
-    both = appended(images, extra)
+    both = concatenated(images, extra)
     assert both.x.flatten().tolist() == [1, 1, 0.5]
     assert both.index.tolist() == [4, 7, 8]

@@ -14,7 +14,7 @@ from classwise.errors import UserError
 from classwise.settings import Count, NonNegative, Number, Share, settings
 
 
-class Rate(Described, ABC):
+class LRSchedule(Described, ABC):
     """A factor for the optimiser's learning rate."""
 
     @abstractmethod
@@ -23,7 +23,7 @@ class Rate(Described, ABC):
 
 
 @settings
-class Constant(Rate):
+class Constant(LRSchedule):
     """One rate throughout."""
 
     source = ()
@@ -36,7 +36,7 @@ class Constant(Rate):
 
 
 @settings
-class Step(Rate):
+class Step(LRSchedule):
     """A drop at each milestone.
 
     Args:
@@ -56,7 +56,7 @@ class Step(Rate):
 
 
 @settings
-class OneCycle(Rate):
+class OneCycle(LRSchedule):
     """Up from 0 to the full rate and down to 0 again, linearly (Smith and Topin 2019; Rice et al. 2020).
 
     Args:
@@ -76,7 +76,7 @@ class OneCycle(Rate):
 
 
 @settings
-class Cyclic(Rate):
+class Cyclic(LRSchedule):
     """Triangles in a row, each from ``low`` up to the full rate and down to ``low`` again (Smith, WACV 2017).
 
     One triangle with its peak in the middle is the cyclic schedule of fast AT (Wong, Rice and Kolter, ICLR 2020).
@@ -102,7 +102,7 @@ class Cyclic(Rate):
 
 
 @settings
-class Linear(Rate):
+class PiecewiseLinear(LRSchedule):
     """Straight lines between points; level before the first and after the last.
 
     The defaults are fast AT's three stages on ImageNet (Wong, Rice and Kolter, ICLR 2020): in 15 epochs 0 to
@@ -140,7 +140,7 @@ class Linear(Rate):
 
 
 @settings
-class Cosine(Rate):
+class Cosine(LRSchedule):
     """Half a cosine from the full rate to 0 (Loshchilov and Hutter, ICLR 2017)."""
 
     source = ("loshchilov2017sgdr",)

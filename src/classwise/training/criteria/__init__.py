@@ -1,0 +1,21 @@
+"""Criteria: how an objective scores logits against labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from classwise.registry import Registry
+
+if TYPE_CHECKING:
+    from classwise.training.criteria.base import Criterion
+
+CRITERIA: Registry[Criterion] = Registry(
+    "criterion",
+    {
+        "softmax": "classwise.training.criteria.softmax:Softmax",
+        "he": "classwise.training.criteria.softmax:Hypersphere",
+        "focal": "classwise.training.criteria.softmax:Focal",
+        "label-smoothing": "classwise.training.criteria.softmax:LabelSmoothing",
+    },
+    base="classwise.training.criteria.base:Criterion",
+)

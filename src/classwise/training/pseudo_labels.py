@@ -1,0 +1,89 @@
+"""Robust self-training (Carmon et al., NeurIPS 2019): unlabelled images join the batches under a teacher's labels."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from torch import Tensor
+
+from classwise.attacks.engine import Engine
+from classwise.data import Images, load_data
+from classwise.errors import UserError
+from classwise.models import load_model
+from classwise.storage import read_json, write_text
+from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
+
+
+def pseudo_labelled(
+    recipe: Recipe, images: Images, run: Run, device: str, given: Images | None = None
+) -> Images | None:
+    """The unlabelled images of a recipe with pseudo-labels of its teacher; None if the recipe has none.
+
+    A resumed run reads the pseudo-labels that its folder holds.
+
+    Args:
+        recipe: it names the unlabelled images and the teacher.
+        images: the labelled images, for the shape and the classes.
+        run: the run folder.
+        device: where the teacher runs.
+        given: unlabelled images, in place of those that the recipe names.
+
+    Raises:
+        UserError: for images of another shape, a teacher that cannot be read or does not fit, or a run that was
+            started on other unlabelled images.
+    """
+    settings = recipe.data.unlabelled
+    if settings is None:
+        if given is not None:
+            raise UserError("unlabelled images are given, and the recipe has no teacher; set data.unlabelled as in rst")
+        return None
+    resumed = run.pseudo_labels_file.is_file()
+    teacher = None if resumed else load_model(settings.teacher, data=images, device=device)
+    unlabelled = given or load_data(
+        settings.name,
+        split=settings.split,
+        root=recipe.data.root,
+        subset=settings.subset,
+        seed=settings.subset_seed,
+        **settings.options,
+    )
+    if unlabelled.shape != images.shape:
+        here, there = ("x".join(str(side) for side in each.shape) for each in (unlabelled, images))
+        raise UserError(
+            f"unlabelled images of {unlabelled.name!r} are {here}, those of {images.name!r} {there}; resize them"
+        )
+    if teacher is None:
+        labels = _load_labels(run, unlabelled)
+    else:
+        engine = Engine(teacher, compute=recipe.compute, batch=max(32, recipe.batch_size))
+        outputs = engine.predict(batch.x for batch in unlabelled.batches(engine.batch))
+        labels = torch.cat([logits.argmax(1) for logits in outputs]).cpu()
+    return Images(unlabelled.x, labels, images.class_names, unlabelled.name, unlabelled.split)
+
+
+def save_pseudo_labels(run: Run, images: Images) -> None:
+    """Save the pseudo-labels in the run folder, so that a resumed run needs no teacher."""
+    content = {"images": _fingerprint(images), "labels": images.y.tolist()}
+    write_text(run.pseudo_labels_file, json.dumps(content) + "\n", checksum=True)
+
+
+def _load_labels(run: Run, unlabelled: Images) -> Tensor:
+    content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
+    if content["images"] != _fingerprint(unlabelled):
+        raise UserError(f"{run.path} was started on other unlabelled images; give another folder")
+    return torch.tensor(content["labels"], dtype=torch.int64)
+
+
+def _fingerprint(images: Images) -> str:
+    """The hash of the pixels, whatever the labels and names of the classes are."""
+    return Images(images.x, torch.zeros_like(images.y), ["any"]).fingerprint()
+
+
+def concatenated(images: Images, extra: Images) -> Images:
+    """The labelled images, then the others, whose indices follow those of the former."""
+    same = images.x.dtype == extra.x.dtype
+    x = torch.cat([images.x, extra.x] if same else [images.pixels(), extra.pixels()])
+    index = torch.cat([images.index, int(images.index.max()) + 1 + torch.arange(len(extra), device=images.device)])
+    return Images(x, torch.cat([images.y, extra.y]), images.class_names, images.name, images.split, index=index)

@@ -1,0 +1,28 @@
+"""Class weights: multiply them into the class settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+
+from torch import Tensor
+
+from classwise.training.classes import ClassSettings, Term
+
+BOTH: tuple[Term, ...] = ("clean", "robust")
+
+
+def apply_class_weights(before: ClassSettings, weights: Tensor, terms: tuple[Term, ...] = BOTH) -> ClassSettings:
+    """The settings with the weights of those terms multiplied by ``weights``, (C,)."""
+    changes = {}
+    for term in terms:
+        weight: Tensor | None = getattr(before, f"{term}_weight")
+        changes[f"{term}_weight"] = weights if weight is None else weight * weights
+    return dataclasses.replace(before, **changes)
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Warn, once per process and text."""
+    warnings.warn(text, UserWarning, stacklevel=3)

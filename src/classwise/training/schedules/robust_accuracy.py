@@ -1,0 +1,29 @@
+"""The base of schedules that read the robust accuracy of each class on the training batches."""
+
+from __future__ import annotations
+
+import torch
+
+from classwise.settings import settings
+from classwise.training.classes import Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@settings
+class RobustAccuracySchedule(ClassSchedule):
+    """Holds t, the robust accuracy of each class on the training batches of the last epoch.
+
+    In the first epoch, and for classes without a training image so far, t is NaN and the constants apply.
+    """
+
+    reads = frozenset({"train.robust"})
+
+    def start(self, classes: Classes) -> State:
+        """T is NaN for every class."""
+        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Update t for the classes with images in the epoch."""
+        del epoch
+        robust = signals["train.robust"].float()
+        return {"t": torch.where(robust.isnan(), state["t"], robust)}

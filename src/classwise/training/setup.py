@@ -1,0 +1,244 @@
+"""The set-up of a run: checks of its folder and settings, its data, model and batches, and its first files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from classwise.attacks.base import Attack
+from classwise.data import Images, load_data, named_set, stratified_split
+from classwise.draws import Draws
+from classwise.environment import environment
+from classwise.errors import UserError
+from classwise.models import build_model, load_model
+from classwise.settings import relative_step
+from classwise.storage import check_writable, is_unused, write_text
+from classwise.team import Team
+from classwise.threat import Threat
+from classwise.training.batches import Batches
+from classwise.training.data_parallel import convert_sync_batchnorm
+from classwise.training.folder import SCHEMA_VERSION, Run
+from classwise.training.objectives.standard import Standard
+from classwise.training.pseudo_labels import save_pseudo_labels
+from classwise.training.recipe import Recipe
+from classwise.training.recipe_settings import DataSettings
+
+GREY_RADIUS = 0.5
+"""The Linf radius from which every image can be perturbed to the grey one."""
+
+
+def check_folder(run: Run, *, resume: bool) -> None:
+    """Refuse a folder that a run must not be written into.
+
+    Raises:
+        UserError: if it is a file, holds another run (unless that is to be resumed) or something else, or cannot be
+            written.
+    """
+    out = run.path
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder for the run")
+    if run.recipe_file.is_file() and not resume:
+        raise UserError(f"{out} holds another run; give another folder, or --resume to continue that run")
+    early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
+    if not run.recipe_file.is_file() and not is_unused(out, early):
+        raise UserError(f"{out} is not empty and holds no run; give a new folder")
+    for file in (run.recipe_file, run.state_file):
+        check_writable(file)
+
+
+def training_images(settings: DataSettings) -> Images:
+    """The training images that a recipe names."""
+    return load_data(
+        settings.name,
+        split="train",
+        root=settings.root,
+        subset=settings.subset,
+        seed=settings.subset_seed,
+        **settings.options,
+    )
+
+
+def default_threat(images: Images) -> Threat:
+    """The threat that the literature uses for a data set known by name.
+
+    Raises:
+        UserError: for other data.
+    """
+    known = named_set(images)
+    if known is not None:
+        return Threat.parse(known.threat)
+    raise UserError(f"{images.name!r} has no default threat; give one, such as threat = 'Linf:8/255'")
+
+
+def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool) -> list[str]:
+    """Settings that are legal but unusual, a line each.
+
+    Args:
+        recipe: the complete recipe.
+        images: the training images.
+        threat: the threat that training defends against.
+        resumed: whether the folder holds the run already.
+    """
+    parts = recipe.parts
+    notes: list[str] = []
+    if recipe.model.start is None and not resumed:
+        advice = "is meant to start from a robust model; give one, as in --set model.start=runs/at"
+        notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
+    if not isinstance(parts.objective, Standard):
+        attacks = {"attack": parts.attack, "validation_attack": parts.validation_attack}
+        return notes + threat_notes(images, threat, attacks)
+    if recipe.selection != "last":
+        notes.append(f"selection {recipe.selection!r} is by robust accuracy, which standard training loses; set last")
+    return notes
+
+
+def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:
+    """Unusual radii, and attacks that cannot reach the radius, a line each.
+
+    Args:
+        images: the training images.
+        threat: the threat that training defends against.
+        attacks: the attacks of training and of validation, by the field of the recipe.
+    """
+    assert isinstance(threat.epsilon, float)
+    known, notes = named_set(images), []
+    if threat.norm == "Linf" and threat.epsilon >= GREY_RADIUS:
+        notes.append(f"a radius of {threat.epsilon:g} reaches the grey image; it is in units of [0, 1], as in 8/255")
+    elif known is not None and Threat.parse(known.threat) != threat:
+        notes.append(f"the radius is {threat}; usual for {images.name} is {known.threat}")
+    for field, attack in attacks.items():
+        size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", 1)
+        if size is None:
+            continue
+        factor, relative = relative_step(size)
+        reach = steps * factor * (threat.epsilon if relative else 1)
+        if reach < threat.epsilon * (1 - 1e-6):
+            moved = f"{steps} steps of {size if relative else f'{size:.3g}'} reach {reach:.3g}"
+            notes.append(f"{field}: {moved} of the radius {threat.epsilon:.3g}; set the step_size to 0.25eps")
+    return notes
+
+
+def check_resumable(run: Run, recipe: Recipe, images: Images, team: Team) -> None:
+    """Check that a run to be resumed has the same recipe and the same data.
+
+    Raises:
+        UserError: if it has not.
+    """
+    if run.recipe.digest() != recipe.digest():
+        before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(recipe)
+        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        suggestion = "resume with the same, or give another folder"
+        if field == "batch_size":
+            each, left = divmod(before[field], team.size)
+            if team.size > 1 and not left:
+                suggestion += f"; in {team.size} processes --set batch_size={each}"
+        raise UserError(
+            f"{run.path} was started with another recipe: {field} was {json.dumps(before[field])}, "
+            f"now {json.dumps(now[field])}; {suggestion}"
+        )
+    if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
+        raise UserError(f"{run.path} was started on other images; give another folder")
+
+
+def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[Images, Images | None]:
+    """The training and the validation split, on the device; the same for the same data, share and seed."""
+    share = recipe.data.validation
+    if share == 0:
+        return images.to(device), None
+    train, valid = stratified_split(images.y.cpu(), share, recipe.seed)
+    return images.take(train).to(device), images.take(valid).to(device)
+
+
+def build_batches(recipe: Recipe, images: Images, extra: Images | None, draws: Draws) -> Batches:
+    """The batches of a run.
+
+    Args:
+        recipe: the complete recipe.
+        images: the training split, on the device.
+        extra: the pseudo-labelled images, or None.
+        draws: the random numbers of the run.
+    """
+    parts, settings = recipe.parts, recipe.data.unlabelled
+    assert parts.threat is not None
+    unlabelled = 0 if settings is None else settings.of(recipe.batch_size)
+    extra = None if extra is None else extra.to(images.device)
+    labelled = recipe.batch_size - unlabelled
+    return Batches(images, extra, labelled, unlabelled, parts.augment, parts.threat, draws)
+
+
+def initial_model(recipe: Recipe, images: Images, run: Run, team: Team, device: torch.device) -> nn.Module:
+    """The model before the first step: random weights of the recipe's seed, or those of ``model.start``."""
+    torch.manual_seed(recipe.seed)
+    model = build_model(**model_spec(recipe, images))
+    start = recipe.model.start
+    if start is not None and not run.state_file.is_file():
+        model = load_model(model, weights=start)
+    if recipe.model.sync_batch_norm:
+        model = convert_sync_batchnorm(model, team, device)
+    recipe.compute.prepare(model)
+    return model.to(device)
+
+
+def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
+    """The arguments of `build_model`: the recipe's model, with the shape, classes and normalisation of the data."""
+    mean, std = _normalisation(images)
+    for key in recipe.model.options:
+        if key in ("name", "num_classes", "in_channels", "width", "mean", "std"):
+            raise UserError(f"model.options holds {key!r}, which the data or model.{key} decide; leave it out")
+    return {
+        "name": recipe.model.name,
+        "num_classes": images.num_classes,
+        "in_channels": images.shape[0],
+        "width": recipe.model.width,
+        "mean": mean,
+        "std": std,
+        **recipe.model.options,
+    }
+
+
+def _normalisation(images: Images) -> tuple[list[float], list[float]]:
+    """The usual constants of a named set; for other data, the mean and deviation of up to 10,000 images."""
+    known = named_set(images)
+    if known is not None:
+        return list(known.mean), list(known.std)
+    part = images.pixels(slice(0, 10_000)).cpu()
+    std = part.std((0, 2, 3)).clamp_min(1e-3)
+    return [round(value, 4) for value in part.mean((0, 2, 3)).tolist()], [round(value, 4) for value in std.tolist()]
+
+
+def write_first_files(
+    run: Run, recipe: Recipe, batches: Batches, valid: Images | None, fingerprint: str, processes: int
+) -> None:
+    """Write the environment, the validation split, the pseudo-labels and the recipe into a new run folder.
+
+    Args:
+        run: the run folder.
+        recipe: the complete recipe; it is written last, and makes the folder a run.
+        batches: the batches of the run.
+        valid: the validation split, or None.
+        fingerprint: the hash of the data before the split.
+        processes: how many processes train.
+    """
+    train, extra = batches.images, batches.extra
+    splits = {"train": train} if valid is None else {"train": train, "valid": valid}
+    data: dict[str, Any] = {
+        "name": train.name,
+        "fingerprint": fingerprint,
+        "classes": list(train.class_names),
+        "counts": {name: split.class_counts().tolist() for name, split in splits.items()},
+    }
+    if extra is not None:
+        data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
+    several = {"processes": processes} if processes > 1 else {}
+    content = {"schema_version": SCHEMA_VERSION, **environment(train.device), **several, "data": data}
+    write_text(run.environment_file, json.dumps(content, indent=2) + "\n", checksum=True)
+    held_out = [] if valid is None else valid.index.tolist()
+    write_text(run.path / "validation.json", json.dumps({"index": held_out}) + "\n", checksum=True)
+    if extra is not None:
+        save_pseudo_labels(run, extra)
+    write_text(run.recipe_file, recipe.yaml(), checksum=True)

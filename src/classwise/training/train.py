@@ -1,0 +1,139 @@
+"""Train a classifier by a recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from classwise.compute import check_device
+from classwise.data import Images
+from classwise.errors import UserError
+from classwise.ownership import owned
+from classwise.progress import Progress, Silent
+from classwise.storage import remove_stale_temporaries
+from classwise.team import Team, joined
+from classwise.training.data_parallel import check_same_arguments
+from classwise.training.finite_checks import OnNan, parse_on_nan
+from classwise.training.folder import Run
+from classwise.training.pseudo_labels import pseudo_labelled
+from classwise.training.recipe import Recipe
+from classwise.training.setup import check_folder, check_resumable, default_threat, setup_notes, training_images
+from classwise.training.trainer import Trainer
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    *,
+    out: str | Path,
+    data: str | os.PathLike[str] | Images | None = None,
+    budget: str | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    changes: Mapping[str, Any] | None = None,
+    unlabelled: Images | None = None,
+    alone: bool = False,
+    on_nan: OnNan = "stop",
+    **more: Any,
+) -> Run:
+    """Train a classifier by a recipe, into a run folder.
+
+    Where `torch.distributed` is initialised, all its processes must call this with the same arguments and see the same
+    folder: each computes its rows of every batch. The recipe's ``batch_size`` is then that of each process, and the
+    run's recipe holds that of all. Such a run is the run of one process with the whole batch, and either resumes the
+    other.
+
+    Args:
+        recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
+        out: the run folder; it must not hold another run.
+        data: a data set's name or a path in place of the recipe's, or images (then the recipe records their name and
+            hash only).
+        budget: one of the recipe's budgets, such as ``"short"`` (30 epochs, or fewer); None for the recipe as it is
+            written.
+        resume: continue the run in the folder; the recipe must be the same.
+        device: where to train.
+        progress: the listener for progress and log lines.
+        changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``; they apply after the budget.
+        unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
+        alone: train in this process only, even if `torch.distributed` is initialised.
+        on_nan: ``"stop"``: stop at once, before anything is saved, when the loss or the weights are not finite (on a
+            GPU within `classwise.training.finite_checks.STEPS_BETWEEN_CHECKS` steps). ``"continue"``: continue, and
+            record the event ``not-finite`` in each such epoch.
+        **more: undotted recipe fields, such as ``epochs=30``.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        UserError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds another
+            run or is in use, or a loss or weights that are not finite.
+
+    Example:
+        >>> import tempfile
+        >>> import classwise as cw
+        >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", changes=small, epochs=2)
+        ...     model = run.model()
+        >>> run.recipe.epochs, model.training
+        (2, False)
+    """
+    all_changes = {**(changes or {}), **more}
+    if isinstance(data, os.PathLike):
+        data = os.fspath(data)
+    if not isinstance(data, str | Images | None):
+        raise UserError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
+    if data is not None:
+        all_changes["data.name"] = data.name if isinstance(data, Images) else data
+    with joined(alone=alone) as team:
+        listener = progress if progress is not None and team.first else Silent()
+        complete = Recipe.read(recipe, all_changes, budget=budget)
+        check_device(device)
+        parse_on_nan(on_nan)
+        complete = complete.times_batch(team.size)
+        run = Run(Path(out))
+        if not run.path.is_dir():
+            check_folder(run, resume=resume)
+        with owned(run.path) if team.first else nullcontext():
+            return _train(complete, run, data, unlabelled, resume, device, listener, team, on_nan)
+
+
+def _train(
+    recipe: Recipe,
+    run: Run,
+    data: str | Images | None,
+    unlabelled: Images | None,
+    resume: bool,
+    device: str,
+    progress: Progress,
+    team: Team,
+    on_nan: OnNan,
+) -> Run:
+    """`train` in one of its processes, which holds the lock of the folder."""
+    if recipe.model.sync_batch_norm and torch.device(device).type != "cuda":
+        raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
+    check_folder(run, resume=resume)
+    if team.first:
+        remove_stale_temporaries(run.path)
+    images = data if isinstance(data, Images) else training_images(recipe.data)
+    threat = recipe.parts.threat or default_threat(images)
+    recipe = recipe.completed(threat)
+    resumed = run.recipe_file.is_file()
+    if resumed:
+        check_resumable(run, recipe, images, team)
+    written = run.recipe if resumed else recipe
+    extra = pseudo_labelled(recipe, images, run, device, unlabelled)
+    if team.size > 1:
+        check_same_arguments(team, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)})
+        progress.say(f"{team.size} processes share each step of {recipe.batch_size} images")
+    for note in setup_notes(recipe, images, threat, resumed=resumed):
+        progress.say(note)
+    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+        Trainer(recipe, images, run, device, progress, extra, team, on_nan).fit()
+    team.meet()
+    return Run(run.path).with_recipe(written)

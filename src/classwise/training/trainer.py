@@ -1,0 +1,368 @@
+"""The trainer: inner maximisation, update, per-class sums, end of an epoch, checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from classwise import interruption
+from classwise.attacks.engine import Engine
+from classwise.data import Images
+from classwise.draws import Draws
+from classwise.errors import UserError, unknown
+from classwise.models.fusion import affine_norms
+from classwise.models.modes import frozen
+from classwise.progress import Measured, Progress
+from classwise.team import Team
+from classwise.training.averaging import Average
+from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
+from classwise.training.data_parallel import BatchShard, averaged_buffers
+from classwise.training.evaluation import class_means, evaluate_distributed
+from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
+from classwise.training.folder import Run, Which
+from classwise.training.history import History, epoch_line
+from classwise.training.objectives.base import Step
+from classwise.training.recipe import Recipe
+from classwise.training.reductions.base import per_image
+from classwise.training.schedules.base import Classes, ClassSchedule
+from classwise.training.selection import WithinError
+from classwise.training.setup import build_batches, initial_model, model_spec, split_images, write_first_files
+from classwise.training.state import TrainState
+
+CHECKPOINT_SECONDS = 300.0
+"""A checkpoint is written at each epoch's end, and at the first step boundary after so many seconds."""
+
+
+class Trainer:
+    """A training run: its parts, its state, and the loop over steps and epochs.
+
+    Args:
+        recipe: the complete recipe, with the threat of the run.
+        images: the training images, before the validation split.
+        run: the run folder.
+        device: where to train.
+        progress: the listener for progress and log lines.
+        extra: the pseudo-labelled images of the recipe, or None.
+        team: the processes that share the run; None for this one only.
+        on_nan: what to do when the loss or the weights are not finite, see `classwise.training.train.train`.
+
+    Raises:
+        UserError: for a signal that is not measured, or a batch of one image for batch normalisation.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        images: Images,
+        run: Run,
+        device: str,
+        progress: Progress,
+        extra: Images | None = None,
+        team: Team | None = None,
+        on_nan: OnNan = "stop",
+    ) -> None:
+        self.recipe = recipe
+        self.parts = parts = recipe.parts
+        self.run = run
+        self.progress = progress
+        self.team = team or Team()
+        self.device = torch.device(device)
+        self.on_nan = on_nan
+        self.loss_check = FiniteLossCheck(self.device)
+        self.draws = Draws(recipe.seed, "training")
+        self.fingerprint = images.fingerprint()
+        self.train, self.valid = split_images(recipe, images, self.device)
+        self.batches = build_batches(recipe, self.train, extra, self.draws)
+        self.model = initial_model(recipe, images, run, self.team, self.device)
+        self.forward = recipe.compute.forward(self.model)
+        self.optimizer = parts.optimizer.build(self.model)
+        self.classes = Classes(images.class_names, self.train.class_counts())
+        self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
+        self._check()
+        metadata = {
+            "model": model_spec(recipe, self.train),
+            "recipe": recipe.name,
+            "class_names": list(images.class_names),
+        }
+        labels = None if self.valid is None else self.valid.y
+        self.state = TrainState(
+            model=self.model,
+            optimizer=self.optimizer,
+            average=Average(),
+            schedules=[schedule.start(self.classes) for schedule in parts.schedules],
+            sums=self._new_sums(),
+            history=History(run, parts.selection, recipe.epochs, labels, metadata, writes=self.team.first),
+        )
+        self._saved: tuple[int, int] | None = None
+
+    def fit(self) -> None:
+        """Train from the state in the run folder, or from the start, to the last epoch.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) takes effect at the end of the step, whose
+        state is then saved. During validation it takes effect at the end of the batch, and the state after the last
+        step of the epoch is saved: a resumed run validates again. Of several processes the first one stops so, and the
+        others with it.
+        """
+        try:
+            with interruption.deferred():
+                self._fit()
+        except interruption.STOPS as stop:
+            stop.add_note(self._saved_text())
+            raise
+
+    def _fit(self) -> None:
+        self._start()
+        state, steps = self.state, self.batches.steps
+        self.progress.begin("training", self.recipe.epochs * steps)
+        self.progress.advance(state.epoch * steps + state.step)
+        saved = time.monotonic()
+        while state.epoch < self.recipe.epochs:
+            started = time.monotonic()
+            settings = self.class_settings()
+            order = self.batches.order(state.epoch)
+            while state.step < steps:
+                if self.updates_within_epoch:
+                    settings = self.class_settings()
+                self.train_step(self.batches.rows(order, state.epoch, state.step, settings), settings)
+                if self.loss_check.due(state.step):
+                    self._check_loss(settings)
+                state.step += 1
+                self.progress.advance(1)
+                if state.step < steps:
+                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                        self._checkpoint(settings)
+                        saved = time.monotonic()
+                    self._stop_point(functools.partial(self._checkpoint, settings))
+            if self.updates_within_epoch:  # also where the run was saved after the last step of the epoch
+                settings = self.class_settings()
+            self._check_finite(settings)
+            self._end_epoch(settings, time.monotonic() - started)
+            state.epoch += 1
+            state.step = 0
+            state.sums = self._new_sums()
+            self._save_state()
+            saved = time.monotonic()
+            self._stop_point()
+
+    def _start(self) -> None:
+        """Load the state from the run folder; in a new folder, write its first files and prepare the schedules."""
+        state = self.state
+        if self.run.state_file.is_file():
+            state.load(self.run.state_file, self.recipe.digest(), self.team.size, self.device)
+            self._saved = state.epoch, state.step
+            self.progress.say(f"resuming at epoch {state.epoch + 1}, step {state.step}")
+            return
+        if self.team.first:
+            write_first_files(self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.team.size)
+        state.schedules = [
+            schedule.before_training(each, self._outputs)
+            for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
+        ]
+
+    def _stop_point(self, save: Callable[[], None] | None = None) -> None:
+        """Stop between two steps or batches if that was requested; another process stops when the first one has."""
+        if self.team.first:
+            interruption.stop_point(save)
+
+    def _saved_text(self) -> str:
+        """How much of the run its folder holds."""
+        if self._saved is None:
+            return f"no step is saved in {self.run.path}"
+        epoch, step = self._saved
+        if epoch == self.recipe.epochs:
+            return f"the run in {self.run.path} is complete"
+        within = f" and {step} of {self.batches.steps} steps" if step else ""
+        return f"{epoch} of {self.recipe.epochs} epochs{within} are saved in {self.run.path}"
+
+    @property
+    def updates_within_epoch(self) -> bool:
+        """Whether a schedule changes the class settings within an epoch."""
+        return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
+
+    def _outputs(self) -> Tensor:
+        """The outputs of the model on the clean training images, (N, C), in evaluation mode."""
+        engine = Engine(self.model, compute=self.recipe.compute, batch=max(32, self.recipe.batch_size))
+        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch))))
+
+    def _new_sums(self) -> ClassSums:
+        return ClassSums(len(self.classes), self.reads, self.device)
+
+    def _check(self) -> None:
+        for name in self.reads - MEASURED:
+            raise unknown("signal", name, MEASURED)
+        normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
+        if normalised and self.recipe.batch_size == self.team.size:
+            raise UserError(
+                f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one "
+                "image; give at least 2"
+            )
+
+    def class_settings(self) -> ClassSettings:
+        """The class settings of this epoch: the constants, then the changes of each schedule in order."""
+        assert self.parts.threat is not None
+        ones = torch.ones(len(self.classes), device=self.device)
+        settings = ClassSettings(epsilon=ones * self.parts.threat.epsilon)
+        if self.parts.objective.regularised:
+            settings = dataclasses.replace(settings, beta=ones * self.parts.objective.beta)  # type: ignore[attr-defined]
+        for schedule, state in zip(self.parts.schedules, self.state.schedules, strict=True):
+            settings = schedule.settings(state, settings, self.state.epoch)
+        return settings
+
+    def _fixed_norms(self) -> AbstractContextManager[object]:
+        """Normalisation layers with constant weights, for the inner attack; not in compiled code, which is fixed."""
+        return nullcontext() if self.recipe.compute.compile else affine_norms(self.model)
+
+    def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
+        """One step on the images of those rows: inner maximisation, update, per-class sums, weight averaging."""
+        parts, model, state = self.parts, self.model, self.state
+        done = state.epoch * self.batches.steps + state.step
+        progress = (done + 0.5) / (self.recipe.epochs * self.batches.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
+        # For models with random layers, such as dropout.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
+        batch = self.batches.batch(rows, state.epoch, state.step, settings, progress)
+        shard = BatchShard(self.team, len(rows))
+        local = shard.of_batch(batch)
+        results: list[Step] = []
+        losses: list[Tensor] = []
+        with averaged_buffers(shard, model):
+            model.train(self.recipe.craft == "train")
+            with frozen(model), self._fixed_norms():
+                points = parts.objective.points(
+                    self.forward, local, parts.attack, settings, self.draws.child("craft").at(state.epoch)
+                )
+            model.train()
+
+            def loss() -> Tensor:
+                results.append(shard.of_step(parts.objective.step(self.forward, local, points, settings)))
+                losses.append(parts.reduction(results[-1], batch, settings))
+                return shard.all_reduced(losses[-1], model)
+
+            parts.update(model, self.optimizer, loss, progress)
+        self.loss_check.add(losses, state.step)
+        step = results[0]  # at the weights before the update; the second pass of AWP is at perturbed ones
+        per_row = per_image(step, batch, settings) if "train.loss" in self.reads else None
+        state.sums.add(batch.y, step.clean_logits, step.robust_logits, per_row)
+        state.schedules = [
+            schedule.after_batch(each, step, batch)
+            for schedule, each in zip(parts.schedules, state.schedules, strict=True)
+        ]
+        state.average = parts.averaging.after_step(state.average, model.state_dict(), progress)
+
+    def _check_loss(self, settings: ClassSettings) -> None:
+        """Stop, or record the event, if the loss of a step was not finite.
+
+        Raises:
+            UserError: if it was not, unless ``on_nan`` is ``"continue"``; the same in every process.
+        """
+        step = self.loss_check.first()
+        if step is not None:
+            self._not_finite("loss", step, settings)
+
+    def _check_finite(self, settings: ClassSettings) -> None:
+        """The same for the weights and statistics as well, before they are saved."""
+        self._check_loss(settings)
+        if not all_finite([*self.model.state_dict().values(), *self.state.average.weights.values()]):
+            self._not_finite("weights", self.state.step - 1, settings)
+
+    def _not_finite(self, what: str, step: int, settings: ClassSettings) -> None:
+        epoch, history = self.state.epoch, self.state.history
+        place = f"epoch {epoch + 1}, step {step + 1} of {self.batches.steps}"
+        if self.on_nan == "stop":
+            raise not_finite_error(what, place, likely_cause(self.recipe, self.parts, settings), self.run)
+        known = [event for event in history.events if event["event"] == "not-finite"]
+        if not any(event["epoch"] == epoch for event in known):
+            history.log_event(epoch, event="not-finite", what=what, step=step)
+            if not known:
+                self.progress.say(f"the {what} {'is' if what == 'loss' else 'are'} not finite at {place}; continuing")
+
+    def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
+        """Validate, update schedules and weight averaging, select, and write the history."""
+        state, epoch, history = self.state, self.state.epoch, self.state.history
+        measured = state.sums.signals()
+        signals: dict[str, Tensor] = dict(measured)
+        models: dict[Which, nn.Module] = {"last": self.model}
+        splits = {"train": {name.removeprefix("train."): value for name, value in measured.items()}}
+        try:
+            splits["valid"] = online = self._validate(self.model)
+            signals |= {f"valid.{name}": value for name, value in online.items() if name != "scores"}
+            progress = epoch / self.recipe.epochs
+            average = self.parts.averaging.after_epoch(state.average, self.model.state_dict(), signals, progress)
+            if average.weights:
+                models["average"] = self._averaged_model(average)
+                splits["valid-average"] = self._validate(models["average"])
+        except interruption.STOPS:
+            self._save_state()  # that of the epoch's last step: validation does not change it
+            raise
+        state.average = average
+        if average.event is not None:
+            history.log_event(epoch, **average.event)
+        averaged = splits.get("valid-average", online)
+        if "confidence" in averaged:
+            signals["valid.average_confidence"] = averaged["confidence"]
+        state.schedules = [
+            schedule.after_epoch(each, signals, epoch)
+            for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
+        ]
+        if self.team.first:
+            self._check_folder()
+        history.log_epoch(epoch, splits, settings, self.classes.names)
+        for which, model in models.items():
+            history.save_model(which, model, epoch)
+            values = splits["valid" if which == "last" else "valid-average"]
+            history.select("best" if which == "last" else "best-average", model, values, epoch)
+        history.write()
+        line = epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds)
+        self.progress.say(line)
+        if isinstance(self.progress, Measured):
+            learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
+            self.progress.measured(epoch, learning_rate | history.scalars(epoch))
+
+    def _validate(self, model: nn.Module) -> dict[str, Tensor]:
+        """Per-class means on the validation split, as `class_means` returns them; empty without such a split.
+
+        For a selection that compares epochs image by image also ``scores``, the soft score of each image.
+        """
+        if self.valid is None:
+            return {}
+        assert self.parts.threat is not None
+        attack, threat = self.parts.validation_attack, self.parts.threat
+        outputs = evaluate_distributed(model, self.valid, attack, threat, self.recipe, self.team, self._stop_point)
+        means = class_means(outputs, self.valid.y, len(self.classes), self.reads)
+        if isinstance(self.parts.selection, WithinError):
+            means["scores"] = outputs.soft
+        return means
+
+    def _averaged_model(self, average: Average) -> nn.Module:
+        group = self.team.group(self.device) if self.recipe.model.sync_batch_norm else None
+        model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
+        model.load_state_dict(average.weights)
+        return model
+
+    def _checkpoint(self, settings: ClassSettings) -> None:
+        """Save the state between two steps of an epoch."""
+        self._check_finite(settings)
+        self._save_state()
+
+    def _save_state(self) -> None:
+        if self.team.first:
+            self._check_folder()
+            self.state.save(self.run.state_file, self.recipe.digest(), self.team.size)
+            self._saved = self.state.epoch, self.state.step
+
+    def _check_folder(self) -> None:
+        """Check that the folder still is the run's, so that no part of a run is written into a new one.
+
+        Raises:
+            UserError: if it was removed.
+        """
+        if not self.run.recipe_file.is_file():
+            raise UserError(f"{self.run.path} was removed during training; start the run again")

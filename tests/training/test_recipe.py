@@ -54,7 +54,7 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs", "moments"),
+    ("name", "epochs", "expected"),
     [
         ("he-lis", 12, {"schedules.0.epochs": 12}),
         ("he-cmp", 15, {"schedules.0.epochs": 14}),
@@ -66,10 +66,10 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
     ],
 )
 def test_in_another_number_of_epochs_moments_stay_at_their_shares(
-    name: str, epochs: int, moments: dict[str, int]
+    name: str, epochs: int, expected: dict[str, int]
 ) -> None:
-    changes = Recipe.read(name).moments(epochs)
-    assert changes == {"epochs": epochs, **moments}
+    changes = Recipe.read(name).epoch_changes(epochs)
+    assert changes == {"epochs": epochs, **expected}
     assert Recipe.read(name, changes).epochs == epochs
 
 

@@ -88,11 +88,11 @@ class Context:
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
     def recipe(self, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """A recipe of the library at this scale, its schedules' moments at their shares; ``changes`` come last."""
+        """A recipe of the library at this scale, the epoch numbers of its schedules scaled; ``changes`` apply last."""
         chosen = Recipe.read(name, budget=self.scale.budget)
         wanted = {**self.scale.changes, **(changes or {})}
-        moments = chosen.moments(wanted.get("epochs", chosen.epochs))
-        return Recipe.read(chosen, {"threat": self.scale.threat, **moments, **wanted})
+        epochs = chosen.epoch_changes(wanted.get("epochs", chosen.epochs))
+        return Recipe.read(chosen, {"threat": self.scale.threat, **epochs, **wanted})
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A PGD of the paper, with this scale's steps; together they are two radii long."""

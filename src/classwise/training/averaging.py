@@ -147,11 +147,11 @@ class FAWA(Averager):
 
     An epoch is admitted if the worst class of the online model, by robust accuracy on the validation split, reaches
     the threshold. The first admitted epoch is the start of the average. Until one is admitted the plain average is
-    kept in its place, and said so.
+    saved in its place, and the event records it.
 
     Args:
         decay: the weight of the past.
-        begin: the share of training from which epochs are looked at.
+        begin: the share of training from which epochs are considered.
         threshold: what the worst class must reach (the paper: 0.2); None to go by ``relative`` alone.
         relative: what the worst class must reach as a share of the best worst class so far; None to go by
             ``threshold`` alone.
@@ -183,7 +183,7 @@ class FAWA(Averager):
         bar = max(self.threshold or 0.0, (self.relative or 0.0) * best)
         admitted = worst >= bar
         facts["admitted"] += admitted
-        plain = not facts["admitted"]  # nothing has ever passed: keep the plain average meanwhile
+        plain = not facts["admitted"]  # no epoch admitted so far: save the plain average meanwhile
         event = {"event": "fawa", "admitted": admitted, "worst": worst, "threshold": bar, "plain_average_kept": plain}
         first = admitted and facts["admitted"] == 1
         if admitted or plain:
@@ -193,10 +193,10 @@ class FAWA(Averager):
 
 @settings
 class GatedAverage(Averager):
-    """An exponential average that an epoch enters only if its gate lets it; what FAWA is, whatever the gate.
+    """An exponential average that an epoch enters only if a gate admits it; FAWA with any gate.
 
-    The first admitted epoch is the start of the average. Until one is admitted the plain average is kept in its place,
-    and said so; so is a stretch of epochs in which none was.
+    The first admitted epoch is the start of the average. Until one is admitted the plain average is saved in its
+    place. The events record that, and long stretches of refused epochs.
 
     Args:
         decay: the weight of the past.
@@ -243,7 +243,7 @@ class ChartFAWA(GatedAverage):
 
     The validation images are the same each epoch, so what is special about them is common to all epochs and cancels in
     a comparison, where it does not against a fixed threshold. Each image scores sigmoid((p_y - max other p) / 0.1) at
-    the last point of the validation attack, which says more than right or wrong; an epoch reaches W, the lowest class
+    the last point of the validation attack, which is finer than right or wrong; an epoch reaches W, the lowest class
     mean. The reference is the largest median of W over any ``window`` consecutive epochs before; the epoch is admitted
     if W is at least the reference less ``slack`` * 1.4826 * MAD of the last ``window`` epochs (their median absolute
     deviation from their median; 1.4826 makes it a standard deviation). Before there are so many, it must reach the
@@ -286,7 +286,7 @@ class IUTFAWA(GatedAverage):
 
     Args:
         threshold: what every class must be shown to reach.
-        confidence: how sure each bound is.
+        confidence: the confidence of each bound.
     """
 
     source = ("wei2023cfa, section 4.3",)

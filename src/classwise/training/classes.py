@@ -1,4 +1,4 @@
-"""What training holds for each class: the settings in force, and the sums that a step leaves behind."""
+"""Per-class settings, signals, and sums over the images of an epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Term = Literal["clean", "robust"]
 
 @dataclass(frozen=True)
 class ClassSettings:
-    """Settings in force, a number per class on the device; None means the recipe's constant.
+    """The class settings of an epoch, a number per class on the device; None means the recipe's constant.
 
     Args:
         epsilon: radius, (C,).
@@ -56,7 +56,7 @@ batches as they were), ``train.loss`` (mean of the reduced terms), ``valid.clean
 (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack). Counts (C,):
 ``train.count`` ``valid.count``. Matrices (C, C), rows by truth: ``train.confusion`` (counts of predictions under
 attack), ``train.confidence`` (mean softmax under attack, NaN rows where a class had no image),
-``valid.average_confidence`` (the same of the kept average, or of the online model where there is none, on the
+``valid.average_confidence`` (the same of the averaged weights, or of the online model where there is none, on the
 validation split).
 """
 

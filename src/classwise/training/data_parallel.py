@@ -66,7 +66,7 @@ class BatchShard:
         parts = {name: value[rows] for name in names if (value := getattr(batch, name)) is not None}
         epsilon = batch.threat.epsilon
         threat = batch.threat if isinstance(epsilon, float) else batch.threat.with_epsilon(epsilon[rows])
-        return dataclasses.replace(batch, **parts, threat=threat, rows=rows, whole=self.gather)
+        return dataclasses.replace(batch, **parts, threat=threat, rows=rows, gather=self.gather)
 
     def of_step(self, local: Step) -> Step:
         """The step of the whole batch: its terms and logits, in one all-reduce."""

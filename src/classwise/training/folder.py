@@ -83,12 +83,12 @@ class Run:
 
     @property
     def epochs_file(self) -> Path:
-        """What each epoch measured, a row per split and class."""
+        """The epoch rows, one per epoch, split and class."""
         return self.path / "epochs.parquet"
 
     @property
     def events_file(self) -> Path:
-        """What averaging and selection decided, a JSON line per event."""
+        """The decisions of averaging and selection, and other events, a JSON line each."""
         return self.path / "events.jsonl"
 
     @property
@@ -107,7 +107,7 @@ class Run:
         return self.path / "audits"
 
     def weights_file(self, which: Which) -> Path:
-        """The weights of one of the kept models."""
+        """The weights of a saved model."""
         return self.path / "checkpoints" / f"{which}.safetensors"
 
     @cached_property
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What the environment says of the data: ``name``, ``fingerprint``, ``classes`` and ``counts``.
+        """The data in the environment: ``name``, ``fingerprint``, ``classes`` and ``counts``.
 
         Raises:
             UserError: if the environment is damaged.
@@ -189,16 +189,16 @@ class Run:
         return self.epochs_done >= self.recipe.epochs
 
     def best_epoch(self, which: Which = "best") -> int | None:
-        """The epoch (from 0) whose weights are kept as best, or None if there is none yet."""
+        """The epoch (from 0) whose weights are saved as best, or None if there is none yet."""
         chosen = [event for event in self.events if event["event"] == "selected" and event["which"] == which]
         return int(chosen[-1]["epoch"]) if chosen else None
 
     def kept(self) -> list[Which]:
-        """The kept models."""
+        """The saved models."""
         return [name for name in get_args(Which) if self.weights_file(name).is_file()]
 
     def default_weights(self) -> Which:
-        """The kept model that speaks for the run: the best epoch or the best average, as the validation split says.
+        """The saved model to use by default: the best epoch or the best average, by its score on the validation split.
 
         Raises:
             UserError: if the run has not finished an epoch.
@@ -208,13 +208,13 @@ class Run:
             if event["event"] == "selected":
                 score = event.get("score")
                 scores[event["which"]] = -math.inf if score is None else score
-        kept = [name for name in scores if self.weights_file(name).is_file()]
-        if not kept:
+        saved = [name for name in scores if self.weights_file(name).is_file()]
+        if not saved:
             raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")
-        return max(kept, key=lambda name: (scores[name], name))
+        return max(saved, key=lambda name: (scores[name], name))
 
     def model(self, which: Which | None = None) -> nn.Module:
-        """One of the kept models, in evaluation mode."""
+        """A saved model, in evaluation mode."""
         from classwise.models import load_model
 
         return load_model(self.weights_file(which or self.default_weights()))

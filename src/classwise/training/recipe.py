@@ -47,8 +47,8 @@ from classwise.training.selection import Selection
 from classwise.training.updates import Update
 
 _LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.start", "model.sync_batch_norm")
-"""Fields that came after the first runs: where they say nothing, a recipe is the one from before."""
-MOMENTS = ("begin", "epochs", "halve_every")
+"""Fields that are left out of the digest where they have their default, as in recipes from before them."""
+EPOCH_FIELDS = ("begin", "epochs", "halve_every")
 """The fields of schedules that are numbers of epochs."""
 
 
@@ -57,23 +57,23 @@ class Recipe:
     """One training set-up, complete.
 
     Args:
-        name: what the set-up is called.
+        name: the name of the recipe.
         description: one sentence on it.
         source: where the settings come from.
         data: the training data.
         model: the model.
-        threat: the ball that training defends, such as ``"Linf:8/255"``; None for the data set's own.
+        threat: the threat that training defends against, such as ``"Linf:8/255"``; None for the data set's own.
         objective: the loss.
         attack: the inner maximisation; the objective may set its loss and start.
-        craft: the mode of the model while the attack runs. ``"train"`` only to redo code that does so.
+        craft: the mode of the model during the inner attack; ``"train"`` only to reproduce code that does so.
         schedules: class schedules, in the order in which they fold.
-        reduction: from the images' losses to one number.
+        reduction: the reduction of the images' losses to one number.
         update: how a loss changes the weights.
         optimizer: the optimiser and its full learning rate.
-        rate: the learning rate along the run.
-        averaging: the average of weights that is kept beside the online model.
-        selection: which epoch is the best, by the validation split.
-        validation_attack: what the validation split is attacked with, at the recipe's radius.
+        rate: the learning-rate schedule.
+        averaging: the weight averaging beside the online model.
+        selection: the rule that selects the best epoch on the validation split.
+        validation_attack: the attack on the validation split, at the recipe's radius.
         epochs: passes over the training split.
         batch_size: images a step.
         seed: the seed of the weights, the split, the order, the augmentation and the attacks.
@@ -117,13 +117,13 @@ class Recipe:
         """
         return build_parts(self)
 
-    def moments(self, epochs: int) -> dict[str, Any]:
-        """Changes that give the recipe so many epochs, the moments of its schedules at the same shares of them."""
+    def epoch_changes(self, epochs: int) -> dict[str, Any]:
+        """The changes to another number of epochs, with the epoch numbers of its schedules scaled alike."""
         share = epochs / self.epochs
         changes: dict[str, Any] = {"epochs": epochs}
         for place, schedule in enumerate(self.parts.schedules):
-            held = {name: getattr(schedule, name, 0) for name in MOMENTS}
-            changes |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in held.items() if at}
+            numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
+            changes |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in numbers.items() if at}
         return changes
 
     def fine_tuning(self) -> list[str]:
@@ -285,7 +285,7 @@ def build_parts(recipe: Recipe) -> Parts:
         raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
     schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
     if sum(schedule.sets_scale for schedule in schedules) > 1:
-        raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); keep one of them")
+        raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); use one of them")
     for part, schedule in zip(recipe.schedules, schedules, strict=True):
         name = part if isinstance(part, str) else part.get("name")
         if schedule.needs_beta and not objective.regularised:

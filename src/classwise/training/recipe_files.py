@@ -77,7 +77,7 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
 
 
 _MERGED = ("data", "model", "compute", "budgets")
-"""The fields of which a recipe that extends another one keeps what it does not set itself."""
+"""The fields that a recipe inherits item by item from the one that it extends."""
 
 
 def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -> UserError:

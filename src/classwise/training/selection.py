@@ -1,4 +1,4 @@
-"""Which epoch is the best, judged on the validation split and never on the test set."""
+"""Rules that select the best epoch, on the validation split."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WithinError:
     J = overall + worst of the soft scores u; u of an image is sigmoid((p_y - max other p) / 0.1) at the last point
     of the validation attack, averaged over an epoch and the ``window`` - 1 before it (as many as there are). Every
     epoch meets the same images from the same starts, so what is special about them cancels in a difference; its error
-    is that of the paired differences image by image. The largest J is too good an estimate, since it was chosen, and
-    is written nowhere.
+    is that of the paired differences image by image. The largest J is a biased estimate, since it was selected, and is
+    not saved.
 
     Args:
         window: epochs of a mean.
@@ -59,10 +59,10 @@ class WithinError:
     window: int = 3
 
     def judge(self, state: Mapping[str, Tensor], scores: Tensor, y: Tensor) -> tuple[dict[str, Tensor], bool]:
-        """Whether the newest epoch is the one to keep.
+        """Whether the newest epoch is selected.
 
-        One that is not stays out for good: later epochs can only raise what it had to reach, and of those that reach it
-        the last is kept.
+        One that is not can never be selected later: later epochs only raise what it had to reach, and of
+        those that reach it the last is selected.
 
         Args:
             state: what the call for the epoch before returned; empty before the first.
@@ -88,7 +88,7 @@ within_error = WithinError()
 
 @dataclass(frozen=True)
 class AtShare:
-    """The epoch at a share of the run, whatever the validation split says (iclr21 section 3: 75 of 100).
+    """The epoch at a share of the run, whatever its validation accuracy (iclr21 section 3: 75 of 100).
 
     Args:
         share: of the epochs.
@@ -97,7 +97,7 @@ class AtShare:
     share: float
 
     def chosen(self, epoch: int, epochs: int) -> bool:
-        """Whether an epoch (from 0) of so many is the one."""
+        """Whether an epoch (from 0) of so many is selected."""
         return epoch + 1 == max(1, round(self.share * epochs))
 
 

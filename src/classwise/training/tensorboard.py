@@ -1,4 +1,4 @@
-"""TensorBoard as one listener more; it needs the extra ``tensorboard``."""
+"""Log to TensorBoard; needs the extra ``tensorboard``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
 
 
 class TensorBoard:
-    """Writes what each epoch measured for TensorBoard, and passes everything on to another listener.
+    """Write the scalars of each epoch for TensorBoard, and forward everything to another listener.
 
-    A run that is resumed writes its further epochs beside the former ones, and TensorBoard joins them.
+    A resumed run writes further event files into the folder, which TensorBoard joins.
 
     Args:
-        folder: where TensorBoard is to look.
-        listener: who else listens.
+        folder: the log directory.
+        listener: the listener to forward to.
 
     Raises:
         UserError: if TensorBoard is not installed.
@@ -34,15 +34,15 @@ class TensorBoard:
         self.writer = SummaryWriter(str(folder))
 
     def begin(self, task: str, total: int) -> None:
-        """Pass it on."""
+        """Forward to the other listener."""
         self.listener.begin(task, total)
 
     def advance(self, amount: int) -> None:
-        """Pass it on."""
+        """Forward to the other listener."""
         self.listener.advance(amount)
 
     def say(self, line: str) -> None:
-        """Pass it on."""
+        """Forward to the other listener."""
         self.listener.say(line)
 
     def measured(self, epoch: int, values: Mapping[str, float]) -> None:

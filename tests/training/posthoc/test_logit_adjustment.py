@@ -95,6 +95,6 @@ def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
     assert "holds no run" in refused(tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
-    assert "held no images out" in refused(tmp_path / "bare")
+    assert "has no validation split" in refused(tmp_path / "bare")
     with pytest.raises(UserError, match="Flatten has no last linear layer"):
         _bias(Normalized(nn.Flatten(), [0.5], [0.5]))

@@ -1,4 +1,4 @@
-"""Criteria: how an objective scores logits against labels; the seam between an objective and a head.
+"""Criteria: how an objective scores logits against labels.
 
 An objective brings its own base loss (the cross-entropy; MART a boosted one); a criterion decides at which scale the
 network's outputs become logits, for the inner attack, the divergences and the loss alike, and what margin the label's

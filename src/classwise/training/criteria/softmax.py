@@ -49,7 +49,7 @@ class Softmax(Criterion):
 class Hypersphere(Softmax):
     """Hypersphere embedding: CE(s (c - m e_y), y) on the cosines c of a unit feature with unit class weights.
 
-    The inner attack and TRADES' divergence see s c without the margin. The network itself goes on returning c, as in
+    The inner attack and TRADES' divergence see s c without the margin. The network itself returns c, as in
     the papers that audit it. Pang et al., NeurIPS 2020, eq. 7.
 
     Args:
@@ -69,14 +69,14 @@ class Hypersphere(Softmax):
 
 @settings
 class Focal(Softmax):
-    """The base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs: sure images count less.
+    """The base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs: confident images weigh less.
 
     Lin et al., ICCV 2017, eq. 4. The margin, if there is one, is in the base loss alone.
 
     Args:
         scale: s.
         margin: m.
-        gamma: 0 leaves the base loss as it is.
+        gamma: 0 is the base loss.
     """
 
     source = ("lin2017focal, eq. 4",)
@@ -102,7 +102,7 @@ class LabelSmoothing(Softmax):
     Args:
         scale: s.
         margin: m.
-        smoothing: a; 0 leaves the base loss as it is.
+        smoothing: a; 0 is the base loss.
     """
 
     source = ("szegedy2016rethinking, section 7",)
@@ -112,6 +112,6 @@ class LabelSmoothing(Softmax):
     smoothing: Share = 0.1
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """The mixture; the inner attack goes on to climb the plain cross-entropy."""
+        """The mixture; the inner attack maximises the plain cross-entropy."""
         uniform = logits.logsumexp(1) - logits.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform

@@ -1,4 +1,4 @@
-"""The contract of an objective: the points it needs, then its terms, image by image."""
+"""The interface of objectives: the points of the inner maximisation, then the terms of the loss per image."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def _identity(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """A batch as the objective sees it: augmented images, and the ball that holds for each of them.
+    """A training batch: augmented images, and the threat of each.
 
     Args:
         x: images in [0, 1], (N, C, H, W).
         y: labels, int64 (N,).
-        index: what the draws of a row hang on, int64 (N,): its image's number in the training split, and for one that
-            was drawn with replacement its place in the epoch too.
+        index: the random-number index of each row, int64 (N,): that of its image in the training split, and for one
+            that was sampled with replacement its position in the epoch too.
         threat: the norm and the radius of each image.
         step_size: the inner attack's step for each image, or None for the attack's own.
         target: the class that the inner attack aims at, int64 (N,), -1 for an untargeted row; None for all untargeted.
         progress: the share of training that is done, in [0, 1].
-        rows: where these rows stand in the whole step, if several processes share it.
-        whole: from a value for each of these rows to the values for all rows of the step, (all, ...); an objective that
-            looks at the batch as a whole asks for it. Reductions and schedules are given the whole step anyway.
+        rows: the rows of the whole batch that these are, if several processes share it.
+        gather: from a value for each of these rows to the values for all rows of the batch, (all, ...), for objectives
+            that need the whole batch. Reductions and schedules get the terms of the whole batch.
     """
 
     x: Tensor
@@ -54,7 +54,7 @@ class TrainingBatch:
     target: Tensor | None = None
     progress: float = 0.0
     rows: slice = field(default_factory=lambda: slice(None))
-    whole: Callable[[Tensor], Tensor] = _identity
+    gather: Callable[[Tensor], Tensor] = _identity
 
     def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""
@@ -96,7 +96,7 @@ class Objective(Described, ABC):
 
     Args:
         criterion: how logits are scored against labels; ``{"name": "he"}`` for hypersphere embedding. Use its `scaled`
-            model for every pass, and call it where the label is compared with.
+            model for every pass, and call it for the loss against the label.
     """
 
     criterion: Annotated[Criterion, pydantic.BeforeValidator(_criterion)] = Softmax()
@@ -105,13 +105,13 @@ class Objective(Described, ABC):
     crafting: ClassVar[Passes] = Passes()
     #: Whether it has an inner attack.
     attacks: ClassVar[bool] = True
-    #: Whether the class setting ``beta`` means something to this objective; its constant is then the field ``beta``.
+    #: Whether it has a regulariser, which the class setting ``beta`` weighs; the field ``beta`` is its constant.
     regularised: ClassVar[bool] = False
     #: The terms of its steps that class weights multiply.
     weighed: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
 
     def described(self) -> dict[str, Any]:
-        """The fields as a spec has them; the plain criterion goes unsaid, as in recipes older than criteria."""
+        """The fields as a spec has them; the plain criterion is left out, as in recipes from before criteria."""
         fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         if fields["criterion"] == Softmax():
             del fields["criterion"]

@@ -48,7 +48,7 @@ class Mart(Objective):
         return {"robust": attack.run(self.criterion.scaled(model, settings), batch.case(draws))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
-        """Both parts in one term, ``robust``: both look at ``x'``."""
+        """Both parts in one term, ``robust``: both are at ``x'``."""
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
         beta = settings.of("beta", batch.y)

@@ -45,15 +45,17 @@ class Trix(Trades):
             reference = model(batch.x)
         classes = reference.shape[1]
         others = draws.child("target").integers(batch.index, (), classes - 1)
-        easy = self.easy(batch.whole(reference), batch.whole(batch.y))[batch.rows]
+        easy = self.easy(batch.gather(reference), batch.gather(batch.y))[batch.rows]
         target = torch.where(easy, (batch.y + 1 + others) % classes, -1)
         aimed = dataclasses.replace(batch, target=target)
         return {"robust": attack.run(model, aimed.case(draws, reference=reference))}
 
     def easy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Whether each image is of an easy class, bool (N,), given logits on the clean images (N, C)."""
-        sure = logits.detach().float().softmax(1)
-        total = torch.zeros(sure.shape[1], sure.shape[1], device=y.device).index_add_(0, y, sure)
-        count = torch.zeros(len(total), device=y.device).index_add_(0, y, torch.ones_like(sure[:, 0]))[:, None]
+        probabilities = logits.detach().float().softmax(1)
+        total = torch.zeros(probabilities.shape[1], probabilities.shape[1], device=y.device).index_add_(
+            0, y, probabilities
+        )
+        count = torch.zeros(len(total), device=y.device).index_add_(0, y, torch.ones_like(probabilities[:, 0]))[:, None]
         weights = class_weights(torch.where(count > 0, total / count, torch.nan), self.strength)[y]
         return weights < weights.mean()

@@ -62,8 +62,8 @@ def adjust_logits(
     """Add a constant to each logit of a trained classifier so that its classes are equally robust, and save the result.
 
     Each round attacks the run's own validation split and moves b_c by rate * (mean accuracy - accuracy of class c),
-    accuracies as fractions, over the classes that the split holds; the others keep 0. The constants become part of the
-    bias of the last layer; no weight is trained. This is the baseline for fair training methods.
+    accuracies as fractions, over the classes with images in the split; the constants of the others stay 0. The
+    constants become part of the bias of the last layer; no weight is trained. This is the baseline for fair training.
 
     Args:
         run: the run, or its folder.

@@ -30,13 +30,13 @@ def validation_split(run: Run, data: Images | None = None) -> Images:
     Raises:
         UserError: if the run has no validation split, or its images differ from these.
     """
-    held = read_json(run.path / "validation.json", keys={"index": list})["index"]
-    if not held:
-        raise UserError(f"{run.path} held no images out; train with data.validation = 0.02 or more")
+    index = read_json(run.path / "validation.json", keys={"index": list})["index"]
+    if not index:
+        raise UserError(f"{run.path} has no validation split; train with data.validation = 0.02 or more")
     images = training_images(run.recipe.data) if data is None else data
     if images.fingerprint() != run.data["fingerprint"]:
-        raise UserError(f"{run.path} was trained on other images than these; give its own with data=")
-    return images.take(torch.isin(images.index.cpu(), torch.tensor(held)))
+        raise UserError(f"{run.path} was trained on other images; give its own with data=")
+    return images.take(torch.isin(images.index.cpu(), torch.tensor(index)))
 
 
 def chosen_weights(run: Run, which: str | None) -> Which:
@@ -45,11 +45,11 @@ def chosen_weights(run: Run, which: str | None) -> Which:
     Raises:
         UserError: if the run does not hold them.
     """
-    kept = {str(name): name for name in run.kept()}
+    saved = {str(name): name for name in run.kept()}
     name = which or run.default_weights()
-    if name not in kept:
-        raise UserError(f"{run.path} holds no weights {name!r}; it has {', '.join(kept) or 'none yet'}")
-    return kept[name]
+    if name not in saved:
+        raise UserError(f"{run.path} holds no weights {name!r}; it has {', '.join(saved) or 'none yet'}")
+    return saved[name]
 
 
 def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:

@@ -56,7 +56,7 @@ def interpolate_weights(
 ) -> WeightInterpolation:
     """Interpolate between the weights of a fine-tuned model and those of its start, and save the best mix.
 
-    Each share a gives a * fine-tuned + (1 - a) * start, statistics of batch normalisation alike; kept is the mix
+    Each share a gives a * fine-tuned + (1 - a) * start, statistics of batch normalisation alike; saved is the mix
     of highest overall plus worst robust accuracy on the run's own validation split, of equal ones the first. 0 is the
     model before, 1 the fine-tuned one. No weight is trained.
 

@@ -53,11 +53,11 @@ def worst_mixture(losses: Tensor, present: Tensor, rho: float) -> Tensor:
         present: which classes take part, bool (C,); at least one.
         rho: the largest 1/C sum_c (C p_c - 1)^2, with C the number of present classes.
     """
-    kept = torch.where(present, losses.double(), -torch.inf)
-    ordered, order = kept.sort(descending=True)
+    masked = torch.where(present, losses.double(), -torch.inf)
+    ordered, order = masked.sort(descending=True)
     size = torch.arange(1, len(losses) + 1, device=losses.device, dtype=torch.float64)
-    held = size <= present.sum()
-    centred = torch.where(held, ordered - ordered[0], 0.0)
+    valid = size <= present.sum()
+    centred = torch.where(valid, ordered - ordered[0], 0.0)
     mean = centred.cumsum(0) / size
     variance = (centred.square().cumsum(0) / size - mean.square()).clamp_min(0)
     deviation = variance.sqrt()
@@ -66,7 +66,7 @@ def worst_mixture(losses: Tensor, present: Tensor, rho: float) -> Tensor:
     flat = deviation <= _ROUNDING * (1 + centred.abs())
     slope = torch.where(flat, 0.0, reach / torch.where(flat, 1.0, deviation))
     lowest = 1 + slope * (centred - mean)
-    feasible = held & (spread >= -_ROUNDING) & (lowest >= -_ROUNDING)
+    feasible = valid & (spread >= -_ROUNDING) & (lowest >= -_ROUNDING)
     value = torch.where(feasible, mean + slope * variance, -torch.inf)
     best = len(value) - 1 - value.flip(0).argmax(0, keepdim=True)  # of equals the one that shares among the most
     slope, mean, size_of_best = slope.gather(0, best), mean.gather(0, best), size.gather(0, best)

@@ -81,9 +81,9 @@ class FAAL(Described):
     def margins(self, logits: Tensor, y: Tensor) -> Tensor:
         """The margin of each class in the batch, (C,)."""
         classes = logits.shape[1]
-        sure = logits.detach().float().softmax(1)
-        own = sure.gather(1, y[:, None])
-        margin = sure.scatter(1, y[:, None], -1.0).amax(1) - own.squeeze(1)
+        probabilities = logits.detach().float().softmax(1)
+        own = probabilities.gather(1, y[:, None])
+        margin = probabilities.scatter(1, y[:, None], -1.0).amax(1) - own.squeeze(1)
         count = torch.zeros(classes, device=y.device).index_add_(0, y, torch.ones_like(margin))
         total = torch.zeros(classes, device=y.device).index_add_(0, y, margin)
         share = len(y) / classes if self.weighted else count.clamp_min(1)

@@ -48,6 +48,6 @@ def likeness(logits: Tensor, y: Tensor) -> Tensor:
     sums = logits.new_zeros(classes, classes).index_add(0, y, logits)
     count = logits.new_zeros(classes).index_add_(0, y, logits.new_ones(len(y)))
     units = F.normalize(sums, dim=1)  # the cosine of a mean is that of its sum
-    held = (count > 0).to(logits.dtype)
-    pairs = torch.triu(held[:, None] * held, diagonal=1)
+    present = (count > 0).to(logits.dtype)
+    pairs = torch.triu(present[:, None] * present, diagonal=1)
     return ((units @ units.T).clamp_min(0) * pairs).sum() / pairs.sum().clamp_min(1)

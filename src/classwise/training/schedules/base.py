@@ -1,4 +1,4 @@
-"""The contract of a class schedule: the one place where fairness lives."""
+"""The interface of class schedules: per-class signals in, per-class settings out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Classes:
-    """What a schedule knows of the classes when it starts.
+    """The classes of the training split.
 
     Args:
         names: class names, C of them.
@@ -67,7 +67,7 @@ class ClassSchedule(Described, ABC):
     needs_beta: ClassVar[bool] = False
     #: Whether it sets the scale of the logits, which only one schedule of a recipe can.
     sets_scale: ClassVar[bool] = False
-    #: Whether its source starts from a robust model; a run from random weights is then told so.
+    #: Whether its source starts from a robust model; for a run from random weights a note is then logged.
     fine_tunes: ClassVar[bool] = False
 
     @property
@@ -80,7 +80,7 @@ class ClassSchedule(Described, ABC):
         """The state before the first epoch."""
 
     def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
-        """The state after a look at the untrained network.
+        """The state before the first epoch, given the outputs of the untrained network.
 
         Args:
             state: the state of `start`.

@@ -53,9 +53,9 @@ class CFOL(ClassSchedule):
 
     def law(self, state: State) -> Tensor:
         """p, (C,); 0 for a class without images."""
-        held = state["shares"] > 0
-        focused = state["scores"].masked_fill(~held, -torch.inf).softmax(0)
-        return self.mix * held / held.sum() + (1 - self.mix) * focused
+        present = state["shares"] > 0
+        focused = state["scores"].masked_fill(~present, -torch.inf).softmax(0)
+        return self.mix * present / present.sum() + (1 - self.mix) * focused
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The law of this step, as odds of an image of each class or as weights."""

@@ -94,10 +94,10 @@ class DAFA(ClassSchedule):
 
 @settings
 class AverageDAFA(DAFA):
-    """DAFA whose P is that of the kept average of weights, on the validation split under its attack (ours).
+    """DAFA whose P is that of the averaged weights, on the validation split under its attack (ours).
 
-    The average is what is kept in the end, and its confidences waver less from epoch to epoch than the online model's.
-    Without an average, P is the online model's.
+    The average is the model that the run saves, and its confidences vary less from epoch to epoch than those of the
+    online model. Without an average, P is that of the online model.
     """
 
     source = ("lee2024dafa, algorithm 1",)

@@ -23,8 +23,8 @@ class FRL(ClassSchedule):
     term of class c weighs 1/C + lam0_c - mean lam0, times C so that all weights are 1 at first (the reduction
     ``normalised`` divides by the weights of the batch); the robust term likewise by lam1. The radius becomes
     eps_c clip(exp(2 lam2_c), narrowest, widest), and every step of the attack a quarter of the largest radius.
-    "Reweight" is margin_rate 0, "remargin" is boundary 0: the clean weights stay, since a radius does not mend clean
-    errors. A class without validation images keeps its multipliers.
+    "Reweight" is margin_rate 0, "remargin" is boundary 0: the clean weights stay, since a radius does not correct
+    clean errors. The multipliers of a class without validation images do not change.
 
     Args:
         tolerance: how far above the mean an error may be, a fraction: 0.07; 0.1 where only the weights change.

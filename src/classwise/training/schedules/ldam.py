@@ -66,17 +66,17 @@ class LDAM(ClassSchedule):
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The margins, and late in training the weights."""
         counts = state["counts"]
-        held = counts > 0
+        present = counts > 0
         seen = (counts * state["robust"] if self.robust else counts).clamp_min(1)
         scale = torch.full((), self.scale, device=counts.device)
-        after = dataclasses.replace(before, logit_margin=self.margins(seen, held), scale=scale)
+        after = dataclasses.replace(before, logit_margin=self.margins(seen, present), scale=scale)
         return (
             after
             if epoch < self.begin
-            else apply_class_weights(after, balanced(effective(seen, self.base), held), self.terms)
+            else apply_class_weights(after, balanced(effective(seen, self.base), present), self.terms)
         )
 
-    def margins(self, counts: Tensor, held: Tensor) -> Tensor:
+    def margins(self, counts: Tensor, present: Tensor) -> Tensor:
         """The margin of each class, (C,), given its images and whether it has any; 0 for one without."""
-        rarest = counts.masked_fill(~held, torch.inf).amin()
-        return torch.where(held, self.largest * (counts / rarest) ** -0.25, 0.0)
+        rarest = counts.masked_fill(~present, torch.inf).amin()
+        return torch.where(present, self.largest * (counts / rarest) ** -0.25, 0.0)

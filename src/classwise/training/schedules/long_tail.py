@@ -26,10 +26,10 @@ def effective(counts: Tensor, base: float) -> Tensor:
     return (1 - base) / (1 - base ** counts.double())
 
 
-def balanced(weights: Tensor, held: Tensor) -> Tensor:
-    """The weights, 0 where a class has no images, scaled to sum to the number of those that have, (C,)."""
-    weights = torch.where(held, weights, 0.0)
-    return (weights * held.sum() / weights.sum().clamp_min(1e-12)).float()
+def balanced(weights: Tensor, present: Tensor) -> Tensor:
+    """The weights, 0 where a class has no images, scaled to sum to the number of classes with images, (C,)."""
+    weights = torch.where(present, weights, 0.0)
+    return (weights * present.sum() / weights.sum().clamp_min(1e-12)).float()
 
 
 @settings
@@ -38,7 +38,7 @@ class ClassWeights(ClassSchedule):
 
     ``inverse``: 1 / n. ``effective``: (1 - b) / (1 - b^n). ``robust-error``: 1 + strength (mean a - a_c), a the robust
     accuracy on the training batches of the last epoch, clamped at 0. For the first two n is the number of images, or
-    with ``by: robust`` the number times a (at least 1; a class that no batch has held counts in full).
+    with ``by: robust`` the number times a (at least 1; a class without a training image so far counts in full).
 
     Args:
         kind: which weights.
@@ -100,13 +100,13 @@ class ClassWeights(ClassSchedule):
 
     def weights(self, state: State) -> Tensor:
         """w, (C,); 0 for a class without images."""
-        held = state["counts"] > 0
+        present = state["counts"] > 0
         robust = state["robust"]
         if self.kind == "robust-error":
             gap = (robust.nanmean() - robust).nan_to_num(nan=0.0)
-            raw = (1 + self.strength * gap).clamp_min(0)  # after_epoch has said so
+            raw = (1 + self.strength * gap).clamp_min(0)  # after_epoch has warned
         else:
             seen = state["counts"] * robust.nan_to_num(nan=1.0) if self.by == "robust" else state["counts"]
             seen = seen.double().clamp_min(1)
             raw = 1 / seen if self.kind == "inverse" else effective(seen, self.base)
-        return balanced(raw, held)
+        return balanced(raw, present)

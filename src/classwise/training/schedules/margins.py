@@ -1,4 +1,4 @@
-"""Radii by robust accuracy with the mean kept: hard classes a smaller radius, or a larger one (ours)."""
+"""Radii by robust accuracy at a constant mean radius: hard classes a smaller radius, or a larger one (ours)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Margins(RobustAccuracySchedule):
 
     CFA gives hard classes a smaller radius; FRL, DAFA and TRIX give them a larger one. The sign of the slope alone
     decides here: the mean radius is eps under either, unless a radius falls below the floor. The step follows an attack
-    whose step is relative to the radius. Before there is a t, and for classes that no batch has held, the constant
-    stands; the mean is over the known classes.
+    whose step is relative to the radius. In the first epoch, and for classes without a training image so far,
+    the constant applies; the mean is over the classes with a t.
 
     Args:
         slope: how much of its radius a class gains for each unit of accuracy above the mean: 1 is CFA's slope, -1 its

@@ -61,7 +61,7 @@ class CMP(ClassSchedule):
     P(s) = mean over images of max_k softmax(s c)_k, c the network's outputs on the attacked images of the last epoch as
     they were met (before the first epoch: on the clean images, in one pass). Before each epoch P(s) = target is solved
     for s = 1/T by Powell's hybrid method. The target rises linearly from ``first`` to ``last`` in ``epochs`` epochs and
-    then stays. ``cap`` stands for P = 1 and for all that only larger s reach, s = 1 for P <= 1/C, which none reaches.
+    then stays. s is ``cap`` where no smaller s reaches the target, and 1 for a target of at most 1/C.
 
     The state holds the outputs of an epoch: images times classes numbers.
 
@@ -97,14 +97,14 @@ class CMP(ClassSchedule):
         return {**state, "scale": self._solved(outputs(), 0)}
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
-        """Keep the outputs of the batch, without their scale."""
+        """Store the outputs of the batch, divided by their scale."""
         del batch
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits
         assert logits is not None
-        kept = state["outputs"]
-        places = state["met"] + torch.arange(len(logits), device=kept.device)
-        rows = places % len(kept)  # where more are met than there is room for, the latest stay
-        kept.index_copy_(0, rows, logits.detach().float() / state["scale"])
+        buffer = state["outputs"]
+        positions = state["met"] + torch.arange(len(logits), device=buffer.device)
+        rows = positions % len(buffer)  # a ring buffer: the latest outputs replace the oldest
+        buffer.index_copy_(0, rows, logits.detach().float() / state["scale"])
         return {**state, "met": state["met"] + len(logits)}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:

@@ -14,7 +14,7 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @settings
 class VectorBeta(ClassSchedule):
-    """Other betas for some of the classes; the others keep the objective's.
+    """Other betas for some of the classes; the others have that of the objective.
 
     Args:
         beta: class (its name, or its number as text) to beta, such as ``{"cat": 0.5}``.

@@ -20,7 +20,7 @@ from benchmarks.cells import CHECKPOINT, KEEP, chosen, given, path_of, quiet, ri
 from benchmarks.contenders import BATCH, OURS, TASKS, Contender, Task, contenders
 from benchmarks.pairing import table
 from benchmarks.strength import cells
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 NAMES = ("pgd-20", "pgd-100", "apgd-ce", "apgd-t", "fab-t", "square", "cw", "cw-l2")
 LOOK = 20.0

@@ -24,13 +24,13 @@ from benchmarks.pairing import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
-from classwise.compute import FAST
+from classwise.core.compute import FAST
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.storage import replacing
+from classwise.core.threat import Threat
 from classwise.data import load_data
-from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.settings import make
-from classwise.storage import replacing
-from classwise.threat import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.compute import FAST
+from classwise.core.compute import FAST
+from classwise.core.errors import unknown
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.data import Images, load_data
-from classwise.errors import unknown
 from classwise.models import load_model
-from classwise.settings import make
-from classwise.threat import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CHECKPOINT = os.environ.get("CHECKPOINT", "cifar10-at")

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.compute import FAST
-from classwise.settings import make
-from classwise.threat import Norm, Threat
+from classwise.core.compute import FAST
+from classwise.core.settings import make
+from classwise.core.threat import Norm, Threat
 
 BATCH = 128
 OURS = "classwise"

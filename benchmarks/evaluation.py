@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from benchmarks.pairing import paired, table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
-from classwise.compute import FAST
+from classwise.core.compute import FAST
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.data import Images, load_data
-from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.threat import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 BATCH = 128

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import Timing, paired, table
 from benchmarks.training_step import images
-from classwise.description import Passes
-from classwise.progress import Silent
-from classwise.threat import Threat
+from classwise.core.description import Passes
+from classwise.core.progress import Silent
+from classwise.core.threat import Threat
 from classwise.training.averaging import Averager
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

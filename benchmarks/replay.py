@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
 from classwise.stats.racing import EASE, Rules, contenders

@@ -13,11 +13,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
-from classwise.compute import FAST
+from classwise.core.compute import FAST
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.data import Images, load_data
-from classwise.errors import UserError
 from classwise.models import build_model, load_model
-from classwise.threat import Threat
 
 THREAT = Threat("Linf", 8 / 255)
 

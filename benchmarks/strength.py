@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.cells import CHECKPOINT, KEEP, Cell, cell, chosen, right, subject
 from benchmarks.contenders import BATCH, OURS, Contender, Task, contenders
 from benchmarks.pairing import table
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 HEADER = [
     "attack",

@@ -12,9 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from benchmarks.pairing import paired, table
+from classwise.core.progress import Silent
 from classwise.data import Images
 from classwise.models import build_model
-from classwise.progress import Silent
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.trainer import Trainer

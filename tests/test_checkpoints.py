@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
-from classwise.errors import UserError
 from classwise.models import load_model
 
 FOLDER = Path(__file__).parents[1] / "checkpoints"

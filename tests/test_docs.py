@@ -17,10 +17,10 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
 from classwise.cli.demonstrating import SMALL
+from classwise.core.errors import UserError
+from classwise.core.settings import make
 from classwise.data import CORRUPTIONS, DATA
-from classwise.errors import UserError
 from classwise.papers import catalogue
-from classwise.settings import make
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 from classwise.training.train import train

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from classwise.errors import UserError
-from classwise.registry import Registry
+from classwise.core.errors import UserError
+from classwise.core.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 PARTS = '''
@@ -21,7 +21,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.models.zoo.small_cnn import SmallCNN
-from classwise.settings import settings
+from classwise.core.settings import settings
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.schedules.cfa import CCM
 
@@ -105,7 +105,7 @@ def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Pat
         "tests/training/test_passes.py",
         "tests/models/test_zoo.py",
         "tests/data/sets/test_sets.py",
-        "tests/test_settings.py",
+        "tests/core/test_settings.py",
     )
     words = ("-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toy-", *files)
     done = python(install(tmp_path, ENTRY_POINTS), *words)

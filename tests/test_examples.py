@@ -14,8 +14,8 @@ import torch
 
 import classwise as cw
 from classwise import ATTACKS, Threat, metrics
+from classwise.core.settings import make
 from classwise.models import save_weights
-from classwise.settings import make
 
 PUBLIC: dict[str, Any] = {
     **{name: getattr(cw, name) for name in cw.__all__ if name != "__version__"},

@@ -10,7 +10,7 @@ import pytest
 from tools.imports import Import, circles, import_graph, imported_from, imports_of, modules, source_of
 
 LAYERS = (
-    "foundation",
+    "core",
     "stats",
     "data",
     "models",
@@ -24,30 +24,8 @@ LAYERS = (
 )
 """From left to right."""
 
-FOUNDATION = {
-    "bibliography",
-    "compute",
-    "description",
-    "destinations",
-    "draws",
-    "environment",
-    "errors",
-    "interruption",
-    "limits",
-    "ownership",
-    "progress",
-    "registry",
-    "settings",
-    "storage",
-    "team",
-    "threat",
-    "user_code",
-    "version",
-}
-"""The modules that lie in the package's own folder and that every layer may use."""
-
 WITHOUT_CIRCLES = (
-    "foundation",
+    "core",
     "stats",
     "data",
     "models",
@@ -71,7 +49,7 @@ def layer_of(module: str) -> str | None:
         return None
     if parts[1] == "__main__":
         return "cli"
-    return "foundation" if parts[1] in FOUNDATION else parts[1]
+    return parts[1]
 
 
 @functools.cache
@@ -98,7 +76,7 @@ def to_the_right(module: str) -> Iterator[Import]:
 @pytest.mark.parametrize("module", modules())
 def test_imports_go_only_leftwards(module: str) -> None:
     layer = layer_of(module)
-    assert layer is None or layer in LAYERS, f"{module} lies in no known layer; name it in LAYERS or FOUNDATION"
+    assert layer is None or layer in LAYERS, f"{module} lies in no known layer; name it in LAYERS"
     assert not [f"line {found.line}: {layer} imports {found.target}" for found in to_the_right(module)]
 
 
@@ -140,7 +118,7 @@ def test_the_rule_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.Monkey
         "from typing import TYPE_CHECKING\n"
         "import classwise.reporting.page\n"
         "if TYPE_CHECKING:\n    from classwise.models import MODELS\n"
-        "def f():\n    from classwise.attacks import ATTACKS\n    from classwise import errors\n"
+        "def f():\n    from classwise.attacks import ATTACKS\n    from classwise.core import errors\n"
     )
     found = list(to_the_right("classwise.stats.wrong"))
     assert [(one.line, layer_of(one.target), one.lazy, one.for_types) for one in found] == [

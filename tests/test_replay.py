@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.replay import Recording, Replay, _Lanes, replay
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.racing import Escalate, Race, Rules
 
 COST = (1.0, 201.0, 1801.0, 6800.0)

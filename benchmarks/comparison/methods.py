@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from classwise.core.progress import Silent
+from classwise.core.storage import write_text
 from classwise.data import Images, load_data
-from classwise.progress import Silent
-from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights

@@ -23,7 +23,7 @@ from benchmarks.comparison.methods import (
 )
 from benchmarks.comparison.page import report
 from classwise.auditing.audit import audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 
 def audited(method: Method, weights: Path, place: Place) -> None:

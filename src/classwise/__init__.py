@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classwise.version import __version__
+from classwise.core.version import __version__
 
 if TYPE_CHECKING:
     from classwise.attacks import ATTACKS as ATTACKS
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from classwise.auditing.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
-    from classwise.compute import Compute as Compute
+    from classwise.core.compute import Compute as Compute
+    from classwise.core.errors import UserError as UserError
+    from classwise.core.threat import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
-    from classwise.errors import UserError as UserError
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
     from classwise.reporting import report as report
     from classwise.stats import metrics as metrics
-    from classwise.threat import Threat as Threat
     from classwise.training.folder import Run as Run
     from classwise.training.recipe import Recipe as Recipe
     from classwise.training.train import train as train
@@ -39,15 +39,15 @@ _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
-    "Compute": "classwise.compute",
+    "Compute": "classwise.core.compute",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",
     "Outcomes": "classwise.auditing.outcomes",
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
-    "Threat": "classwise.threat",
-    "UserError": "classwise.errors",
+    "Threat": "classwise.core.threat",
+    "UserError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "audit": "classwise.auditing.audit",
     "audit_seeds": "classwise.auditing.seeds",

@@ -26,8 +26,8 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 from classwise.reporting.drawing import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 

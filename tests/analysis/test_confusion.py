@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from classwise.analysis.confusion import Confused, confused
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
+from classwise.core.errors import UserError
 from classwise.data import Images
-from classwise.errors import UserError
 from classwise.models import build_model
 from classwise.models.base import Classifier
 

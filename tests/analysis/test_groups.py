@@ -9,7 +9,7 @@ from scipy import stats
 from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.resampling import resampled_accuracies, resampled_means
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 

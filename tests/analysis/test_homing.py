@@ -14,12 +14,12 @@ from classwise.analysis.homing import Homing, homing
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.compute import Compute
+from classwise.core.compute import Compute
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Threat
 from classwise.training.folder import Run
 from classwise.training.train import train
 

@@ -17,7 +17,7 @@ from classwise.analysis.norm_link import norm_link_of, row_norms
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread_of
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics import overall_micro
 from tests.analysis.printed import TABLE_1, TEMPERATURE_MART, TEMPERATURE_MART_CHANGES, counts, table_1

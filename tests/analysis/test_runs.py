@@ -18,7 +18,7 @@ from classwise.analysis.steps import steps_of
 from classwise.analysis.sweep import sweep
 from classwise.analysis.trend import trend
 from classwise.auditing.audit import Audit, audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from tests.auditing import toys

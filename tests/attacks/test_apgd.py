@@ -14,10 +14,10 @@ from classwise.attacks.engine import Case, Engine, Job, State
 from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.settings import settings
-from classwise.threat import Norm, Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import settings
+from classwise.core.threat import Norm, Threat
 
 from .models import Linear, Small, images
 
@@ -32,7 +32,7 @@ DUAL = {"Linf": 1.0, "L2": 2.0, "L1": float("inf")}
 
 
 def case_of(x: Tensor, y: Tensor, threat: Threat, reference: Tensor | None = None) -> Case:
-    return Case(x, y, torch.arange(len(x)), threat, Draws(0), reference=reference)
+    return Case(x, y, torch.arange(len(x)), threat, CounterRNG(0), reference=reference)
 
 
 @pytest.mark.parametrize("attack", FAMILY, ids=["ce", "dlr", "t"])
@@ -76,7 +76,7 @@ def test_the_first_point_is_on_the_surface_of_the_ball(norm: Norm, epsilon: floa
     """L1 begins at three times the radius."""
     x = torch.full((8, 2, 4, 4), 0.5)
     y = torch.zeros(8, dtype=torch.int64)
-    case = Case(x, y, torch.arange(8), Threat(norm, epsilon), Draws(0), restart=torch.full((8,), restart))
+    case = Case(x, y, torch.arange(8), Threat(norm, epsilon), CounterRNG(0), restart=torch.full((8,), restart))
     distance = case.threat.distance(APGD().start(EXACT.forward(Small()), case)["x"], x)
     assert torch.allclose(distance, torch.full((8,), epsilon * (3 if norm == "L1" else 1)), atol=1e-5)
 
@@ -255,7 +255,7 @@ def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
     x, y = images(2), torch.tensor([0, 2])
     aims = []
     for restart in range(6):
-        case = Case(x, y, y, Threat("Linf", 0.1), Draws(0), reference=reference, restart=torch.full((2,), restart))
+        case = Case(x, y, y, Threat("Linf", 0.1), CounterRNG(0), reference=reference, restart=torch.full((2,), restart))
         aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["aim"].tolist())
     assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
 

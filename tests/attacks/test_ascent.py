@@ -10,10 +10,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, Engine, Job
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.losses import margin
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.threat import Norm, Threat
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Norm, Threat
 
 from .models import Linear, Small, images
 
@@ -87,7 +87,7 @@ def test_absolute_and_relative_steps() -> None:
 def test_a_step_size_for_each_image_overrides_both() -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(4, side=3)
     steps = torch.tensor([0.001, 0.002, 0.003, 0.004])
-    case = Case(x, model(x).argmax(1), torch.arange(4), Threat("Linf", 0.1), Draws(0), step_size=steps)
+    case = Case(x, model(x).argmax(1), torch.arange(4), Threat("Linf", 0.1), CounterRNG(0), step_size=steps)
     moved = PGD(steps=1, begin="none").run(EXACT.forward(model), case)
     assert torch.allclose((moved - x).abs().amax((1, 2, 3)), steps, atol=1e-6)
 
@@ -99,7 +99,7 @@ def test_steep_temperatures_underflow_in_the_papers_arithmetic_and_not_in_ours()
         model.weight.mul_(3)
     x = 0.3 + 0.4 * images(64, side=3)
     y = model(x).argmax(1)
-    case = Case(x, y, torch.arange(64), Threat("Linf", 0.01), Draws(0))
+    case = Case(x, y, torch.arange(64), Threat("Linf", 0.01), CounterRNG(0))
     forward = EXACT.forward(model)
     shares = {}
     for arithmetic in ("paper", "stable"):

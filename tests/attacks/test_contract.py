@@ -17,9 +17,9 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.external import Foreign
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Norm, Threat
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Norm, Threat
 
 from .models import Small, images
 

@@ -17,10 +17,10 @@ from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
-from classwise.compute import Compute, Forward
-from classwise.errors import UserError
-from classwise.settings import settings
-from classwise.threat import Threat
+from classwise.core.compute import Compute, Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
+from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
 

@@ -16,10 +16,10 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import Foreign
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.models.logits import LogitsModel
-from classwise.settings import make
-from classwise.threat import Threat
 
 from .models import Linear, Small, images
 from .test_peers import peer

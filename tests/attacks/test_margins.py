@@ -13,9 +13,9 @@ from classwise.attacks.engine import Case, Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.margins import MD, PMA
 from classwise.attacks.losses import margin
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.threat import Norm, Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Norm, Threat
 
 from .models import Linear, images
 
@@ -38,7 +38,7 @@ def case_of(model: Linear, restart: int = 0) -> Case:
         logits = model(x)
     rows = torch.arange(8)
     number = torch.full((8,), restart)
-    return Case(x, logits.argmax(1), rows, Threat("Linf", 0.4), Draws(0), reference=logits, restart=number)
+    return Case(x, logits.argmax(1), rows, Threat("Linf", 0.4), CounterRNG(0), reference=logits, restart=number)
 
 
 def test_pma_shrinks_its_steps_along_a_quarter_of_a_cosine() -> None:
@@ -50,7 +50,7 @@ def test_pma_shrinks_its_steps_along_a_quarter_of_a_cosine() -> None:
 
 def test_pma_starts_with_2_255_at_8_255() -> None:
     model, case = Linear(3), case_of(Linear(3))
-    small = Case(case.x, case.y, case.index, Threat("Linf", 8 / 255), Draws(0))
+    small = Case(case.x, case.y, case.index, Threat("Linf", 8 / 255), CounterRNG(0))
     first = moves(PMA(begin="none"), small, model)[0]
     assert float(first.abs().max()) == pytest.approx(2 / 255, abs=1e-7)
 

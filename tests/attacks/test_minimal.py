@@ -15,11 +15,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, Engine, Finished, Job, Stop
 from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
-from classwise.compute import EXACT, Compute
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Norm, Threat
+from classwise.core.compute import EXACT, Compute
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Norm, Threat
 
 from .models import Linear, Small, images
 
@@ -99,7 +99,7 @@ def test_each_target_of_fab_t_finds_its_own_boundary() -> None:
         ranked = model(x).scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
     state = {}
     reference = model(x).detach()
-    case = Case(x, y, torch.arange(16), Threat("L2", 0.1), Draws(0), reference=reference)
+    case = Case(x, y, torch.arange(16), Threat("L2", 0.1), CounterRNG(0), reference=reference)
     for rank in range(6):
         started = FABTargeted(restarts=1).start(EXACT.forward(model), replace(case, restart=torch.full((16,), rank)))
         state[rank] = started

@@ -11,9 +11,9 @@ from torch import Tensor
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.engine import Case, Engine, Finished, Job
 from classwise.attacks.losses import margin
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
 
@@ -22,7 +22,7 @@ def case_of(model: Linear | Small, x: Tensor, epsilon: float = 0.1) -> Case:
     with torch.no_grad():
         logits = model.eval()(x)
     threat = Threat("Linf", epsilon)
-    return Case(x, logits.argmax(1), torch.arange(len(x)), threat, Draws(3, "attack"), reference=logits)
+    return Case(x, logits.argmax(1), torch.arange(len(x)), threat, CounterRNG(3, "attack"), reference=logits)
 
 
 def test_a_step_is_the_papers_arithmetic() -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Case
-from classwise.draws import Draws
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 
 EPSILON = torch.tensor([0.05, 0.02, 0.1, 0.0])
 WEIGHTS = torch.tensor([1.0, -2.0, 3.0, -0.5]).view(1, 1, 2, 2)
@@ -26,7 +26,7 @@ def linear(x: Tensor) -> Tensor:
 def case(x: Tensor, norm: str = "Linf", **more: Tensor) -> Case:
     count = len(x)
     threat = Threat("Linf" if norm == "Linf" else "L2", EPSILON[:count])
-    return Case(x, torch.zeros(count, dtype=torch.int64), torch.arange(count), threat, Draws(3), **more)
+    return Case(x, torch.zeros(count, dtype=torch.int64), torch.arange(count), threat, CounterRNG(3), **more)
 
 
 def noise_of(case: Case, factor: float) -> Tensor:

@@ -13,9 +13,9 @@ from torch import Tensor
 from classwise.attacks.blackbox.square import SCHEDULED, Square, _bump, _bump_pair, _moved
 from classwise.attacks.engine import Case, Engine, Job, State
 from classwise.attacks.losses import margin
-from classwise.compute import EXACT, Compute
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.compute import EXACT, Compute
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
 
@@ -34,7 +34,7 @@ def mean_of_pixels(x: Tensor) -> Tensor:
 
 def case_of(x: Tensor, threat: str, seed: int = 0, **more: Tensor) -> Case:
     label = torch.zeros(len(x), dtype=torch.int64)
-    return Case(x, label, torch.arange(len(x)), Threat.parse(threat), Draws(seed, "attack"), **more)
+    return Case(x, label, torch.arange(len(x)), Threat.parse(threat), CounterRNG(seed, "attack"), **more)
 
 
 def proposals(case: Case) -> tuple[Tensor, State]:
@@ -116,7 +116,7 @@ def test_what_does_not_lower_the_margin_is_not_kept(threat: str) -> None:
     model, x = Small(), images(32)
     y = model.eval()(x).argmax(1)
     forward = EXACT.forward(model)
-    case = Case(x, y, torch.arange(32), Threat.parse(threat), Draws(0))
+    case = Case(x, y, torch.arange(32), Threat.parse(threat), CounterRNG(0))
     attack = Square(proposals=40)
     state = attack.start(forward, case)
     for _ in range(attack.length):

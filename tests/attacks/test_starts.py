@@ -14,10 +14,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import Case
 from classwise.attacks.gradient.ascent import PGD
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 
 from .test_contract import named
 
@@ -70,7 +70,7 @@ def case_of(model: nn.Module, restart: int, count: int = 8) -> Case:
     index = torch.arange(count)
     start = torch.full_like(index, restart)
     threat = Threat("Linf", 0.02)
-    return Case(x, reference.argmax(1), index, threat, Draws(0, "attack"), reference=reference, restart=start)
+    return Case(x, reference.argmax(1), index, threat, CounterRNG(0, "attack"), reference=reference, restart=start)
 
 
 def attack_of(name: str, classes: int) -> Attack:

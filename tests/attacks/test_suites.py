@@ -10,9 +10,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 
 from .models import Linear, images
 

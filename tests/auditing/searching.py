@@ -8,8 +8,8 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.attacks.losses import margin
-from classwise.compute import Forward
-from classwise.settings import Count, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import Count, settings
 
 
 @settings

@@ -21,11 +21,11 @@ from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, Caution
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
-from classwise.errors import UserError
-from classwise.settings import settings
 from classwise.stats.metrics import confidence_variance
 from tests.auditing import toys
 
@@ -326,7 +326,7 @@ def test_progress_adds_up() -> None:
 def test_a_radius_for_each_image() -> None:
     data = toys.images()
     epsilon = torch.where(data.y == 1, 0.0, EPSILON)
-    from classwise.threat import Threat
+    from classwise.core.threat import Threat
 
     result = run(data=data, threat=Threat("Linf", epsilon))
     rows = result.outcomes.rows("pgd")

@@ -13,7 +13,7 @@ from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import audits_in, training_seed
-from classwise.errors import IncompleteError, UserError
+from classwise.core.errors import IncompleteError, UserError
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.bounds import MEASURES
 
 AUDIT = Audit(

@@ -18,15 +18,15 @@ from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.compute import EXACT, Forward
+from classwise.core.compute import EXACT, Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.stream import Stream
-from classwise.errors import UserError
 from classwise.models import build_model
 from classwise.reporting import export_curve, report
 from classwise.reporting.pages.curve import radius_table
-from classwise.settings import settings
 from tests.auditing import toys
 
 STRONG = "pgd:steps=20,step_size=0.1eps,objective=margin"

@@ -12,9 +12,9 @@ from classwise.auditing import fitting
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.fitting import Fit, fitting_batch, memory_of, saved_bytes
 from classwise.auditing.result import Audit
+from classwise.core.errors import UserError
+from classwise.core.progress import Silent
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.progress import Silent
 
 
 class Lines(Silent):

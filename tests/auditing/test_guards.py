@@ -26,13 +26,13 @@ from classwise.auditing.guards.chance import excessive
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
-from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.settings import settings
 from tests.auditing import toys
 from tests.auditing.searching import RandomSearch
 

@@ -23,7 +23,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit
-from classwise.errors import IncompleteError, UserError
+from classwise.core.errors import IncompleteError, UserError
 from classwise.reporting import report
 from classwise.stats.bounds import MEASURES
 

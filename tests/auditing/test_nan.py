@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.auditing.audit import audit
 from classwise.auditing.guards.model import _difference
 from classwise.auditing.result import Audit
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
 from classwise.data.images import Images
 from classwise.reporting import report
 from tests.auditing import toys

@@ -20,8 +20,8 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
-from classwise.compute import EXACT
-from classwise.errors import IncompleteError, UserError
+from classwise.core.compute import EXACT
+from classwise.core.errors import IncompleteError, UserError
 from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import Fronted, sign, without_gradients

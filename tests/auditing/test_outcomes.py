@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import SCHEMA_VERSION
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.parts import COLUMNS
-from classwise.errors import IncompleteError, UserError
-from classwise.storage import CHECKSUMS
+from classwise.core.errors import IncompleteError, UserError
+from classwise.core.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
 CLEAN = [0, 0, 1, 1, 2, 0]

@@ -15,8 +15,8 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
-from classwise.compute import EXACT, FAST, Compute
-from classwise.settings import make
+from classwise.core.compute import EXACT, FAST, Compute
+from classwise.core.settings import make
 from tests.attacks.test_contract import SHORT
 from tests.auditing import toys
 

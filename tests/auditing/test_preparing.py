@@ -10,13 +10,13 @@ import torch
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.preparing import name_of, threat_for, training_attack_of
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.stream import Stream
-from classwise.errors import UserError
 from classwise.models import build_model, save_weights
-from classwise.threat import Threat
 from tests.auditing import toys
 
 

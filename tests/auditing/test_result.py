@@ -11,8 +11,8 @@ import pytest
 
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit, Caution
-from classwise.errors import UserError
-from classwise.storage import CHECKSUMS
+from classwise.core.errors import UserError
+from classwise.core.storage import CHECKSUMS
 
 NAMES = ["cat", "dog"]
 LABELS = [0] * 10 + [1] * 40

@@ -9,7 +9,7 @@ from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
 from classwise.auditing.suite import norm_of, parse_attacks
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
 

@@ -15,14 +15,14 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # torch exports it without saying so
 from torch.nn import functional
 
-from classwise import team
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
 from classwise.auditing.running import balanced_order, part_of
+from classwise.core import distributed as team
+from classwise.core.distributed import LostError, PeerError, Team, UnheardError, joined, local_device
+from classwise.core.errors import UserError
 from classwise.data import load_data
-from classwise.errors import UserError
 from classwise.models import build_model, load_model, save_weights
-from classwise.team import LostError, PeerError, Team, UnheardError, joined, local_device
 from tests.launching import launch, launch_by_hand
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from classwise.auditing import preparing
 from classwise.auditing.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 from classwise.models import build_model
 
 from .toys import Linear, images, model, patterns

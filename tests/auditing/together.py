@@ -19,9 +19,9 @@ from classwise.auditing import preparing
 from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
 from classwise.cli import main
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
 from classwise.data.stream import Stream
-from classwise.errors import UserError
 from tests.auditing import toys
 
 SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "compute": EXACT, "batch": 32}

@@ -22,9 +22,9 @@ from classwise.auditing.condition import Condition
 from classwise.auditing.suite import parse_attacks
 from classwise.cli.app import app
 from classwise.cli.options import pairs
+from classwise.core.threat import Threat
 from classwise.models import save_weights
 from classwise.papers import catalogue
-from classwise.threat import Threat
 from classwise.training.citations import papers as papers_behind
 from classwise.training.recipe import Recipe
 from tests.data.writers import write_cifar10, write_mnist

@@ -11,8 +11,8 @@ import torch
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.attacks.losses import margin
-from classwise.compute import Forward
-from classwise.settings import Share, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.schedules.base import Classes, ClassSchedule

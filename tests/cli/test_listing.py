@@ -10,9 +10,9 @@ from PIL import Image
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
+from classwise.core.settings import describe, make
 from classwise.data import DATA
 from classwise.models import MODELS
-from classwise.settings import describe, make
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 

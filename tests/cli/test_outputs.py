@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from classwise.attacks.engine import Engine
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.storage import check_writable
 from classwise.papers.store import Store
 from classwise.reporting import pages
-from classwise.storage import check_writable
 from classwise.training.folder import Run
 from classwise.training.setup import check_folder
 from classwise.training.trainer import Trainer

@@ -13,7 +13,7 @@ import pytest
 import classwise as cw
 from classwise.auditing.compare import compare
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.seeds import mean_over_seeds
 
 from .conftest import QUICK, Classwise

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 import torch
 
-from classwise import interruption
 from classwise.auditing import parts
 from classwise.auditing.recording import Recorder
 from classwise.cli import console, main
-from classwise.interruption import Terminated, deferred, signals, stop_point
+from classwise.core import interruption
+from classwise.core.interruption import Terminated, deferred, signals, stop_point
 from classwise.training.trainer import Trainer
 
 from .conftest import QUICK, Classwise

@@ -5,21 +5,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import describe, make
 from classwise.data import AUGMENTATIONS, crop_flip
 from classwise.data.augment import Augmentation
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import describe, make
 
-DRAWS = Draws(0, "augment")
+DRAWS = CounterRNG(0, "augment")
 
 
 def pictures(count: int = 12, dtype: torch.dtype = torch.uint8) -> Tensor:
-    x = Draws(1, "pictures").integers(torch.arange(count), (3, 7, 9), 256).to(torch.uint8)
+    x = CounterRNG(1, "pictures").integers(torch.arange(count), (3, 7, 9), 256).to(torch.uint8)
     return x if dtype == torch.uint8 else x.to(dtype) / 255
 
 
-def one_by_one(x: Tensor, index: Tensor, draws: Draws, padding: int, flip: bool, mode: str) -> Tensor:
+def one_by_one(x: Tensor, index: Tensor, draws: CounterRNG, padding: int, flip: bool, mode: str) -> Tensor:
     """The plain way: numpy's padding, a window, a mirror."""
     down, across = draws.child("crop").integers(index, (2,), 2 * padding + 1).T.tolist()
     mirror = draws.child("flip").integers(index, (1,), 2).flatten().tolist()

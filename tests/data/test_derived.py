@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import (
     Images,
     by_superclass,
@@ -15,7 +16,6 @@ from classwise.data import (
 )
 from classwise.data.derived import random_regions
 from classwise.data.images import Column
-from classwise.errors import UserError
 
 PARENTS = (0, 0, 1, 1)
 

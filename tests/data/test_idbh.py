@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from classwise.core.rng import CounterRNG
 from classwise.data import idbh
 from classwise.data.idbh import IDBHWeak, coloured, crop_shifted, shaped
-from classwise.draws import Draws
 
-DRAWS = Draws(0, "augment")
+DRAWS = CounterRNG(0, "augment")
 
 
 def pictures(count: int, channels: int = 3, side: int = 32) -> Tensor:
-    return Draws(1, "pictures").integers(torch.arange(count), (channels, side, side), 256).to(torch.uint8)
+    return CounterRNG(1, "pictures").integers(torch.arange(count), (channels, side, side), 256).to(torch.uint8)
 
 
 def colour(x: Tensor, operation: int, draw: float) -> Tensor:

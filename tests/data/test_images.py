@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import Column, Images
-from classwise.errors import UserError
 
 X = torch.zeros(2, 1, 3, 3)
 Y = torch.tensor([0, 1])

@@ -12,10 +12,10 @@ import numpy as np
 import pooch
 import pytest
 
+from classwise.core.errors import UserError
 from classwise.data import DATA, FORMATS, Images, load_data, named_set
 from classwise.data.loading import data_directories
 from classwise.data.sets.base import DataSet, Remote
-from classwise.errors import UserError
 from tests.data.writers import write_cifar10, write_mnist
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from classwise.core.errors import UserError
 from classwise.data import Images
 from classwise.data.masks import GrabCut, background_brightness, mask_quality
-from classwise.errors import UserError
 
 
 def scenes(channels: int = 3, count: int = 8) -> tuple[Images, Tensor]:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from classwise.core.errors import UserError
 from classwise.data import load_split, save_split, stratified_split, stratified_subset
-from classwise.errors import UserError
 
 COUNTS = st.lists(st.integers(2, 40), min_size=1, max_size=6)
 

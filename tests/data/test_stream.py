@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from classwise.core.errors import UserError
 from classwise.data import Images, Stream, as_data
-from classwise.errors import UserError
 
 X = torch.arange(10 * 3 * 4 * 4).remainder(256).to(torch.uint8).reshape(10, 3, 4, 4)
 Y = torch.arange(10) % 4

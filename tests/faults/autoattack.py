@@ -18,8 +18,8 @@ from classwise.auditing import audit as auditing
 from classwise.auditing import recording
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
-from classwise.compute import EXACT
-from classwise.progress import Silent
+from classwise.core.compute import EXACT
+from classwise.core.progress import Silent
 from tests.auditing import toys
 
 STAGES: Mapping[str, str] = {

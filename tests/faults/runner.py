@@ -75,7 +75,7 @@ class Faults:
 
     def count_collectives(self) -> None:
         """Count the exchanges between the processes of a group, too: only the first process writes much."""
-        from classwise import team
+        from classwise.core import distributed as team
 
         def counted(name: str) -> Callable[..., Any]:
             original = getattr(team._Joined, name)

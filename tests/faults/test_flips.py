@@ -13,10 +13,10 @@ import torch
 
 from classwise.auditing import parts
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.storage import CHECKSUMS
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
-from classwise.storage import CHECKSUMS
 from classwise.training.folder import Run
 from classwise.training.state import read_state
 

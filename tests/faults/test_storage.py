@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise import storage
-from classwise.errors import UserError
-from classwise.storage import (
+from classwise.core import storage
+from classwise.core.errors import UserError
+from classwise.core.storage import (
     CHECKSUMS,
     check_writable,
     is_unused,

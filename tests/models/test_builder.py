@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import MODELS, build_model, fingerprint
 from classwise.models.logits import LogitsModel
 from classwise.models.normalization import Normalized

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import read_state
 from classwise.models.loading.checkpoints import CONTAINERS
 

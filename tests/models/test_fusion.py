@@ -8,12 +8,12 @@ from torch import Tensor, fx, nn
 
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
-from classwise.compute import FAST, Compute, Forward
+from classwise.core.compute import FAST, Compute, Forward
+from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.base import Classifier, pooled
 from classwise.models.fusion import _fold_norms, _traced, affine_norms, fuse
 from classwise.models.logits import LogitsModel
-from classwise.threat import Threat
 
 
 class Own(nn.BatchNorm2d):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import Normalized, build_model, load_model, save_weights
 from classwise.models.logits import LogitsModel
 from tests.models.samples import Own, tiny

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import fingerprint, load_model, save_weights
 from classwise.models.weights import METADATA_KEY, SCHEMA_VERSION
 from tests.models.samples import tiny

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import LogitsModel, Normalized, pick_logits
 from classwise.models.base import bare
 from tests.models.samples import Own, tiny

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import MODELS, build_model, load_model
 from classwise.models.base import Classifier
 from classwise.models.zoo.preactresnet import PreActResNet

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 

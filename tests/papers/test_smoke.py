@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from classwise.cli.papers import _claim_lines, _results_facts
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Answer, Verdict

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
+from classwise.core.errors import UserError
+from classwise.core.progress import Silent
+from classwise.core.storage import replacing
 from classwise.data import load_data
-from classwise.errors import UserError
 from classwise.papers import store as module
 from classwise.papers.context import Context
 from classwise.papers.experiments.homing import homing_matrices
@@ -18,8 +20,6 @@ from classwise.papers.result import Result
 from classwise.papers.runner import run
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
-from classwise.progress import Silent
-from classwise.storage import replacing
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 

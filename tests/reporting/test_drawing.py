@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from PIL import Image
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Box, Dot, Drawing, Group, Label, Line, shorten
 
 

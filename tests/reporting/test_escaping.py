@@ -21,7 +21,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting import export, export_comparison, export_curve, report
 from classwise.reporting.escaping import (
     FORMULA,

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from classwise.auditing.compare import compare
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting import export, export_comparison
 from classwise.reporting.exporting import file_name
 

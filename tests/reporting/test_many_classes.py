@@ -14,7 +14,7 @@ import pytest
 from classwise.auditing.outcomes import MOST_DENSE, Outcomes
 from classwise.auditing.result import Audit
 from classwise.cli.showing import audit_facts, worst_line
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting import export, report
 from classwise.reporting.findings import Findings
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage

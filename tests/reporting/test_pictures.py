@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.pictures import MOST, SIDE, Twins, data_uri, triples
 
 

@@ -14,7 +14,7 @@ from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 from .conftest import audit_of
 from .test_worst_class import result_of

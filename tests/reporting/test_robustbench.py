@@ -9,7 +9,7 @@ import pytest
 from classwise.attacks import suites
 from classwise.auditing.result import Audit, Caution
 from classwise.auditing.suite import parse_attacks
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.robustbench import robustbench, write_robustbench
 
 from .conftest import MakeAudit

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
 

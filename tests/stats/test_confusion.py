@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import confusion_matrix
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confusion import confusion, confusion_rates, misclassified, superclass_leakage, symmetry
 
 # kdd21 Table 4, line 4: the 1000 attacked cats of CIFAR-10; and the superclasses of Table 2 (0: vehicles, 1: animals).

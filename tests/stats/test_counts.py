@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts, PairedCounts
 from tests.stats.strategies import class_counts
 

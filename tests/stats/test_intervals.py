@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, clopper_pearson, sidak, wilson
 from tests.stats.strategies import some_counts

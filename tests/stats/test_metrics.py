@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts
 

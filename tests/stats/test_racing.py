@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confidence_sequence import intersected, log_prior_posterior_ratio, success_bounds
 from classwise.stats.racing import (
     Draw,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.ranks import kendall, kendalls_w, pearson, spearman, spearman_matrix
 
 X = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts, resampled_rows
 

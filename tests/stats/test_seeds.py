@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import wilson
 from classwise.stats.paired import holm, mcnemar, tango

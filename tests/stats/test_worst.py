@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.stats.worst import above_any, minimum, possibly_best, possibly_worst, significantly_above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classwise.progress import Silent
+from classwise.core.progress import Silent
 
 
 class Killed(BaseException):

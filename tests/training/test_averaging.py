@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
 from classwise.training.recipe import Recipe

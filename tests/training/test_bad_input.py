@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from classwise.core.errors import UserError
+from classwise.core.progress import Silent
 from classwise.data import Images, load_data
-from classwise.errors import UserError
-from classwise.progress import Silent
 from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

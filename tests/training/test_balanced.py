@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.balanced import Balanced, from_uniform
 from classwise.training.objectives.base import TrainingBatch
@@ -48,7 +48,7 @@ def test_the_loss_is_its_equation(classes: int) -> None:
         (ClassSettings(), torch.full((5,), 6.0)),
         (ClassSettings(beta=torch.arange(classes)), batch.y.float()),
     ):
-        points = Balanced().points(model, batch, ATTACK, settings, Draws(0))
+        points = Balanced().points(model, batch, ATTACK, settings, CounterRNG(0))
         step = Balanced().step(model, batch, points, settings)
         clean, right, wrong = (model(x).softmax(1) for x in (batch.x, points["right"], points["wrong"]))
         robust = F.nll_loss(right.log(), batch.y, reduction="none") + beta * (clean * (clean / wrong).log()).sum(1)

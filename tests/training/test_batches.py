@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from classwise.core.progress import Silent
 from classwise.data import load_data
-from classwise.progress import Silent
 from classwise.training.batches import Batches
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -11,8 +11,8 @@ import yaml
 
 import classwise
 from classwise.cli import main
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training import recipe as recipes
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import budget_names, budgets_of, recipe_names

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.errors import UserError
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.zoo.heads import CosineHead
-from classwise.settings import make
-from classwise.threat import Threat
 from classwise.training import CRITERIA, OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Hypersphere, LabelSmoothing, Softmax
@@ -94,8 +94,8 @@ def test_the_margin_is_in_the_loss_and_the_scale_everywhere(name: str, classes: 
     batch = TrainingBatch(images(4, 2, 8), y, torch.arange(4), Threat("Linf", 0.1))
     objective = make(OBJECTIVES, {"name": name, "criterion": {"name": "he"}})
     attack = objective.inner(make(ATTACKS, "pgd:steps=2"))
-    points = objective.points(cosines, batch, attack, ClassSettings(), Draws(0))
-    plain = make(OBJECTIVES, name).points(lambda x: 15 * cosines(x), batch, attack, ClassSettings(), Draws(0))
+    points = objective.points(cosines, batch, attack, ClassSettings(), CounterRNG(0))
+    plain = make(OBJECTIVES, name).points(lambda x: 15 * cosines(x), batch, attack, ClassSettings(), CounterRNG(0))
     for key in points:
         assert torch.equal(points[key], plain[key])  # the attack knows of no margin
     step = objective.step(cosines, batch, points, ClassSettings())
@@ -128,9 +128,9 @@ def test_every_objective_attacks_the_scaled_model(name: str) -> None:
     plain, own = make(OBJECTIVES, name), make(OBJECTIVES, {"name": name, "criterion": {"name": "he", "scale": 30}})
     attack = plain.inner(make(ATTACKS, "pgd:steps=3"))
     scheduled = ClassSettings(scale=torch.tensor(30.0), logit_margin=torch.tensor([0.5, 0.1, 0.2]))
-    expected = plain.points(lambda x: 30 * cosines(x), batch, attack, ClassSettings(), Draws(0))
+    expected = plain.points(lambda x: 30 * cosines(x), batch, attack, ClassSettings(), CounterRNG(0))
     for objective, settings in ((own, ClassSettings()), (plain, scheduled)):
-        points = objective.points(cosines, batch, attack, settings, Draws(0))
+        points = objective.points(cosines, batch, attack, settings, CounterRNG(0))
         assert points.keys() == expected.keys()
         for key in points:
             assert torch.equal(points[key], expected[key]), key

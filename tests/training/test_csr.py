@@ -11,10 +11,10 @@ import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.csr import ConfusionWeighted
@@ -72,7 +72,9 @@ def test_the_loss_is_its_equation(classes: int) -> None:
     model = EXACT.forward(Linear(classes))
     batch = batch_of([0, 1, 1, 1, 0])
     objective = ConfusionWeighted()
-    points = objective.points(model, batch, objective.inner(make(ATTACKS, "pgd:steps=2")), ClassSettings(), Draws(0))
+    points = objective.points(
+        model, batch, objective.inner(make(ATTACKS, "pgd:steps=2")), ClassSettings(), CounterRNG(0)
+    )
     clean, robust = model(batch.x), model(points["robust"])
     weights = torch.rand(classes, classes)
     for settings, weight in (

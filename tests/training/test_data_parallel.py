@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.errors import UserError
-from classwise.team import Team
-from classwise.threat import Threat
+from classwise.core.distributed import Team
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
 from classwise.training.objectives.base import TrainingBatch

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from classwise.core.errors import UserError
+from classwise.core.progress import Silent
 from classwise.data import Images
-from classwise.errors import UserError
-from classwise.progress import Silent
 from classwise.training.batches import Batches
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

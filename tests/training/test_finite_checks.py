@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.finite_checks import FiniteLossCheck, all_finite, likely_cause
 from classwise.training.folder import Run

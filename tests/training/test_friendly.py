@@ -11,11 +11,11 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case
-from classwise.compute import EXACT, Forward
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.compute import EXACT, Forward
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
@@ -35,7 +35,7 @@ def world(classes: int) -> tuple[Forward, Case]:
 
     y = model(x).argmax(1)
     y = torch.where(torch.arange(24) % 6 == 5, (y + 1) % classes, y)  # some are wrong from the start
-    return model, Case(x, y, torch.arange(24), Threat("Linf", 0.4), Draws(0))
+    return model, Case(x, y, torch.arange(24), Threat("Linf", 0.4), CounterRNG(0))
 
 
 def path(model: Forward, case: Case) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.errors import UserError
-from classwise.settings import make
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.stats.front import front
-from classwise.threat import Threat
 from classwise.training import SCHEDULES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Focal

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
-from classwise.compute import EXACT
-from classwise.draws import Draws
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.compute import EXACT
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.mart import Mart, boosted_cross_entropy
@@ -51,7 +51,7 @@ def test_mart_is_its_equation(classes: int) -> None:
     batch = TrainingBatch(images(6, 2, 3), y, torch.arange(6), Threat("Linf", 0.1))
     attack = Mart().inner(make(ATTACKS, "pgd:steps=3"))
     for settings, beta in ((ClassSettings(), torch.full((6,), 5.0)), (ClassSettings(beta=torch.arange(classes)), y)):
-        points = Mart().points(model, batch, attack, settings, Draws(0))
+        points = Mart().points(model, batch, attack, settings, CounterRNG(0))
         clean, robust = model(batch.x).softmax(1), model(points["robust"]).softmax(1)
         rows = torch.arange(6)
         rival = robust.clone()

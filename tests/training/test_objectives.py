@@ -10,10 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.compute import EXACT, Forward
-from classwise.draws import Draws
-from classwise.settings import make
-from classwise.threat import Threat
+from classwise.core.compute import EXACT, Forward
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
@@ -37,7 +37,7 @@ def model() -> Forward:
 def worked(name: str, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> tuple[Any, dict[str, Tensor]]:
     objective = make(OBJECTIVES, name)
     attack = objective.inner(make(ATTACKS, "pgd:steps=3"))
-    points = objective.points(model, batch, attack, settings, Draws(0))
+    points = objective.points(model, batch, attack, settings, CounterRNG(0))
     return objective.step(model, batch, points, settings), points
 
 
@@ -81,7 +81,7 @@ def test_trades_attacks_the_divergence_from_a_small_normal_start() -> None:
 
 
 def test_a_bfloat16_step_is_near_the_exact_one(batch: TrainingBatch) -> None:
-    from classwise.compute import FAST
+    from classwise.core.compute import FAST
 
     small = Small().eval()
     exact, points = worked("trades", EXACT.forward(small), batch, ClassSettings())

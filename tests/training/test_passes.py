@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.draws import Draws
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
+from classwise.core.threat import Threat
 from classwise.models.modes import frozen
-from classwise.settings import make
-from classwise.threat import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
@@ -47,7 +47,7 @@ def test_the_passes_of_a_step_are_those_that_the_objective_says(name: str) -> No
     batch = TrainingBatch(images(4, 2, 3), torch.tensor([0, 1, 1, 1]), torch.arange(4), Threat("Linf", 0.1), progress=1)
     with frozen(model):
         points = objective.points(
-            model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), Draws(0)
+            model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), CounterRNG(0)
         )
     torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     said = Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"}).parts.passes

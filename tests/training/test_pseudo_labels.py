@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
+from classwise.core.errors import UserError
+from classwise.core.progress import Silent
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.data import Images, load_data
-from classwise.draws import Draws
-from classwise.errors import UserError
 from classwise.models.modes import frozen
-from classwise.progress import Silent
-from classwise.threat import Threat
 from classwise.training.folder import Run
 from classwise.training.pseudo_labels import concatenated
 from classwise.training.recipe import Recipe
@@ -102,7 +102,7 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
     assert not set(again.index[16:].tolist()) & set(batch.index.tolist())
     model = EXACT.forward(made.model)
     with frozen(made.model):
-        points = made.parts.objective.points(model, batch, made.parts.attack, settings, Draws(0))
+        points = made.parts.objective.points(model, batch, made.parts.attack, settings, CounterRNG(0))
     step = made.parts.objective.step(model, batch, points, settings)
     loss = made.parts.reduction(step, batch, settings)
     each = (step.terms["clean"] + step.terms["robust"]).detach()

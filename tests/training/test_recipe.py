@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear, Step
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, ClassSums
 from classwise.training.folder import Run

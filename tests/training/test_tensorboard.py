@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from classwise.errors import UserError
-from classwise.progress import Measured, Silent
+from classwise.core.errors import UserError
+from classwise.core.progress import Measured, Silent
 from classwise.training.tensorboard import TensorBoard
 from classwise.training.train import train
 

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import torch
 
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
+from classwise.core.storage import CHECKSUMS
 from classwise.data import Images, load_data
-from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.settings import settings
-from classwise.storage import CHECKSUMS
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.objectives.base import Step, TrainingBatch

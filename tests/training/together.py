@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from classwise.cli import main
-from classwise.errors import UserError
-from classwise.settings import settings
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.training import trainer
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.recipe import Recipe

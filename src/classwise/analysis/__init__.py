@@ -7,7 +7,7 @@ several of them: `epochs`, the epochs of a run as tables, and `feature_sets`, da
 
 from __future__ import annotations
 
-from classwise.registry import Registry
+from classwise.core.registry import Registry
 
 ANALYSES: Registry[object] = Registry(
     "analysis",

@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.inks import SERIES

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 
 

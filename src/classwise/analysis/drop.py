@@ -14,7 +14,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import BoolArray, FloatArray, PairedCounts, ratio

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting import wording
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import Cloud, clouds

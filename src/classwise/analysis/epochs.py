@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 from classwise.training.folder import Run
 
 

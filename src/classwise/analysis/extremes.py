@@ -15,8 +15,8 @@ import torch
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.gallery import Row, gallery
 from classwise.reporting.figures.lines import Series, line_chart

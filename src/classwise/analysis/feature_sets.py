@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import Count, NonNegative, Positive, settings
+from classwise.core.threat import Threat
 from classwise.data.images import Images
-from classwise.draws import Draws
-from classwise.errors import UserError
 from classwise.models.modes import evaluating, frozen
-from classwise.progress import Progress, Silent
-from classwise.settings import Count, NonNegative, Positive, settings
-from classwise.threat import Threat
 
 _TINY = 1e-12
 
@@ -51,7 +51,7 @@ class RobustFeatures:
             UserError: if the model offers no features.
         """
         features = _features_of(model)
-        draws = Draws(seed, "robust features")
+        draws = CounterRNG(seed, "robust features")
 
         def make(batch_x: Tensor, y: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
             start = images.pixels(draws.integers(index, (), len(images)))
@@ -104,7 +104,7 @@ class NonRobustFeatures:
         if self.targets == "next":
             target = (images.y + 1) % classes
         else:
-            target = Draws(seed, "targets").integers(images.index, (), classes)
+            target = CounterRNG(seed, "targets").integers(images.index, (), classes)
         threat = Threat("L2", self.epsilon)
 
         def make(batch_x: Tensor, y: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001

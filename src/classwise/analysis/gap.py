@@ -12,7 +12,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting import wording
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows

@@ -19,17 +19,17 @@ from classwise.attacks.engine import Engine, Stop
 from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
-from classwise.compute import FAST, Compute
+from classwise.core.compute import FAST, Compute
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress
+from classwise.core.storage import replacing
+from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
-from classwise.errors import UserError
-from classwise.progress import Progress
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
-from classwise.storage import replacing
-from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images

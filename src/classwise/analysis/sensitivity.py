@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import scatter
 from classwise.stats.counts import FloatArray, ratio

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, class_labels, ratio

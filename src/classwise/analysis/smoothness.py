@@ -14,7 +14,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import ratio

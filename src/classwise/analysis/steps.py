@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.result import Audit
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import FloatArray

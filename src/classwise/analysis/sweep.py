@@ -15,7 +15,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.stats.counts import ratio

@@ -13,10 +13,10 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
-from classwise.compute import EXACT, Compute
-from classwise.errors import UserError
-from classwise.settings import make
-from classwise.threat import Norm, Threat
+from classwise.core.compute import EXACT, Compute
+from classwise.core.errors import UserError
+from classwise.core.settings import make
+from classwise.core.threat import Norm, Threat
 
 
 class AutoAttack:

@@ -8,16 +8,16 @@ from typing import ClassVar, get_args
 from torch import Tensor, nn
 
 from classwise.attacks.engine import BoundAttack, Case, State, Stop, perturb
-from classwise.compute import Forward
-from classwise.description import Described
-from classwise.errors import UserError
-from classwise.threat import Norm, Threat
+from classwise.core.compute import Forward
+from classwise.core.description import Described
+from classwise.core.errors import UserError
+from classwise.core.threat import Norm, Threat
 
 
 class Attack(Described, ABC):
     """An attack: hyper-parameters, a start, a step.
 
-    Subclasses are frozen dataclasses (`classwise.settings.settings`). A step may look at its own row only, so the
+    Subclasses are frozen dataclasses (`classwise.core.settings.settings`). A step may look at its own row only, so the
     result for an image does not depend on its neighbours; it must not wait for the device.
 
     Example:

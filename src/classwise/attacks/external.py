@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
-from classwise.compute import Forward
-from classwise.errors import UserError
+from classwise.core.compute import Forward
+from classwise.core.errors import UserError
+from classwise.core.registry import is_builtin, load_object
+from classwise.core.settings import Count, settings
 from classwise.models.base import bare
-from classwise.registry import is_builtin, load_object
-from classwise.settings import Count, settings
 
 
 @settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 
 SUITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "autoattack": {

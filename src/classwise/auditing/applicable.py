@@ -11,10 +11,10 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, Engine, NoGradientError
 from classwise.auditing.suite import Suite
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.data.images import Batch
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.threat import Threat
 
 AUTOGRAD_WORDS = ("grad", "differentiated")
 """Words of the errors of autograd, which an external attack or a model meets where no gradient is."""
@@ -64,7 +64,9 @@ def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> b
     rows = torch.arange(engine.batch) % len(batch.x)
     index, x, y = (part[rows].to(engine.device) for part in batch)
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = Case(x, y, index, threat, Draws(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index))
+    case = Case(
+        x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
+    )
     try:
         with engine.forward_for(attack) as model:
             attack.step(model, case, attack.start(model, case))

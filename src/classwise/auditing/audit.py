@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import nn
 
-from classwise import interruption
 from classwise.attacks.engine import SMALLEST_BATCH, Stop
 from classwise.auditing import parts
 from classwise.auditing.claims import check_place, claim, settings_of
@@ -28,17 +27,18 @@ from classwise.auditing.recording import Recorder
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
 from classwise.auditing.running import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
-from classwise.compute import FAST, Compute
+from classwise.core import interruption
+from classwise.core.compute import FAST, Compute
+from classwise.core.distributed import Team, joined
+from classwise.core.environment import environment
+from classwise.core.errors import UserError
+from classwise.core.ownership import owned
+from classwise.core.progress import Progress, Silent
+from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
-from classwise.environment import environment
-from classwise.errors import UserError
 from classwise.models.loading.loader import is_stored
-from classwise.ownership import owned
-from classwise.progress import Progress, Silent
-from classwise.team import Team, joined
-from classwise.threat import Threat
 from classwise.training.folder import runs_in
 
 __all__ = ["Audit", "audit", "estimate"]

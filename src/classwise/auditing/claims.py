@@ -13,8 +13,8 @@ from torch import Tensor
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Plan
-from classwise.errors import UserError
-from classwise.storage import check_writable, is_unused, remove_stale_temporaries
+from classwise.core.errors import UserError
+from classwise.core.storage import check_writable, is_unused, remove_stale_temporaries
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from classwise.auditing.comparison import Comparison, Pair, population
 from classwise.auditing.crossing import Crossing, crossing
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.sources import Source, by_method, read_all
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 __all__ = ["Comparison", "Crossing", "Pair", "compare", "population"]
 

@@ -15,7 +15,7 @@ from classwise.auditing.likeness import Named, check_alike, members_of, unstated
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import training_seed
-from classwise.errors import IncompleteError, UserError, unknown
+from classwise.core.errors import IncompleteError, UserError, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio

@@ -14,7 +14,7 @@ from classwise.auditing.likeness import CROSSED, radius_of, value_of
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import fresh_name
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
 from classwise.auditing.preparing import Model, prepare
 from classwise.auditing.suite import Attacks, Suite, norm_of, parse_attacks
-from classwise.compute import FAST, Compute
+from classwise.core.compute import FAST, Compute
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.data.images import Batch, Images
-from classwise.draws import Draws
 from classwise.models.modes import evaluating, frozen
-from classwise.threat import Threat
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _cost(
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = Case(x, y, index, threat, Draws(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
+    case = Case(x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
     state, before = attack.start(model, case), (model.forwards, model.backwards)
     attack.step(model, case, state)
     steps = attack.length * attack.starts_for(classes)

@@ -18,8 +18,8 @@ from safetensors.numpy import save
 
 from classwise.auditing import parts
 from classwise.auditing.outcomes import CLEAN
-from classwise.errors import UserError, unknown
-from classwise.storage import verify, write_bytes
+from classwise.core.errors import UserError, unknown
+from classwise.core.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
 """What a user may ask to keep; each is a tensor with one row for each image and attack."""

@@ -12,8 +12,8 @@ import numpy as np
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
-from classwise.settings import flat_options
+from classwise.core.errors import UserError
+from classwise.core.settings import flat_options
 from classwise.stats.counts import FloatArray
 
 CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
@@ -202,7 +202,7 @@ def _threat(audit: Audit, attack: str) -> Value:
 def _stated_threat(text: str | None) -> Value:
     if text is None:
         return Value(None, UNSTATED, stated=False)
-    from classwise.threat import Threat
+    from classwise.core.threat import Threat
 
     try:
         ball = Threat.parse(text)

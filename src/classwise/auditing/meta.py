@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 
 SCHEMA_VERSION = 1
 """The layout of the table and of this metadata."""
@@ -42,7 +42,7 @@ class Meta:
             ``"never"``: they show the last iterate. None: not known, or mixed.
         cascade: whether an attack saw only what those before it left standing.
         seed: the seed of the attacks' draws.
-        precision: how gradients were computed (`classwise.compute.Compute`); success is decided in float32.
+        precision: how gradients were computed (`classwise.core.compute.Compute`); success is decided in float32.
         batch: images on the device at once.
         notes: what voids the promise of the same bits, such as a batch that was halved for memory.
     """

@@ -21,7 +21,7 @@ from scipy import sparse
 from classwise.auditing import parts
 from classwise.auditing.meta import Meta
 from classwise.auditing.parts import COLUMNS
-from classwise.errors import IncompleteError, UserError, unknown
+from classwise.core.errors import IncompleteError, UserError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels

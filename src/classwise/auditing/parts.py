@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.auditing.meta import Meta
-from classwise.errors import UserError
-from classwise.storage import replacing, verify
+from classwise.core.errors import UserError
+from classwise.core.storage import replacing, verify
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set

@@ -21,17 +21,17 @@ from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.suite import Suite
-from classwise.compute import Compute, check_device
+from classwise.core.compute import Compute, check_device
+from classwise.core.errors import UserError, unknown
+from classwise.core.threat import Threat
+from classwise.core.user_code import raised_within
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream, as_data
-from classwise.errors import UserError, unknown
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
 from classwise.models.weights import fingerprint
-from classwise.threat import Threat
-from classwise.user_code import raised_within
 
 Model = nn.Module | str | Path
 Group = str | Column | Sequence[Any] | Tensor

@@ -15,7 +15,7 @@ from classwise.auditing import keeping, parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import IntArray
 
 BLOCK_ROWS = 2048

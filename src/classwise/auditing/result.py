@@ -17,13 +17,13 @@ import pyarrow as pa
 from classwise.auditing import parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.errors import IncompleteError, UserError
+from classwise.core.errors import IncompleteError, UserError
+from classwise.core.storage import read_json, replacing, verify, write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst import Minimum, minimum, possibly_worst
-from classwise.storage import read_json, replacing, verify, write_text
 
 SCHEMA_VERSION = 1
 ABOUT = "audit.json"

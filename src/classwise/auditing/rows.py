@@ -13,8 +13,8 @@ from torch import Tensor
 from classwise.attacks.engine import Finished
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.parts import TOLD
+from classwise.core.threat import Threat
 from classwise.stats.metrics import confidence_variance
-from classwise.threat import Threat
 
 OK, NAN, SKIPPED = "ok", "nan", "skipped"
 

@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from classwise import interruption
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
 from classwise.auditing.keeping import EXAMPLES
@@ -23,11 +22,12 @@ from classwise.auditing.preparing import Plan
 from classwise.auditing.recording import Recorder
 from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.tracing import trace_rows
+from classwise.core import interruption
+from classwise.core.distributed import Team
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress
 from classwise.data.images import Batch, Images
-from classwise.errors import UserError
-from classwise.progress import Progress
 from classwise.stats.counts import IntArray
-from classwise.team import Team
 
 EXAMPLES_A_CLASS = 8
 EXAMPLES_BYTES = 16 << 20
@@ -100,7 +100,7 @@ class Runner:
     def run(self, pieces: Iterable[Images]) -> None:
         """Judge every image by every attack, as far as the time goes.
 
-        A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) waits for the next finished images, and
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) waits for the next finished images, and
         what is finished is written.
         """
         try:

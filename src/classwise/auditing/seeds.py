@@ -10,8 +10,8 @@ from typing import Any
 
 from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT, Audit, folder_for
-from classwise.errors import UserError
-from classwise.progress import Progress
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress
 from classwise.training.folder import Run, runs_in
 
 

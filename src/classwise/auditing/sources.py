@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from classwise.auditing import parts
 from classwise.auditing.result import ABOUT, Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from classwise.errors import UserError
-from classwise.storage import read_json, replacing, verify, write_text
+from classwise.core.errors import UserError
+from classwise.core.storage import read_json, replacing, verify, write_text
 
 SCHEMA_VERSION = 1
 _FACTS = b"classwise"

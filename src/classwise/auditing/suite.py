@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from classwise import limits
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
-from classwise.errors import UserError, unknown
-from classwise.settings import Spec, describe, make, parse_spec
-from classwise.threat import Threat
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.settings import Spec, describe, make, parse_spec
+from classwise.core.threat import Threat
 
 DEFAULT_SPECS: tuple[str, ...] = (
     "pgd:steps=20,step_size=0.1eps",

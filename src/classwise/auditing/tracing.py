@@ -9,9 +9,9 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, Engine
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.data.images import Batch
-from classwise.draws import Draws
-from classwise.threat import Threat
 
 
 def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat: Threat) -> pd.DataFrame:
@@ -28,7 +28,7 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
     reference = engine.passes.logits(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
-    draws = Draws(engine.seed, "attack")
+    draws = CounterRNG(engine.seed, "attack")
     case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
     confidences = []
     with engine.forward_for(attack) as model:

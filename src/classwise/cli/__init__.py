@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from classwise import interruption
+from classwise.core import interruption
 
 __all__ = ["main"]
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import typer
 
-from classwise import interruption
 from classwise.cli import (
     audit,
     comparing,
@@ -27,9 +26,10 @@ from classwise.cli import (
     worst_class,
 )
 from classwise.cli.exit_status import ExitStatus
-from classwise.errors import UserError, one_line
-from classwise.user_code import user_code
-from classwise.version import __version__
+from classwise.core import interruption
+from classwise.core.errors import UserError, one_line
+from classwise.core.user_code import user_code
+from classwise.core.version import __version__
 
 
 def _statuses() -> str:

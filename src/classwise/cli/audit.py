@@ -30,7 +30,7 @@ from classwise.cli.options import (
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
 from classwise.cli.showing import audit_facts, show_audit
-from classwise.errors import IncompleteError, unknown
+from classwise.core.errors import IncompleteError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from classwise.auditing.condition import Condition
     from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
+    from classwise.core.threat import Threat as Ball
     from classwise.data.images import Images
-    from classwise.threat import Threat as Ball
     from classwise.training.folder import Run
 
 
@@ -116,7 +116,7 @@ def audit(
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.suite import norm_of, parse_attacks
-    from classwise.team import launched, local_device
+    from classwise.core.distributed import launched, local_device
 
     # Everything that is wrong whatever the model and the images are is found before they are read.
     conditions = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))

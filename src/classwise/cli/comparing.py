@@ -10,7 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Json, new_file, printing_beside, refuse_json
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.auditing.compare import Comparison, Crossing, Pair

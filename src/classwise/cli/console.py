@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from classwise import interruption
-from classwise.errors import printable
-from classwise.progress import Progress
+from classwise.core import interruption
+from classwise.core.errors import printable
+from classwise.core.progress import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

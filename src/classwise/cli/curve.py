@@ -22,7 +22,7 @@ from classwise.cli.options import (
 
 if TYPE_CHECKING:
     from classwise.auditing.curve.result import Curve
-    from classwise.threat import Norm
+    from classwise.core.threat import Norm
 
 
 @grouped
@@ -58,7 +58,7 @@ def curve(
         classwise curve runs/cfa --out curves/cfa --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.curve.search import robustness_curve
-    from classwise.team import joined, launched, local_device
+    from classwise.core.distributed import joined, launched, local_device
 
     ball = threat_of(threat, None)
     page = new_file(html, "--html")

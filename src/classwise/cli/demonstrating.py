@@ -14,8 +14,8 @@ from classwise.cli.showing import worst_line
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
+    from classwise.core.progress import Progress
     from classwise.data.images import Images
-    from classwise.progress import Progress
 
 RECIPES = {"AT": "at", "CFA-AT": "cfa-at"}
 BUDGET = "short"

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import typer
 
-from classwise import interruption
 from classwise.cli.exit_status import ExitStatus
-from classwise.errors import IncompleteError, UserError
-from classwise.user_code import user_code
+from classwise.core import interruption
+from classwise.core.errors import IncompleteError, UserError
+from classwise.core.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from classwise.core.threat import Threat
     from classwise.data.images import Images
-    from classwise.threat import Threat
     from classwise.training.folder import Run
 
 
@@ -108,8 +108,8 @@ class ModelSource:
         bare = self.weights is None and self.width is None and not self.model_set and self.mean is None
         if bare and Path(self.model).exists():
             return self.model
+        from classwise.core.settings import read_yaml
         from classwise.models import load_model
-        from classwise.settings import read_yaml
 
         chosen: dict[str, Any] = {
             key: read_yaml(value, f"--model-set {key}={value}")
@@ -184,7 +184,7 @@ def threat_of(text: str | None, run: Run | None) -> Threat | None:
     Raises:
         UserError: for a threat that cannot be read.
     """
-    from classwise.threat import Threat
+    from classwise.core.threat import Threat
 
     if text is None and run is not None:
         text = run.recipe.threat

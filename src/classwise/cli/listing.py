@@ -10,12 +10,12 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Budget, Changes, DataOptions, Json, Root, pairs
-from classwise.description import summary
-from classwise.errors import UserError
+from classwise.core.description import summary
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
+    from classwise.core.registry import Registry
     from classwise.data.images import Images
-    from classwise.registry import Registry
     from classwise.training.recipe import Recipe
 
 
@@ -86,9 +86,9 @@ def attacks(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
     from classwise.attacks.suites import SUITES
-    from classwise.bibliography import line_of
     from classwise.cli import explaining
-    from classwise.settings import describe, make
+    from classwise.core.bibliography import line_of
+    from classwise.core.settings import describe, make
     from classwise.training.citations import papers, sources
 
     if name is None:
@@ -229,7 +229,7 @@ def _recipe_facts(recipe: Recipe, budgets: list[str]) -> dict[str, Any]:
 
 def _whole(recipe: Recipe) -> Recipe:
     """The recipe with every default of every part; a radius that the data decide stays open."""
-    from classwise.threat import Threat
+    from classwise.core.threat import Threat
 
     threat = recipe.parts.threat
     return dataclasses.replace(

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs in place of tables.")]
 Root = Annotated[
@@ -148,7 +148,7 @@ def check_device(device: str) -> str:
     Raises:
         UserError: if it has not.
     """
-    from classwise import compute
+    from classwise.core import compute
 
     compute.check_device(device)
     return device
@@ -160,7 +160,7 @@ def new_file(path: Path | None, option: str) -> Path | None:
     Raises:
         UserError: if there is a folder in its place, or it cannot be written.
     """
-    from classwise.storage import check_writable
+    from classwise.core.storage import check_writable
 
     if path is None:
         return None
@@ -177,7 +177,7 @@ def new_folder(path: Path) -> Path:
     Raises:
         UserError: if there is a file in its place, or nothing can be written in it.
     """
-    from classwise.storage import check_writable
+    from classwise.core.storage import check_writable
 
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; give a folder")
@@ -191,7 +191,7 @@ def refuse_json(json: bool, file: Path | None) -> None:
     Raises:
         UserError: if JSON and a file should both go there.
     """
-    from classwise.destinations import is_stdout
+    from classwise.core.destinations import is_stdout
 
     if json and file is not None and is_stdout(file):
         raise UserError("--json and a file named - both go to stdout; give the file another name")
@@ -200,7 +200,7 @@ def refuse_json(json: bool, file: Path | None) -> None:
 @contextlib.contextmanager
 def printing_beside(*files: Path | None) -> Iterator[None]:
     """Print to stderr where one of these files is stdout, so that stdout holds nothing but the file."""
-    from classwise.destinations import is_stdout
+    from classwise.core.destinations import is_stdout
 
     if not any(file is not None and is_stdout(file) for file in files):
         yield
@@ -226,7 +226,7 @@ def share(text: str, option: str, example: str) -> float:
     Raises:
         UserError: if it is no number.
     """
-    from classwise.settings import number
+    from classwise.core.settings import number
 
     percent = text.rstrip().endswith("%")
     value = number(text.rstrip().rstrip("%").rstrip())

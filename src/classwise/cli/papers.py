@@ -11,7 +11,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Device, Json, check_device, new_file, new_folder
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item

@@ -10,7 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import grouped, new_file, new_folder, pairs, printing_beside
-from classwise.errors import IncompleteError, UserError
+from classwise.core.errors import IncompleteError, UserError
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
@@ -165,7 +165,7 @@ def _check(folder: Path) -> None:
     Raises:
         UserError: if a file differs; it names the first ones.
     """
-    from classwise.storage import check_files
+    from classwise.core.storage import check_files
 
     valid, damaged, unverified = check_files(folder)
     if damaged:

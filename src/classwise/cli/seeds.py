@@ -12,14 +12,14 @@ from classwise.cli import console
 from classwise.cli.comparing import COLUMNS, method_row
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.showing import audit_facts
-from classwise.errors import IncompleteError, UserError
+from classwise.core.errors import IncompleteError, UserError
 
 if TYPE_CHECKING:
     from classwise.auditing.condition import Condition
     from classwise.auditing.result import Audit
     from classwise.cli.inputs import ModelSource
+    from classwise.core.threat import Threat
     from classwise.data.images import Images
-    from classwise.threat import Threat
     from classwise.training.folder import Run
 
 
@@ -55,8 +55,8 @@ def audit_all_seeds(
         typer.Exit: with 1 if a condition holds for any seed.
     """
     from classwise.auditing.seeds import audit_seeds
+    from classwise.core.distributed import joined
     from classwise.reporting import report
-    from classwise.team import joined
 
     folder = runs[0].path.parent
     with joined() as team:

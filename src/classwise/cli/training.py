@@ -24,10 +24,10 @@ from classwise.cli.options import (
     integers,
     pairs,
 )
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
-    from classwise.progress import Progress
+    from classwise.core.progress import Progress
     from classwise.training.finite_checks import OnNan
     from classwise.training.folder import Run
     from classwise.training.recipe import Recipe
@@ -71,7 +71,7 @@ def train(
         classwise train at --set attack=mypackage.attacks:Mine --set 'schedules=["mypackage.fair:Mine"]'
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.team import launched, local_device
+    from classwise.core.distributed import launched, local_device
     from classwise.training.finite_checks import parse_on_nan
     from classwise.training.recipe import Recipe
 

@@ -23,7 +23,7 @@ from classwise.cli.options import (
     seconds,
     share,
 )
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if TYPE_CHECKING:
     from classwise.auditing.worst_class.result import WorstClass
@@ -68,7 +68,7 @@ def worst_class(
         classwise worst-class runs/cfa --out audits/worst --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.worst_class.search import find_worst_class
-    from classwise.team import launched, local_device
+    from classwise.core.distributed import launched, local_device
 
     threat_of(threat, None)  # refused before anything is read
     settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}

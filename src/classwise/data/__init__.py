@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.core.registry import Registry
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.formats import FORMATS
 from classwise.data.sets import DATA
-from classwise.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.data.augment import Augmentation as Augmentation

@@ -9,16 +9,16 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.description import Described
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import settings
+from classwise.core.description import Described
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import settings
 
 
 def crop_flip(
     x: Tensor,
     index: Tensor,
-    draws: Draws,
+    draws: CounterRNG,
     padding: int = 4,
     flip: bool = True,
     border: Literal["reflect", "zeros"] = "reflect",
@@ -82,7 +82,7 @@ class Augmentation(Described, ABC):
     """What a training set-up does to the images of a batch."""
 
     @abstractmethod
-    def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
         """(N, C, H, W) images, each changed by its own draws."""
 
 
@@ -93,7 +93,7 @@ class Plain(Augmentation):
     source = ()
     example = "none"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002
+    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:  # noqa: ARG002
         """The images as they are."""
         return x
 
@@ -108,7 +108,7 @@ class Crop(Augmentation):
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
         """The shifted images."""
         return crop_flip(x, index, draws, self.padding, flip=False, border=self.border)
 
@@ -123,6 +123,6 @@ class CropFlip(Augmentation):
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
         """The shifted and mirrored images."""
         return crop_flip(x, index, draws, self.padding, flip=True, border=self.border)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from classwise.core.errors import UserError, unknown
+from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
-from classwise.draws import Draws
-from classwise.errors import UserError, unknown
 
 GROUPS = ((0, 2, 3, 6, 8), (1, 4, 5, 7, 9))
 """Which digits share a background; the paper says of it only that 2 and 3 do, 2 and 5 do not. The rest is ours."""
@@ -169,7 +169,7 @@ def random_regions(masks: Tensor, seed: int = 0) -> Tensor:
     The control of `white_background`: as many pixels become white, and not those of the background.
     """
     count, height, width = masks.shape
-    draws = Draws(seed, "regions")
+    draws = CounterRNG(seed, "regions")
     index = torch.arange(count)
     down = draws.integers(index, (), height)[:, None] + torch.arange(height)
     right = draws.integers(index, (), width, counter=1)[:, None] + torch.arange(width)

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import Share, settings
 from classwise.data.augment import Augmentation
-from classwise.draws import Draws
-from classwise.settings import Share, settings
 
 COLOUR, BRIGHTNESS, CONTRAST, SHARPNESS, AUTOCONTRAST, EQUALISE, SHEAR, ROTATE = range(8)
 OPERATIONS = 8
@@ -52,7 +52,7 @@ class IDBHWeak(Augmentation):
     shift: Annotated[int, pydantic.Field(ge=0)] = 10
     erase: Share = 0.5
 
-    def __call__(self, x: Tensor, index: Tensor, draws: Draws) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
         """(N, C, H, W) images of the type of ``x``, uint8 or float in [0, 1]."""
         height, width = x.shape[2:]
         shift = min(self.shift, min(height, width) // 3)
@@ -70,7 +70,7 @@ class IDBHWeak(Augmentation):
         pixels = pixels * ~self._erased(height, width, index, draws.child("erase"))[:, None]
         return pixels.mul(255).round_().to(torch.uint8) if x.dtype == torch.uint8 else pixels
 
-    def _erased(self, height: int, width: int, index: Tensor, draws: Draws) -> Tensor:
+    def _erased(self, height: int, width: int, index: Tensor, draws: CounterRNG) -> Tensor:
         """(N, H, W): what becomes 0."""
         happens, area, aspect, down, across = draws.uniform(index, (5, 1, 1)).unbind(1)
         area = (_AREA[0] + (_AREA[1] - _AREA[0]) * area) * height * width
@@ -95,7 +95,7 @@ def _within(place: Tensor, length: int) -> Tensor:
 
 
 def crop_shifted(
-    row: Tensor, column: Tensor, height: int, width: int, shift: int, draws: Draws, index: Tensor
+    row: Tensor, column: Tensor, height: int, width: int, shift: int, draws: CounterRNG, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Where the pixels at ``row``, ``column`` (N, H, W) come from before a crop-shift, and which come from anywhere."""
     total, share, *places = draws.uniform(index, (6, 1, 1)).unbind(1)

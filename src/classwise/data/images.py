@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise import limits
-from classwise.errors import UserError
+from classwise.core import limits
+from classwise.core.errors import UserError
 
 Rows = Tensor | slice
 """Which images: int64 row numbers, a bool mask, or a slice."""

@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from classwise.core.errors import UserError, unknown
+from classwise.core.settings import build
 from classwise.data.formats import FORMATS
 from classwise.data.images import Images
 from classwise.data.sets import DATA
 from classwise.data.sets.base import DataSet
 from classwise.data.splits import stratified_subset
-from classwise.errors import UserError, unknown
-from classwise.settings import build
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, NonNegative, settings
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import Count, NonNegative, settings
 
 _BATCH = 256
 _FLOOR = (4 / 255) ** 2

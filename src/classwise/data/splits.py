@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.storage import write_text
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.storage import write_text
 
 SCHEMA_VERSION = 1
 
@@ -73,7 +73,7 @@ def stratified_subset(y: Tensor, count: int, seed: int = 0) -> Tensor:
 
 def _rank_in_class(y: Tensor, seed: int, purpose: str) -> Tensor:
     """(N,) int64: the place of each image among its class in a random order."""
-    shuffled = Draws(seed, purpose).permutation(len(y)).cpu()
+    shuffled = CounterRNG(seed, purpose).permutation(len(y)).cpu()
     labels = y.cpu()
     order = shuffled[torch.argsort(labels[shuffled], stable=True)]
     counts = torch.bincount(labels)

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
+from classwise.core.errors import UserError
 from classwise.data.formats.layout import channels_first
 from classwise.data.formats.pictures import pixels_of, stack
 from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
-from classwise.errors import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 
 class Classifier(nn.Module, ABC):

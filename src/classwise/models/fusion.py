@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from classwise.compute import Compute, Forward
+from classwise.core.compute import Compute, Forward
 from classwise.models.base import Classifier
 from classwise.models.normalization import Normalized
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from classwise.errors import UserError
-from classwise.storage import write_bytes
+from classwise.core.errors import UserError
+from classwise.core.storage import write_bytes
 
 SCHEMA_VERSION = 1
 """The layout of the metadata."""

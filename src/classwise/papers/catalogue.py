@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from classwise.errors import UserError, unknown
-from classwise.registry import Registry
+from classwise.core.errors import UserError, unknown
+from classwise.core.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.papers.experiment import Experiment

@@ -10,14 +10,14 @@ import torch
 
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import Audit
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.settings import Spec
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
-from classwise.errors import UserError
 from classwise.papers.scales import Scale, on
 from classwise.papers.store import Store, Trained
-from classwise.progress import Progress, Silent
-from classwise.settings import Spec
 from classwise.training.folder import Which
 from classwise.training.recipe import Recipe
 

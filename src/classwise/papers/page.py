@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from classwise.core.storage import write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item
 from classwise.papers.claims import ClaimSummary, Verdict, correct_jointly, summarise_claim
@@ -23,7 +24,6 @@ from classwise.reporting.escaping import checked_svg, visible
 from classwise.reporting.rendering import render
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.wording import NONE, level, probability
-from classwise.storage import write_text
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
 PARTLY = "partly tested"

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.storage import write_text
+from classwise.core.version import __version__
 from classwise.papers.claims import Verdict
 from classwise.papers.scales import Name
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.storage import write_text
-from classwise.version import __version__
 
 SCHEMA_VERSION = 2
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
+from classwise.core.progress import Progress
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import evaluate, not_tested
@@ -13,7 +14,6 @@ from classwise.papers.experiment import Experiment
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import NAMES, Scale
 from classwise.papers.store import Store
-from classwise.progress import Progress
 
 
 def experiment(name: str) -> Experiment:

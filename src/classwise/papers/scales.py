@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from classwise.compute import EXACT, FAST, Compute
+from classwise.core.compute import EXACT, FAST, Compute
 
 Name = Literal["smoke", "laptop", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "laptop", "full")

@@ -22,17 +22,17 @@ from filelock import FileLock, Timeout
 from classwise.auditing.audit import Audit, audit
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
-from classwise.compute import FAST, Compute
+from classwise.core.compute import FAST, Compute
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.settings import Spec
+from classwise.core.storage import is_unused, read_json, write_text
+from classwise.core.threat import Threat
+from classwise.core.version import __version__
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.progress import Progress, Silent
-from classwise.settings import Spec
-from classwise.storage import is_unused, read_json, write_text
-from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
-from classwise.version import __version__
 
 SCHEMA_VERSION = 1
 _ABOUT = "store.json"

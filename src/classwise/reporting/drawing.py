@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from classwise.core.storage import replacing, write_text
 from classwise.reporting.escaping import markup_text, visible
 from classwise.reporting.inks import INKS, STYLES, style_rules, variables
-from classwise.storage import replacing, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

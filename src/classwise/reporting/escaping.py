@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pandas as pd
 from markupsafe import Markup
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """How a cell begins that a spreadsheet would compute, or that would read as one whose apostrophe was removed."""

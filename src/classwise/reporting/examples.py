@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from classwise.auditing.keeping import EXAMPLES
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.reporting.findings import Findings
 from classwise.reporting.pictures import MOST, Twins
 

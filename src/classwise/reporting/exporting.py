@@ -16,7 +16,8 @@ from scipy import sparse
 from classwise.auditing.compare import Comparison
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
-from classwise.errors import unknown
+from classwise.core.errors import unknown
+from classwise.core.storage import replacing, write_text
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.escaping import spreadsheet_frame
 from classwise.reporting.figures.heatmap import Confusion, heatmap
@@ -27,7 +28,6 @@ from classwise.reporting.sidebyside import class_dots, difference_dots, measure_
 from classwise.reporting.sidebyside import class_table as side_by_side
 from classwise.reporting.summaries import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.tables import Table
-from classwise.storage import replacing, write_text
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 MOST = 8
 """Triples on a page."""

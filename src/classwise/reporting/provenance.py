@@ -7,8 +7,8 @@ from typing import Any
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
+from classwise.core.settings import flat_options
 from classwise.reporting import wording
-from classwise.settings import flat_options
 
 STOPS: Mapping[str | None, str] = {
     "broken": "an attack leaves an image as soon as it is broken, which a float32 pass confirms",

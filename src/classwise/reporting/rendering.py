@@ -10,10 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from classwise.core.version import __version__
 from classwise.reporting.drawing import FONT, Drawing
 from classwise.reporting.escaping import visible
 from classwise.reporting.inks import style_rules, variables
-from classwise.version import __version__
 
 Context = Mapping[str, Any]
 """What a template shows."""

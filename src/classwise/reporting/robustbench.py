@@ -18,9 +18,9 @@ from typing import Any
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
-from classwise.errors import UserError, unknown
-from classwise.storage import write_text
-from classwise.version import __version__
+from classwise.core.errors import UserError, unknown
+from classwise.core.storage import write_text
+from classwise.core.version import __version__
 
 SCHEMA_VERSION = 1
 """The layout of the block ``classwise``."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
 from classwise.stats.interval_estimators import IntervalEstimator, interval
 from classwise.stats.intervals import Estimate, two_sided_z

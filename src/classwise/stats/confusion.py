@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
 
 

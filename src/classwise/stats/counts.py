@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confusion import (
     Leakage,
     Symmetry,

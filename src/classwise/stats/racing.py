@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, whole_numbers
 from classwise.stats.intervals import checked_level

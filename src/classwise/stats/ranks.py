@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import FloatArray, IntArray, ratio
 
 ENUMERATED = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, checked_level
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, checked_level, score_interval, two_sided_z
 from classwise.stats.paired import holm, mcnemar, tango

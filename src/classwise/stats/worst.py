@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import checked_level, class_intervals
 from classwise.stats.metrics import worst_class

@@ -13,9 +13,9 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.description import Described
-from classwise.errors import UserError
-from classwise.settings import Count, NonNegative, Number, Share, settings
+from classwise.core.description import Described
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, NonNegative, Number, Share, settings
 from classwise.training.classes import Signals
 
 Weights = Mapping[str, Tensor]

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.data.augment import Augmentation
-from classwise.draws import Draws
-from classwise.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.pseudo_labels import concatenated
@@ -40,7 +40,7 @@ class Batches:
     unlabelled: int
     augment: Augmentation
     threat: Threat
-    draws: Draws
+    draws: CounterRNG
 
     @cached_property
     def pool(self) -> Images:

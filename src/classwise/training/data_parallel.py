@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import UserError
-from classwise.team import Team
+from classwise.core.distributed import Team
+from classwise.core.errors import UserError
 from classwise.training.objectives.base import Step, TrainingBatch
 
 

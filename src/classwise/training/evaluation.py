@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import cross_entropy, divergence, margin
+from classwise.core.distributed import Team
+from classwise.core.threat import Threat
 from classwise.data import Images
-from classwise.team import Team
-from classwise.threat import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.recipe import Recipe
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from classwise.errors import UserError, unknown
+from classwise.core.errors import UserError, unknown
 from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.recipe import Parts, Recipe

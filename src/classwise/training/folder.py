@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import pandas as pd
 from torch import nn
 
-from classwise.errors import UserError
-from classwise.storage import read_json, verify
+from classwise.core.errors import UserError
+from classwise.core.storage import read_json, verify
 from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1

@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from classwise.core.storage import replacing, write_text
 from classwise.models import save_weights
-from classwise.storage import replacing, write_text
 from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run, Which
 from classwise.training.selection import AtShare, Selection, WithinError

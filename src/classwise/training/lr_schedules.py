@@ -9,9 +9,9 @@ from typing import Annotated
 
 import pydantic
 
-from classwise.description import Described
-from classwise.errors import UserError
-from classwise.settings import Count, NonNegative, Number, Share, settings
+from classwise.core.description import Described
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, NonNegative, Number, Share, settings
 
 
 class LRSchedule(Described, ABC):

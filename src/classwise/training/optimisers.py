@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-from classwise.description import Described
-from classwise.settings import NonNegative, Positive, Share, settings
+from classwise.core.description import Described
+from classwise.core.settings import NonNegative, Positive, Share, settings
 
 
 class Optimiser(Described, ABC):

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine import Engine
+from classwise.core.errors import UserError
+from classwise.core.storage import read_json, write_text
 from classwise.data import Images, load_data
-from classwise.errors import UserError
 from classwise.models import load_model
-from classwise.storage import read_json, write_text
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 

@@ -16,14 +16,14 @@ import yaml
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.compute import Compute
+from classwise.core.compute import Compute
+from classwise.core.description import CHANGES, Described, Passes
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, Seed, build, describe, make, parse_spec, settings
+from classwise.core.threat import Threat
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
-from classwise.description import CHANGES, Described, Passes
-from classwise.errors import UserError
 from classwise.models import MODELS
-from classwise.settings import Count, Seed, build, describe, make, parse_spec, settings
-from classwise.threat import Threat
 from classwise.training import (
     AVERAGERS,
     CRITERIA,
@@ -144,7 +144,7 @@ class Recipe:
 
     @property
     def changes(self) -> list[str]:
-        """What its parts may change of plain training, in words of `classwise.description.CHANGES`."""
+        """What its parts may change of plain training, in words of `classwise.core.description.CHANGES`."""
         found = {word for part in self.described_parts for word in part.changes}
         return [word for word in CHANGES if word in found]
 

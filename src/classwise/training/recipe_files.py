@@ -12,9 +12,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from classwise import limits
-from classwise.errors import UserError, unknown
-from classwise.settings import parse_spec, read_yaml
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.settings import parse_spec, read_yaml
 
 UNCHANGED = "unchanged"
 """The key of a recipe's own part of a budget that lists the fields which the budget leaves as the recipe has them."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from classwise.description import Described
-from classwise.settings import Count, Number, Seed, Share, settings
+from classwise.core.description import Described
+from classwise.core.settings import Count, Number, Seed, Share, settings
 
 Part = str | dict[str, Any]
 """A part as a recipe writes it: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""

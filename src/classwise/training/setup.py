@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from classwise.attacks.base import Attack
+from classwise.core.distributed import Team
+from classwise.core.environment import environment
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import relative_step
+from classwise.core.storage import check_writable, is_unused, write_text
+from classwise.core.threat import Threat
 from classwise.data import Images, load_data, named_set, stratified_split
-from classwise.draws import Draws
-from classwise.environment import environment
-from classwise.errors import UserError
 from classwise.models import build_model, load_model
-from classwise.settings import relative_step
-from classwise.storage import check_writable, is_unused, write_text
-from classwise.team import Team
-from classwise.threat import Threat
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
 from classwise.training.folder import SCHEMA_VERSION, Run
@@ -154,7 +154,7 @@ def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[
     return images.take(train).to(device), images.take(valid).to(device)
 
 
-def build_batches(recipe: Recipe, images: Images, extra: Images | None, draws: Draws) -> Batches:
+def build_batches(recipe: Recipe, images: Images, extra: Images | None, draws: CounterRNG) -> Batches:
     """The batches of a run.
 
     Args:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import UserError
-from classwise.storage import verify, write_bytes
+from classwise.core.errors import UserError
+from classwise.core.storage import verify, write_bytes
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
 from classwise.training.history import History

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from classwise.errors import UserError
-from classwise.progress import Progress, Silent
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
 
 INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
 

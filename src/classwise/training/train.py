@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from classwise.compute import check_device
+from classwise.core.compute import check_device
+from classwise.core.distributed import Team, joined
+from classwise.core.errors import UserError
+from classwise.core.ownership import owned
+from classwise.core.progress import Progress, Silent
+from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
-from classwise.errors import UserError
-from classwise.ownership import owned
-from classwise.progress import Progress, Silent
-from classwise.storage import remove_stale_temporaries
-from classwise.team import Team, joined
 from classwise.training.data_parallel import check_same_arguments
 from classwise.training.finite_checks import OnNan, parse_on_nan
 from classwise.training.folder import Run

@@ -12,15 +12,15 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from classwise import interruption
 from classwise.attacks.engine import Engine
+from classwise.core import interruption
+from classwise.core.distributed import Team
+from classwise.core.errors import UserError, unknown
+from classwise.core.progress import Measured, Progress
+from classwise.core.rng import CounterRNG
 from classwise.data import Images
-from classwise.draws import Draws
-from classwise.errors import UserError, unknown
 from classwise.models.fusion import affine_norms
 from classwise.models.modes import frozen
-from classwise.progress import Measured, Progress
-from classwise.team import Team
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
 from classwise.training.data_parallel import BatchShard, averaged_buffers
@@ -76,7 +76,7 @@ class Trainer:
         self.device = torch.device(device)
         self.on_nan = on_nan
         self.loss_check = FiniteLossCheck(self.device)
-        self.draws = Draws(recipe.seed, "training")
+        self.draws = CounterRNG(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = split_images(recipe, images, self.device)
         self.batches = build_batches(recipe, self.train, extra, self.draws)
@@ -105,7 +105,7 @@ class Trainer:
     def fit(self) -> None:
         """Train from the state in the run folder, or from the start, to the last epoch.
 
-        A request to stop (SIGINT or SIGTERM, see `classwise.interruption`) takes effect at the end of the step, whose
+        A request to stop (SIGINT, SIGTERM; see `classwise.core.interruption`) takes effect after the step, whose
         state is then saved. During validation it takes effect at the end of the batch, and the state after the last
         step of the epoch is saved: a resumed run validates again. Of several processes the first one stops so, and the
         others with it.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classwise.description import Described
-from classwise.settings import NonNegative, Share, settings
+from classwise.core.description import Described
+from classwise.core.settings import NonNegative, Share, settings
 
 _TINY = 1e-20
 """Avoids a division by zero for a layer whose gradient is zero."""

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 from scipy import ndimage, stats
 
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
 from classwise.data import CORRUPTIONS, Images, corrupt
 from classwise.data.corruptions.noise import ShotNoise
 from classwise.data.corruptions.weather import plasma
-from classwise.draws import Draws
-from classwise.errors import UserError
 
 
 def some(count: int = 6, channels: int = 3, size: int = 32) -> Images:
@@ -75,12 +75,12 @@ def test_normal_noise(name: str, spread: float) -> None:
 
 def test_shot_noise_is_poisson() -> None:
     x = torch.full((2, 3, 64, 64), 51 / 255)
-    counts = ShotNoise().apply(x, 75, Draws(0, "test"), torch.arange(2)).mul(75).round().long()
+    counts = ShotNoise().apply(x, 75, CounterRNG(0, "test"), torch.arange(2)).mul(75).round().long()
     share = torch.bincount(counts.flatten(), minlength=40).double() / counts.numel()
     expected = stats.poisson.pmf(np.arange(len(share)), 15)
     assert np.abs(share.numpy() - expected).max() < 0.006
     dark = torch.zeros(1, 1, 8, 8)
-    assert not ShotNoise().apply(dark, 75, Draws(0, "test"), torch.arange(1)).any()
+    assert not ShotNoise().apply(dark, 75, CounterRNG(0, "test"), torch.arange(1)).any()
 
 
 def test_salt_is_as_frequent_as_pepper() -> None:
@@ -167,12 +167,12 @@ def test_jpeg_is_pillow_s() -> None:
 
 
 def test_plasma_fills_the_unit_interval_and_joins_at_its_edges() -> None:
-    sheet = plasma(Draws(0, "fog"), torch.arange(20), 32, 2.0)
+    sheet = plasma(CounterRNG(0, "fog"), torch.arange(20), 32, 2.0)
     assert torch.equal(sheet.amin((1, 2)), torch.zeros(20))
     assert torch.equal(sheet.amax((1, 2)), torch.ones(20))
     inside = (sheet[:, 1:] - sheet[:, :-1]).abs().mean()
     assert float((sheet[:, 0] - sheet[:, -1]).abs().mean()) < 2 * float(inside)
-    smooth = plasma(Draws(0, "fog"), torch.arange(20), 32, 3.0)
+    smooth = plasma(CounterRNG(0, "fog"), torch.arange(20), 32, 3.0)
     assert float((smooth[:, 1:] - smooth[:, :-1]).abs().mean()) < float(inside)
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy import ndimage
 
+from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.blur import shuffled
 from classwise.data.corruptions.digital import affine, smoothing
 from classwise.data.corruptions.filters import moved, streaked
 from classwise.data.corruptions.weather import MUD, SURE, Frost, Snow, Spatter
-from classwise.draws import Draws
 
 
 def some(count: int = 3, side: int = 16) -> torch.Tensor:
@@ -62,7 +62,7 @@ def test_smoothing_is_scipy_s(deviation: float) -> None:
 def test_glass_takes_pixels_near() -> None:
     """In one round of reach 1 every pixel of the inside comes from its own place or one up, left or both."""
     x = torch.arange(2 * 12 * 12, dtype=torch.float32).view(2, 1, 12, 12).repeat(1, 3, 1, 1)
-    draws, index = Draws(0, "test"), torch.arange(2)
+    draws, index = CounterRNG(0, "test"), torch.arange(2)
     found = shuffled(x, 1, 1, draws, index)
     shift = draws.integers(index, (2, 12, 12), 2) - 1
     expected = x.clone()
@@ -77,7 +77,7 @@ def test_glass_takes_pixels_near() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_what_lies_on_the_image(channels: int) -> None:
-    draws, index = Draws(0, "test"), torch.arange(4)
+    draws, index = CounterRNG(0, "test"), torch.arange(4)
     x = torch.full((4, channels, 32, 32), 0.4)
     snow = Snow().apply(x, Snow.cifar[0], draws, index)
     assert bool((snow >= x - 1e-6).all())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
 from classwise.data.formats.cifar import read_pickle
-from classwise.errors import UserError
 from tests.data.writers import CIFAR_PIXELS, write_cifar10, write_cifar100, write_pickle
 
 

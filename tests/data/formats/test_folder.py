@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
 from classwise.data.formats.pictures import decode
-from classwise.errors import UserError
 
 
 def write(path: Path, value: int, size: tuple[int, int] = (5, 4)) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
 from classwise.data.formats.idx import read_idx
-from classwise.errors import UserError
 from tests.data.writers import IDX_LABELS, IDX_PIXELS, packed_idx, write_idx
 
 

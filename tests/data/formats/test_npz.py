@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
 from classwise.data.formats.layout import channels_first
-from classwise.errors import UserError
 
 X = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 8), dtype=np.uint8)
 Y = np.array([0, 1, 2, 1, 0])

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data import load_data
-from classwise.errors import UserError
 from tests.data.writers import PICTURES, png, write_parquet
 
 

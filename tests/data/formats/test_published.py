@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
+from classwise.core.errors import UserError
 from classwise.data import DATA, load_data
 from classwise.data.formats.pictures import decode
 from classwise.data.sets import imagenet
-from classwise.errors import UserError
 from tests.data.writers import png, write_parquet
 
 RANDOM = np.random.default_rng(0)

@@ -9,11 +9,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from classwise.core.errors import UserError
 from classwise.data import DATA, load_data
 from classwise.data.sets.base import DataSet
 from classwise.data.sets.cifar import Cifar10, Cifar100
 from classwise.data.sets.mnist import FashionMnist, Mnist
-from classwise.errors import UserError
 from tests.data.writers import PICTURES, png, write_cifar10, write_mnist, write_parquet
 
 

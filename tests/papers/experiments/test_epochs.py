@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from classwise.analysis.epochs import images_of, measured
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.papers.experiments.epochs import RULES, counts_at, selected_epoch
 from classwise.papers.experiments.fair_training import worst_fifth
 from classwise.papers.runner import scale_of

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import fingerprint, load_model
 from classwise.papers.context import Context
 from classwise.papers.experiments import class_wise, data_sets, feature_sets, long_tail, weak_classes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.papers.theory.toy import EASY, HARD, ToyModel, attacked, classify
 
 MODEL = ToyModel()

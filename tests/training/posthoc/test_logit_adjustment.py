@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from classwise.core.errors import UserError
+from classwise.core.storage import write_text
 from classwise.data import load_data
-from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.models.normalization import Normalized
-from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
 from classwise.training.train import train

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.storage import write_text
 from classwise.models import load_model
-from classwise.storage import write_text
 from classwise.training.folder import Run
 from classwise.training.posthoc.logit_adjustment import adjust_logits
 from classwise.training.posthoc.weight_interpolation import interpolate_weights

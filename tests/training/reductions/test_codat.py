@@ -10,8 +10,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe

@@ -9,8 +9,8 @@ import pytest
 import scipy.optimize
 import torch
 
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe

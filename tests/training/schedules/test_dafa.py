@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from classwise.attacks.engine import Engine, Job
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.posthoc.validation import validation_split
 from classwise.training.recipe import Recipe

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe

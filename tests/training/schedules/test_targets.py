@@ -10,9 +10,9 @@ from torch import Tensor
 
 from classwise.attacks.engine import Case
 from classwise.attacks.gradient.ascent import PGD
-from classwise.compute import Forward
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.compute import Forward
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.trix import Trix
 from classwise.training.schedules.fair_tat import FairTAT
@@ -42,7 +42,7 @@ def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
     y = torch.arange(60) % count
     logits = 2 * torch.randn(60, count, generator=generator) + torch.eye(count)[y] * y[:, None]
     trix = Trix()
-    trix.points(lambda x: logits, batch_of(y), Watched(), ClassSettings(), Draws(0))
+    trix.points(lambda x: logits, batch_of(y), Watched(), ClassSettings(), CounterRNG(0))
     target = seen[0].target
     assert target is not None
     assert torch.equal(target >= 0, trix.easy(logits, y))
@@ -59,7 +59,7 @@ def test_towards_a_target_the_divergence_gives_way_to_the_cross_entropy() -> Non
         return 5 * x.flatten(1)
 
     x = torch.full((2, 1, 1, 3), 0.5) + torch.tensor([0.05, 0.0, -0.05])
-    case = Case(x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), Draws(0), reference=linear(x))
+    case = Case(x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), CounterRNG(0), reference=linear(x))
     attack = PGD(steps=5, step_size=0.05, objective="kl", begin="normal")
     plain = attack.run(linear, case)
     aimed = attack.run(linear, dataclasses.replace(case, target=torch.tensor([2, -1])))

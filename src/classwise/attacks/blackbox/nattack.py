@@ -11,9 +11,9 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, rows
-from classwise.compute import Forward
-from classwise.errors import UserError
-from classwise.settings import Count, Positive, settings
+from classwise.core.compute import Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, Positive, settings
 
 TEST_EVERY = 10
 """Steps from one query of the mean's own image to the next."""

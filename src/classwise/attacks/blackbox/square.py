@@ -15,9 +15,9 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
-from classwise.compute import Forward
-from classwise.errors import UserError
-from classwise.settings import Count, Share, settings
+from classwise.core.compute import Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, Share, settings
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """After the proposals of these numbers (the first is number 0) the share of painted pixels is halved."""

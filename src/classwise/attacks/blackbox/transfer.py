@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
-from classwise.compute import EXACT, Forward
-from classwise.errors import UserError
+from classwise.core.compute import EXACT, Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import describe, make, settings
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
 from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import fingerprint
-from classwise.settings import describe, make, settings
 
 _REFERENCE = "surrogate_reference"
 _BATCH = 64

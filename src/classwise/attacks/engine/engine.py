@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import AttackSteps, BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
-from classwise.compute import EXACT, Compute
-from classwise.errors import UserError
-from classwise.threat import Threat
+from classwise.core.compute import EXACT, Compute
+from classwise.core.errors import UserError
+from classwise.core.threat import Threat
 
 Stop = Literal["broken", "never"]
 """``"broken"``: return the first verified adversarial example, else the iterate of lowest margin. ``"never"``: the last

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from classwise.compute import Compute, Forward
-from classwise.errors import UserError
+from classwise.core.compute import Compute, Forward
+from classwise.core.errors import UserError
 from classwise.models.fusion import fuse
 from classwise.models.modes import evaluating, frozen
 

@@ -33,9 +33,9 @@ from classwise.attacks.engine.rows import (
     unprefixed,
 )
 from classwise.attacks.losses import margin as logit_margin
-from classwise.compute import Forward
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.compute import Forward
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 
 SMALLEST_BATCH = 32
 """Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
@@ -133,7 +133,7 @@ class Queue:
         self._forward = forward
         self._attack = attack
         self._threat = threat
-        self._draws = Draws(seed, "attack")
+        self._draws = CounterRNG(seed, "attack")
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from classwise.draws import Draws
-from classwise.threat import Threat
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import Threat
 
 State = dict[str, Tensor]
 """The columns of an attack in progress, each (N, ...).
@@ -46,7 +46,7 @@ class Case:
     y: Tensor
     index: Tensor
     threat: Threat
-    draws: Draws
+    draws: CounterRNG
     target: Tensor | None = None
     step_size: Tensor | None = None
     reference: Tensor | None = None

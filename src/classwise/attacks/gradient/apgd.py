@@ -15,9 +15,9 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, value_and_gradient
-from classwise.compute import Forward
-from classwise.settings import Count, Share, settings
-from classwise.threat import Threat
+from classwise.core.compute import Forward
+from classwise.core.settings import Count, Share, settings
+from classwise.core.threat import Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
 """The wait for the first checkpoint, what each next wait is shorter by, and the shortest, in percent of the steps."""

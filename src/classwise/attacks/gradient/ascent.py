@@ -16,9 +16,9 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, value_and_gradient
-from classwise.compute import Forward
-from classwise.errors import UserError
-from classwise.settings import Count, Positive, StepSize, relative_step, settings
+from classwise.core.compute import Forward
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, Positive, StepSize, relative_step, settings
 
 Start = Literal["uniform", "normal", "none"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import Case, State
 from classwise.attacks.gradient.ascent import Ascent
-from classwise.settings import Count, StepSize, settings
+from classwise.core.settings import Count, StepSize, settings
 
 
 @settings

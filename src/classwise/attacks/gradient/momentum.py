@@ -11,8 +11,8 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import Case, State
 from classwise.attacks.gradient.ascent import Ascent, Start
-from classwise.compute import Forward
-from classwise.settings import NonNegative, Share, StepSize, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import NonNegative, Share, StepSize, settings
 
 
 @settings

@@ -8,8 +8,8 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.attacks.engine.rows import choose
-from classwise.errors import UserError
-from classwise.threat import Norm
+from classwise.core.errors import UserError
+from classwise.core.threat import Norm
 
 
 def unfound(case: Case) -> State:

@@ -19,8 +19,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
-from classwise.compute import Forward
-from classwise.settings import Count, Number, Positive, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import Count, Number, Positive, settings
 
 _SHRINK = 1 - 1e-6
 """Images are moved this much towards grey, so that the inverse of tanh is finite at black and at white."""

@@ -17,8 +17,8 @@ from classwise.attacks.engine import Case, NoGradientError, State, image_gradien
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
 from classwise.attacks.minimal.hyperplane import toward
-from classwise.compute import Forward
-from classwise.settings import Count, Positive, Share, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import Count, Positive, Share, settings
 
 
 @settings

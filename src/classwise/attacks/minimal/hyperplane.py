@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.threat import Norm
+from classwise.core.threat import Norm
 
 _ROUNDS = 20
 

@@ -23,10 +23,10 @@ from classwise.auditing.curve.folder import SavedBrackets
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan
 from classwise.auditing.running import balanced_order, part_of
+from classwise.core.distributed import Team
+from classwise.core.progress import Progress
 from classwise.data.images import Images
-from classwise.progress import Progress
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
-from classwise.team import Team
 
 MINIMAL_DISTANCE = "minimal_distance"
 """The record of an attack that looks for the nearest adversarial image: how near the nearest one was that it met."""

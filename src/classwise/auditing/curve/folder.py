@@ -14,10 +14,10 @@ from classwise.auditing import states
 from classwise.auditing.claims import claim
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
-from classwise.errors import UserError
-from classwise.ownership import owned
+from classwise.core.distributed import Team
+from classwise.core.errors import UserError
+from classwise.core.ownership import owned
 from classwise.stats.counts import IntArray
-from classwise.team import Team
 
 SEARCH = "search.json"
 """The settings of a search, in its folder."""

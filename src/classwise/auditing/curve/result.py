@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from classwise.auditing.meta import Meta
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
-from classwise.storage import check_writable, is_unused, replacing, verify
 
 SCHEMA_VERSION = 1
 RADII = "radii.parquet"

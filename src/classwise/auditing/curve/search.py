@@ -14,7 +14,6 @@ from typing import Any, cast
 import pandas as pd
 import torch
 
-from classwise import interruption
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.claims import check_place, settings_of
 from classwise.auditing.curve.bisection import Bisection
@@ -23,13 +22,14 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Model, Prepared, prepare, usual_radius
 from classwise.auditing.suite import Attacks, Suite, parse_attacks
-from classwise.compute import FAST, Compute
+from classwise.core import interruption
+from classwise.core.compute import FAST, Compute
+from classwise.core.distributed import joined
+from classwise.core.environment import environment
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
-from classwise.environment import environment
-from classwise.errors import UserError
-from classwise.progress import Progress, Silent
-from classwise.team import joined
-from classwise.threat import Norm, Threat
 
 ROUNDS = 6
 """Halvings of the range: a bracket ends 64 times as narrow as the range."""

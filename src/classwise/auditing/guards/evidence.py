@@ -16,11 +16,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job, value_and_gradient
 from classwise.attacks.losses import negative_margin
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.compute import EXACT, Compute
+from classwise.core.compute import EXACT, Compute
+from classwise.core.threat import Threat
 from classwise.data.images import Batch
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
-from classwise.threat import Threat
 
 SAMPLE = 128
 """Guards that need passes of the model look at so many images, classes in turn."""

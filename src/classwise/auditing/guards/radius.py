@@ -13,9 +13,9 @@ from classwise.attacks.engine import Case, State
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.chance import excess, excessive
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, on_sample, percent
-from classwise.compute import Forward
+from classwise.core.compute import Forward
+from classwise.core.threat import Norm, Threat
 from classwise.stats.counts import PairedCounts
-from classwise.threat import Norm, Threat
 
 STEPS = 20
 """Steps of the attacks that these guards make."""

@@ -9,9 +9,9 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards.chance import excessive, stronger
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent, quoted
 from classwise.auditing.guards.gradients import beyond_suite
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import make
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import make
 
 NOISES = 10
 """How many draws of noise each image of the sample is given."""
@@ -20,7 +20,7 @@ NOISES = 10
 @on_sample
 def random_noise(evidence: Evidence, probe: Probe) -> Found | None:
     """Noise of the whole radius breaks images that the suite left standing, overall or in one class."""
-    batch, draws = probe.batch, Draws(probe.engine.seed, "guards/noise")
+    batch, draws = probe.batch, CounterRNG(probe.engine.seed, "guards/noise")
     broken = torch.zeros_like(probe.wrong)
     for counter in range(NOISES if evidence.attacks and evidence.standing.any() else 0):
         ray = probe.threat.steepest(draws.normal(batch.index, tuple(batch.x.shape[1:]), counter))

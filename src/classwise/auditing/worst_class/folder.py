@@ -12,7 +12,7 @@ import pandas as pd
 from classwise.auditing import states
 from classwise.auditing.claims import claim
 from classwise.auditing.worst_class.ledger import Ledger
-from classwise.ownership import owned
+from classwise.core.ownership import owned
 from classwise.stats.counts import FloatArray
 
 SEARCH = "search.json"

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 from classwise.stats.counts import BoolArray, IntArray
 
 

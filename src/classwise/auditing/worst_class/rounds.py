@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise import interruption
 from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan, Prepared
 from classwise.auditing.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
+from classwise.core import interruption
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress
+from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.progress import Progress
 from classwise.stats.counts import BoolArray, IntArray
 from classwise.stats.racing import Draw, Escalate, Race
 
@@ -59,7 +59,7 @@ class Rounds:
     def first_pass(self) -> SurvivorCounts:
         """The clean pass and the first attack on all images; the survivors are held.
 
-        What is finished is saved from time to time, and where a request to stop (see `classwise.interruption`) is met.
+        Finished images are saved from time to time, and before a requested stop (see `classwise.core.interruption`).
         """
         (label, _), before = self.attacks[0], self.saved.table
         if before is not None:
@@ -168,7 +168,7 @@ class Rounds:
 
     def _orders(self, classes: int) -> list[IntArray]:
         """For each class its survivors, (n, 2) rows of piece and place in it, in the order in which they are drawn."""
-        draws = Draws(self.plan.seed, "race")
+        draws = CounterRNG(self.plan.seed, "race")
         found: list[list[tuple[int, int, int]]] = [[] for _ in range(classes)]
         for number, (piece, _) in enumerate(self.held):
             keys = draws.integers(piece.index.cpu(), (), 1 << 62).tolist()

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from classwise import interruption
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.claims import check_place, settings_of
 from classwise.auditing.meta import Meta
@@ -21,11 +20,12 @@ from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
 from classwise.auditing.worst_class.ledger import SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
-from classwise.compute import FAST, Compute
-from classwise.errors import UserError
-from classwise.progress import Progress, Silent
+from classwise.core import interruption
+from classwise.core.compute import FAST, Compute
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.threat import Threat
 from classwise.stats.racing import Race, Rules, usual_draw, usual_tolerance
-from classwise.threat import Threat
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from classwise.draws import Draws
+from classwise.core.rng import CounterRNG
 
 
 class Corruption(ABC):
@@ -22,5 +22,5 @@ class Corruption(ABC):
     imagenet: ClassVar[tuple[Any, ...]]
 
     @abstractmethod
-    def apply(self, x: Tensor, level: Any, draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: Any, draws: CounterRNG, index: Tensor) -> Tensor:
         """Spoil images (N, C, H, W) in [0, 1], numbered (N,); what leaves [0, 1] is cut off by the caller."""

@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.images import Images, to_unit
-from classwise.draws import Draws
-from classwise.errors import UserError
 
 Constants = Literal["cifar-10-c", "imagenet-c"]
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -40,7 +40,7 @@ def corrupt(images: Images, name: str, severity: int, *, seed: int = 0, constant
     corruption = CORRUPTIONS.load(name)()
     whose = constants or ("imagenet-c" if min(images.shape[1:]) >= LARGE else "cifar-10-c")
     level = (corruption.imagenet if whose == "imagenet-c" else corruption.cifar)[severity - 1]
-    draws = Draws(seed, f"corruption/{name}/{severity}")
+    draws = CounterRNG(seed, f"corruption/{name}/{severity}")
     parts = []
     for batch in images.batches(_BATCH):
         x = to_unit(batch.x.mul(255).round().byte())

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import moved
 from classwise.data.images import to_unit
-from classwise.draws import Draws
-from classwise.errors import UserError
 
 
 class Brightness(Corruption):
@@ -23,7 +23,7 @@ class Brightness(Corruption):
     cifar = (0.05, 0.1, 0.15, 0.2, 0.3)
     imagenet = (0.1, 0.2, 0.3, 0.4, 0.5)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the constant."""
         value = x.amax(1, keepdim=True)
         lighter = (value + level).clamp(max=1)
@@ -36,7 +36,7 @@ class Contrast(Corruption):
     cifar = (0.75, 0.5, 0.4, 0.3, 0.15)
     imagenet = (0.4, 0.3, 0.2, 0.1, 0.05)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the share of contrast that is left."""
         mean = x.mean((2, 3), keepdim=True)
         return (x - mean) * level + mean
@@ -50,7 +50,7 @@ class ElasticTransform(Corruption):
     imagenet = ((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
     truncate: ClassVar[float] = 3.0
 
-    def apply(self, x: Tensor, level: tuple[float, float, float], draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float, float], draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the displacement, its smoothness and how far the points go, in shares of the shorter side."""
         height, width = x.shape[-2:]
         alpha, deviation, far = (share * min(height, width) for share in level)
@@ -70,7 +70,7 @@ class JpegCompression(Corruption):
     cifar = (80, 65, 58, 50, 40)
     imagenet = (25, 18, 15, 10, 7)
 
-    def apply(self, x: Tensor, level: int, draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: int, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is Pillow's quality."""
 
         def squeezed(picture: Image.Image) -> Image.Image:
@@ -87,7 +87,7 @@ class Pixelate(Corruption):
     cifar = (0.95, 0.9, 0.85, 0.75, 0.65)
     imagenet = (0.6, 0.5, 0.4, 0.3, 0.25)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the share of rows and columns that are left."""
 
         def coarse(picture: Image.Image) -> Image.Image:
@@ -103,7 +103,7 @@ class Saturate(Corruption):
     cifar = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))
     imagenet = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the factor and the constant.
 
         Raises:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
-from classwise.draws import Draws
 
 
 class GaussianNoise(Corruption):
@@ -16,7 +16,7 @@ class GaussianNoise(Corruption):
     cifar = (0.04, 0.06, 0.08, 0.09, 0.10)
     imagenet = (0.08, 0.12, 0.18, 0.26, 0.38)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:
         """The deviation is the level."""
         return x + level * draws.normal(index, x.shape[1:])
 
@@ -27,7 +27,7 @@ class ShotNoise(Corruption):
     cifar = (500, 250, 100, 75, 50)
     imagenet = (60, 25, 12, 5, 3)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the number of photons of a white value; counts by inverting each level's distribution."""
         from scipy.stats import poisson
 
@@ -45,7 +45,7 @@ class ImpulseNoise(Corruption):
     cifar = (0.01, 0.02, 0.03, 0.05, 0.07)
     imagenet = (0.03, 0.06, 0.09, 0.17, 0.27)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the share of values that become 0 or 1, as often the one as the other."""
         u = draws.uniform(index, x.shape[1:])
         return torch.where(u < level, (u < level / 2).float(), x)
@@ -57,6 +57,6 @@ class SpeckleNoise(Corruption):
     cifar = (0.06, 0.1, 0.12, 0.16, 0.2)
     imagenet = (0.15, 0.2, 0.35, 0.45, 0.6)
 
-    def apply(self, x: Tensor, level: float, draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the deviation at white."""
         return x + level * x * draws.normal(index, x.shape[1:])

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import blurred, enlarged, streaked
-from classwise.draws import Draws
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue (ITU-R BT.601)."""
@@ -25,7 +25,7 @@ class Fog(Corruption):
     cifar = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
     imagenet = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the thickness of the fog and how fast its details fade."""
         thickness, decay = level
         height, width = x.shape[-2:]
@@ -44,7 +44,7 @@ class Frost(Corruption):
     cifar = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
     imagenet = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: Draws, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:
         """The level is the share of the image and that of the frost."""
         keep, amount = level
         height, width = x.shape[-2:]
@@ -72,7 +72,7 @@ class Snow(Corruption):
     )
 
     def apply(
-        self, x: Tensor, level: tuple[float, float, float, float, int, float, float], draws: Draws, index: Tensor
+        self, x: Tensor, level: tuple[float, float, float, float, int, float, float], draws: CounterRNG, index: Tensor
     ) -> Tensor:
         """The level: of the layer, the flakes, their fall and the image.
 
@@ -110,7 +110,7 @@ class Spatter(Corruption):
     )
 
     def apply(
-        self, x: Tensor, level: tuple[float, float, float, float, float, bool], draws: Draws, index: Tensor
+        self, x: Tensor, level: tuple[float, float, float, float, float, bool], draws: CounterRNG, index: Tensor
     ) -> Tensor:
         """The level: of the liquid and its drops.
 
@@ -142,7 +142,7 @@ def coloured(colour: tuple[float, float, float], x: Tensor) -> Tensor:
     return torch.tensor(sum(a * b for a, b in zip(colour, LUMINANCE, strict=True)), device=x.device)
 
 
-def plasma(draws: Draws, index: Tensor, side: int, decay: float) -> Tensor:
+def plasma(draws: CounterRNG, index: Tensor, side: int, decay: float) -> Tensor:
     """Plasma fractals (N, side, side) in [0, 1] by the diamond-square algorithm on a torus; side is a power of two."""
     sheet = torch.zeros(len(index), side, side, device=index.device)
     step, size, counter = side, 100.0, 0
@@ -162,6 +162,6 @@ def plasma(draws: Draws, index: Tensor, side: int, decay: float) -> Tensor:
     return sheet / sheet.amax((1, 2), keepdim=True)
 
 
-def _wobbled(total: Tensor, size: float, draws: Draws, index: Tensor, counter: int) -> Tensor:
+def _wobbled(total: Tensor, size: float, draws: CounterRNG, index: Tensor, counter: int) -> Tensor:
     """The mean of four neighbours plus uniform noise of ``size`` squared, as the authors' code has it."""
     return total / 4 + size * size * (2 * draws.uniform(index, total.shape[1:], counter) - 1)

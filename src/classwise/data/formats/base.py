@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 
 _SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "valid": "valid", "validation": "valid"}
 

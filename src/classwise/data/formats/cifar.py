@@ -10,11 +10,11 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Column, Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 
 def _bytes_of_text(text: str, encoding: str) -> bytes:

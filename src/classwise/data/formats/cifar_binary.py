@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text, split_of_file
 from classwise.data.images import Column, Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 _PIXELS = 3 * 32 * 32
 _TEN = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test": ["test_batch.bin"]}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, check_regular
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
-from classwise.errors import UserError, unknown
-from classwise.settings import Count, settings
 
 SEVERITIES = 5
 _LABELS = "labels.npy"

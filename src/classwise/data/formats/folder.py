@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import Count, settings
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS = frozenset({"train", "test", "val", "valid", "validation"})

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 _UINT8 = 0x08
 _PREFIX = {"train": "train", "test": "t10k"}

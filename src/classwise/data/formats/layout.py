@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 _USUAL, _UNUSUAL = (1, 3), (2, 4)
 """How many channels an image may have; the usual counts are tried first."""

@@ -10,11 +10,11 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 _ENDING = "_32x32.mat"
 _SPLITS = ("train", "test", "extra")

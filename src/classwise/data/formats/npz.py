@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")

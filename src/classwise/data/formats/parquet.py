@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from classwise import limits
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Column, Images, check_labels
-from classwise.errors import UserError
-from classwise.settings import Count, settings
 
 _LABELS = ("label", "fine_label", "labels")
 _COARSE = "coarse_label"

@@ -16,8 +16,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from classwise import limits
-from classwise.errors import UserError
+from classwise.core import limits
+from classwise.core.errors import UserError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 

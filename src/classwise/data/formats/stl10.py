@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 SIDE = 96
 _BYTES = 3 * SIDE * SIDE

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import pictures, subfolders
 from classwise.data.formats.pictures import decode, stack
 from classwise.data.images import Images
-from classwise.errors import UserError
-from classwise.settings import settings
 
 _ANNOTATIONS = "val_annotations.txt"
 

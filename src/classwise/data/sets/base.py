@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from classwise.core.errors import UserError
 from classwise.data.formats.parquet import Parquet
 from classwise.data.images import Images
-from classwise.errors import UserError
 
 
 class Remote(NamedTuple):

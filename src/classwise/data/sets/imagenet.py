@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import torch
 
+from classwise.core.errors import UserError
 from classwise.data.formats.folder import Folder, pictures, subfolders
 from classwise.data.formats.parquet import Parquet
 from classwise.data.formats.tiny_imagenet import TinyImageNetFolder, coloured
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet
-from classwise.errors import UserError
 
 MOST = 100_000
 """How many ImageNet pictures are read into memory at once: about 15 GB."""

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from classwise import limits
-from classwise.errors import UserError, unknown
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.registry import described, is_builtin
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.logits import LogitsModel
 from classwise.models.normalization import Normalized
 from classwise.models.registry import MODELS
 from classwise.models.zoo.heads import CosineHead
-from classwise.registry import described, is_builtin
 
 
 def build_model(

@@ -17,10 +17,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from classwise import limits
-from classwise.errors import UserError
+from classwise.core import limits
+from classwise.core.errors import UserError
+from classwise.core.storage import verify
 from classwise.models.weights import METADATA_KEY
-from classwise.storage import verify
 
 AVERAGED = ("state_dict_ema", "model_ema", "ema")
 CONTAINERS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")

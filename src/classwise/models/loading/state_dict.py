@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise import limits
-from classwise.errors import UserError
+from classwise.core import limits
+from classwise.core.errors import UserError
 from classwise.models.base import Classifier
 from classwise.models.loading.checkpoints import Checkpoint
 

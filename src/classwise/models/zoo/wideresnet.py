@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models.base import Classifier, channels, pooled
 from classwise.models.zoo.preactresnet import stage
 

@@ -12,7 +12,8 @@ import numpy as np
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes import ALL, Outcomes
-from classwise.errors import UserError
+from classwise.core.errors import UserError
+from classwise.core.settings import Spec
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
@@ -22,7 +23,6 @@ from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.reporting import wording
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.settings import Spec
 from classwise.stats.interval_estimators import interval
 
 VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)

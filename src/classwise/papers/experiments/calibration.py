@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from classwise.auditing.result import Audit
+from classwise.core.threat import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
@@ -21,7 +22,6 @@ from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus
-from classwise.threat import Threat
 from classwise.training.folder import Run
 
 BOTH = "TRADES + CCM + CCR"

@@ -10,6 +10,7 @@ from typing import ClassVar
 from classwise.analysis.gap import Gap, gap
 from classwise.analysis.spread import spread
 from classwise.auditing.result import Audit
+from classwise.core.threat import Threat
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
@@ -24,7 +25,6 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, interval, plus, wider, widest
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.threat import Threat
 
 FILLED_BINS = 4
 """Intervals of ten points that count as many."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from classwise.auditing.result import Audit
+from classwise.core.settings import Spec
 from classwise.papers import catalogue
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale
 from classwise.papers.store import Trained
 from classwise.reporting import wording
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.settings import Spec
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate

@@ -14,6 +14,7 @@ import torch
 
 from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
+from classwise.core.storage import replacing
 from classwise.data.images import Images
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
@@ -27,7 +28,6 @@ from classwise.reporting import wording
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import widest
-from classwise.storage import replacing
 
 Maker = NonRobustFeatures | RobustFeatures
 _LETTERS = 16

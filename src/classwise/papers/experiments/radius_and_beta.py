@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.result import Audit
+from classwise.core.threat import Threat
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
@@ -19,7 +20,6 @@ from classwise.papers.tables import Key, class_table
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.threat import Threat
 
 PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
 """PGD-10 with step 2/255 at 8/255, of training and test."""

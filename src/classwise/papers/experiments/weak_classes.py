@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from classwise.analysis.consistency import Consistency, ranked_alike
-from classwise.compute import EXACT
+from classwise.core.compute import EXACT
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings

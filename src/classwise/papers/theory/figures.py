@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from classwise.draws import Draws
+from classwise.core.rng import CounterRNG
 from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
 from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark
 from classwise.reporting.figures.curves import ticks
@@ -40,7 +40,7 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
         drawing.marks.append(Label(x(value), HEIGHT - BOTTOM + 16, f"{value:+d}", "text-soft", 10.5, "middle"))
     middle = (LEFT + WIDTH - RIGHT) / 2
     drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (spread a little)", "text-soft", 10.5, "middle"))
-    shift = Draws(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
+    shift = CounterRNG(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
     for label, ink, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
         rows = np.flatnonzero(sample.y == label)
         marks: list[Mark] = [

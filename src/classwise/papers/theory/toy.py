@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.stats.counts import FloatArray
 
 EASY, HARD = 1, -1

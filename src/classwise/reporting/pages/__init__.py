@@ -48,12 +48,12 @@ def report(
     from classwise.auditing.curve.result import Curve
     from classwise.auditing.result import Audit
     from classwise.auditing.worst_class.result import WorstClass
-    from classwise.errors import UserError
+    from classwise.core.errors import UserError
+    from classwise.core.storage import write_text
     from classwise.reporting.pages.audit import audit_page
     from classwise.reporting.pages.comparison import comparison_page
     from classwise.reporting.pages.curve import curve_page
     from classwise.reporting.pages.worst_class import worst_class_page
-    from classwise.storage import write_text
 
     pages: dict[type, Callable[..., str]] = {
         Audit: partial(audit_page, run=run),

@@ -14,8 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.compute import Forward
-from classwise.description import Described
+from classwise.core.compute import Forward
+from classwise.core.description import Described
 from classwise.training.classes import ClassSettings
 
 Base = Callable[[Tensor, Tensor], Tensor]
@@ -23,7 +23,7 @@ Base = Callable[[Tensor, Tensor], Tensor]
 
 
 class Criterion(Described, ABC):
-    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.settings.settings`)."""
+    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.core.settings.settings`)."""
 
     #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
     cosines: ClassVar[bool] = False

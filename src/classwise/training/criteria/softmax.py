@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.compute import Forward
-from classwise.settings import NonNegative, Positive, Share, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.base import Base, Criterion, rescaled
 

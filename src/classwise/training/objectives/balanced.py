@@ -9,10 +9,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
-from classwise.compute import Forward
-from classwise.description import Passes
-from classwise.draws import Draws
-from classwise.settings import NonNegative, settings
+from classwise.core.compute import Forward
+from classwise.core.description import Passes
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.objectives.friendly import Past, at_the_boundary
@@ -44,7 +44,7 @@ class Balanced(Objective):
     weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``right`` and ``wrong``, of one attack."""
         model = self.criterion.scaled(model, settings)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case
-from classwise.compute import Forward
-from classwise.description import Described, Passes
-from classwise.draws import Draws
-from classwise.settings import describe, make, settings
-from classwise.threat import Threat
+from classwise.core.compute import Forward
+from classwise.core.description import Described, Passes
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import describe, make, settings
+from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Criterion
@@ -56,7 +56,7 @@ class TrainingBatch:
     rows: slice = field(default_factory=lambda: slice(None))
     gather: Callable[[Tensor], Tensor] = _identity
 
-    def case(self, draws: Draws, reference: Tensor | None = None) -> Case:
+    def case(self, draws: CounterRNG, reference: Tensor | None = None) -> Case:
         """The batch as an attack's rows."""
         return Case(
             self.x,
@@ -92,7 +92,7 @@ def _criterion(value: object) -> object:
 
 @settings
 class Objective(Described, ABC):
-    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.settings.settings`).
+    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.core.settings.settings`).
 
     Args:
         criterion: how logits are scored against labels; ``{"name": "he"}`` for hypersphere embedding. Use its `scaled`
@@ -125,7 +125,7 @@ class Objective(Described, ABC):
 
     @abstractmethod
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """The inner maximisation(s): adversarial images by name. The loop has frozen the model."""
 
@@ -140,7 +140,7 @@ def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
     Raises:
         UserError: if the attack does not have them; the line names the objective that asks.
     """
-    from classwise.errors import UserError
+    from classwise.core.errors import UserError
 
     missing = fields.keys() - {each.name for each in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.losses import divergence
-from classwise.compute import Forward
-from classwise.settings import NonNegative, Share, settings
+from classwise.core.compute import Forward
+from classwise.core.settings import NonNegative, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.trades import Trades

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case
-from classwise.compute import Forward
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.settings import Share, settings
+from classwise.core.compute import Forward
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.objectives.base import TrainingBatch
@@ -86,7 +86,7 @@ class Friendly(AdversarialTraining):
         _check(self.tau, self.milestones)
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, where the inner attack stopped."""
         past = _tau(self.tau, self.milestones, batch.progress)
@@ -116,7 +116,7 @@ class FriendlyTrades(Trades):
         _check(self.tau, self.milestones)
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, where the inner attack stopped."""
         model = self.criterion.scaled(model, settings)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
-from classwise.compute import Forward
-from classwise.description import Passes
-from classwise.draws import Draws
-from classwise.settings import NonNegative, settings
+from classwise.core.compute import Forward
+from classwise.core.description import Passes
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
@@ -42,7 +42,7 @@ class Mart(Objective):
         return with_fields(attack, "mart", objective="ce", begin="normal")
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack on the cross-entropy."""
         return {"robust": attack.run(self.criterion.scaled(model, settings), batch.case(draws))}

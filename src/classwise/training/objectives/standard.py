@@ -7,10 +7,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.compute import Forward
-from classwise.description import Passes
-from classwise.draws import Draws
-from classwise.settings import settings
+from classwise.core.compute import Forward
+from classwise.core.description import Passes
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 
@@ -27,7 +27,7 @@ class Standard(Objective):
     weighed: ClassVar[frozenset[Term]] = frozenset({"clean"})
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """None are needed."""
         del model, batch, attack, settings, draws

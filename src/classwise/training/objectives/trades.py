@@ -9,10 +9,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
-from classwise.compute import Forward
-from classwise.description import Passes
-from classwise.draws import Draws
-from classwise.settings import NonNegative, settings
+from classwise.core.compute import Forward
+from classwise.core.description import Passes
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
@@ -40,7 +40,7 @@ class Trades(Objective):
         return with_fields(attack, "trades", objective="kl", begin="normal")
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits."""
         model = self.criterion.scaled(model, settings)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.compute import Forward
-from classwise.draws import Draws
-from classwise.settings import NonNegative, settings
+from classwise.core.compute import Forward
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades
@@ -37,7 +37,7 @@ class Trix(Trades):
     strength: NonNegative = 1.0
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: Draws
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits or towards the targets."""
         model = self.criterion.scaled(model, settings)

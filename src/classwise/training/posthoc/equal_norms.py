@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which

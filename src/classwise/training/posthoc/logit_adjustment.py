@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.compute import check_device
+from classwise.core.compute import check_device
+from classwise.core.errors import UserError
+from classwise.core.progress import Progress, Silent
+from classwise.core.settings import Spec, make
+from classwise.core.storage import check_writable
+from classwise.core.threat import Threat
 from classwise.data import Images
-from classwise.errors import UserError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
-from classwise.progress import Progress, Silent
-from classwise.settings import Spec, make
-from classwise.storage import check_writable
-from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import chosen_weights, robust_accuracy, validation_split, writing_into
 

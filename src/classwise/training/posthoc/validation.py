@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
+from classwise.core.errors import UserError
+from classwise.core.ownership import owned
+from classwise.core.storage import read_json
+from classwise.core.threat import Threat
 from classwise.data import Images
-from classwise.errors import UserError
-from classwise.ownership import owned
-from classwise.storage import read_json
-from classwise.threat import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.description import Described
-from classwise.settings import NonNegative, settings
+from classwise.core.description import Described
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image

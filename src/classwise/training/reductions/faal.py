@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.description import Described
-from classwise.settings import Positive, settings
+from classwise.core.description import Described
+from classwise.core.settings import Positive, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image

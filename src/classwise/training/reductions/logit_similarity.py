@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
-from classwise.description import Described
-from classwise.settings import NonNegative, settings
+from classwise.core.description import Described
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.errors import UserError
-from classwise.settings import Count, NonNegative, settings
+from classwise.core.errors import UserError
+from classwise.core.settings import Count, NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.settings import NonNegative, settings
+from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.class_weighting import apply_class_weights

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from classwise.settings import NonNegative, Share, settings
+from classwise.core.settings import NonNegative, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.settings import ClassName, NonNegative, settings
+from classwise.core.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.settings import NonNegative, Positive, settings
+from classwise.core.settings import NonNegative, Positive, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from classwise.settings import Count, NonNegative, settings
+from classwise.core.settings import Count, NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights, warn_once

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.settings import Positive, settings
+from classwise.core.settings import Positive, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

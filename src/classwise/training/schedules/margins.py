@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from classwise.settings import Number, Share, settings
+from classwise.core.settings import Number, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule

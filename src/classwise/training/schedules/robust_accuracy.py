@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from classwise.settings import settings
+from classwise.core.settings import settings
 from classwise.training.classes import Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

@@ -11,7 +11,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from classwise.settings import Count, Positive, Share, settings
+from classwise.core.settings import Count, Positive, Share, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

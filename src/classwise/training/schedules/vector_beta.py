@@ -6,8 +6,8 @@ import dataclasses
 
 import torch
 
-from classwise.errors import UserError
-from classwise.settings import ClassName, NonNegative, settings
+from classwise.core.errors import UserError
+from classwise.core.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

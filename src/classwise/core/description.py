@@ -37,7 +37,7 @@ class Passes:
 class Described:
     """A part that describes itself; lists, citations and the tables of the documents are generated from these."""
 
-    #: The papers behind it: each the key of a paper in `classwise.bibliography`, then the place in it, such as
+    #: The papers behind it: each the key of a paper in `classwise.core.bibliography`, then the place in it, such as
     #: ``"madry2018towards, eq. 2.1"``. Empty for what is common property, or this library's own.
     source: ClassVar[tuple[str, ...]] = ()
     #: The passes of an image in a step that the part adds.

@@ -13,8 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from classwise import limits
-from classwise.errors import UserError, unknown
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
 
 T = TypeVar("T")
 

@@ -8,36 +8,36 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.draws import Draws
+from classwise.core.rng import CounterRNG
 
 INDEX = torch.arange(4000)
 
 
 def test_uniform_draws_pass_a_kolmogorov_test() -> None:
-    values = Draws(0, "test").uniform(INDEX, (5,)).flatten()
+    values = CounterRNG(0, "test").uniform(INDEX, (5,)).flatten()
     assert 0 <= float(values.min()) <= float(values.max()) < 1
     assert scipy.stats.kstest(values.numpy(), "uniform").pvalue > 1e-3
 
 
 def test_normal_draws_pass_a_kolmogorov_test() -> None:
-    values = Draws(1, "test").normal(INDEX, (5,)).flatten()
+    values = CounterRNG(1, "test").normal(INDEX, (5,)).flatten()
     assert scipy.stats.kstest(values.numpy(), "norm").pvalue > 1e-3
 
 
 def test_integers_are_equally_frequent() -> None:
-    counts = torch.bincount(Draws(2, "test").integers(INDEX, (5,), 7).flatten(), minlength=7)
+    counts = torch.bincount(CounterRNG(2, "test").integers(INDEX, (5,), 7).flatten(), minlength=7)
     assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
 def test_neighbouring_draws_are_uncorrelated() -> None:
-    draws = Draws(3, "test")
+    draws = CounterRNG(3, "test")
     plain = draws.uniform(INDEX)
     others = {
         "next image": draws.uniform(INDEX + 1),
         "next counter": draws.uniform(INDEX, counter=1),
         "next epoch": draws.at(1).uniform(INDEX),
         "other purpose": draws.child("more").uniform(INDEX),
-        "next seed": Draws(4, "test").uniform(INDEX),
+        "next seed": CounterRNG(4, "test").uniform(INDEX),
         "next element": draws.uniform(INDEX, (2,))[:, 1],
     }
     for name, other in others.items():
@@ -48,7 +48,7 @@ def test_neighbouring_draws_are_uncorrelated() -> None:
 @given(seed=st.integers(0, 2**40), start=st.integers(0, 10**9), counter=st.integers(0, 10**6))
 def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter: int) -> None:
     index = torch.arange(start, start + 9)
-    draws = Draws(seed, "rows")
+    draws = CounterRNG(seed, "rows")
     for draw in (draws.uniform, draws.normal):
         whole = draw(index, (3, 5), counter)
         for row in (0, 8):
@@ -59,11 +59,11 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter:
 @pytest.mark.parametrize("counter", [0, 1, 7, 10**6, 2**40 + 3])
 def test_a_counter_is_the_same_as_a_number_and_as_a_tensor(counter: int) -> None:
     rows = torch.full_like(INDEX, counter)
-    assert torch.equal(Draws(3).uniform(INDEX, counter=counter), Draws(3).uniform(INDEX, counter=rows))
+    assert torch.equal(CounterRNG(3).uniform(INDEX, counter=counter), CounterRNG(3).uniform(INDEX, counter=rows))
 
 
 def test_a_counter_may_differ_from_row_to_row() -> None:
-    draws, index = Draws(5), torch.arange(4)
+    draws, index = CounterRNG(5), torch.arange(4)
     mixed = draws.uniform(index, (2,), counter=torch.tensor([0, 7, 0, 7]))
     assert torch.equal(mixed[0], draws.uniform(index, (2,))[0])
     assert torch.equal(mixed[1], draws.uniform(index, (2,), counter=7)[1])
@@ -71,7 +71,7 @@ def test_a_counter_may_differ_from_row_to_row() -> None:
 
 def test_the_first_draws_are_what_they_always_were() -> None:
     """A change here would silently change every published run."""
-    values = Draws(0, "pinned", 3).uniform(torch.tensor([0, 1]), (2,), counter=1)
+    values = CounterRNG(0, "pinned", 3).uniform(torch.tensor([0, 1]), (2,), counter=1)
     assert values.flatten().tolist() == pytest.approx(PINNED, abs=0)
 
 
@@ -79,7 +79,7 @@ PINNED = [0.6081657409667969, 0.5576743483543396, 0.5580504536628723, 0.41077041
 
 
 def test_a_permutation_holds_every_number_once_and_differs_from_epoch_to_epoch() -> None:
-    first, second = Draws(0, "order").permutation(1000), Draws(0, "order").at(1).permutation(1000)
+    first, second = CounterRNG(0, "order").permutation(1000), CounterRNG(0, "order").at(1).permutation(1000)
     assert torch.equal(first.sort().values, torch.arange(1000))
     assert not torch.equal(first, second)
     fixed_points = int((first == torch.arange(1000)).sum())

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from classwise.draws import Draws
-from classwise.errors import UserError
-from classwise.threat import PRESETS, Norm, Threat
+from classwise.core.errors import UserError
+from classwise.core.rng import CounterRNG
+from classwise.core.threat import PRESETS, Norm, Threat
 
 minimize: Any = scipy.optimize.minimize  # its stubs want more than a sketch of a function
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 
 
 def images(seed: int, count: int = 4, side: int = 3) -> tuple[Tensor, Tensor]:
-    draws, index = Draws(seed, "images"), torch.arange(count)
+    draws, index = CounterRNG(seed, "images"), torch.arange(count)
     x0 = draws.uniform(index, (2, side, side))
     return x0, x0 + draws.child("shift").normal(index, (2, side, side))
 
@@ -95,7 +95,7 @@ def test_uniform_starts_fill_the_ball(norm: Norm) -> None:
     """In D dimensions a uniform point is within r of the centre with probability (r / eps)^D."""
     count, epsilon = 4000, 0.1
     x0 = torch.full((count, 1, 2, 2), 0.5)
-    start = Threat(norm, epsilon).uniform(x0, torch.arange(count), Draws(0, "start"))
+    start = Threat(norm, epsilon).uniform(x0, torch.arange(count), CounterRNG(0, "start"))
     share = float((Threat(norm, epsilon).distance(start, x0) <= 0.9 * epsilon).float().mean())
     assert share == pytest.approx(0.9**4, abs=0.03)
     assert abs(float((start - x0).mean())) < 1e-3

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from classwise.errors import UserError
-from classwise.settings import settings
+from classwise.core.errors import UserError
+from classwise.core.settings import settings
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) in [0, 1] to logits (N, classes)."""

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 if sys.platform != "win32":
     import fcntl

@@ -42,7 +42,7 @@ def _mix(word: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Draws:
+class CounterRNG:
     """A stream of draws for one purpose.
 
     Args:
@@ -55,11 +55,11 @@ class Draws:
     purpose: str = ""
     epoch: int = 0
 
-    def child(self, purpose: str) -> Draws:
+    def child(self, purpose: str) -> CounterRNG:
         """The draws for a purpose within this one."""
         return dataclasses.replace(self, purpose=f"{self.purpose}/{purpose}")
 
-    def at(self, epoch: int) -> Draws:
+    def at(self, epoch: int) -> CounterRNG:
         """The same purpose at another epoch."""
         return dataclasses.replace(self, epoch=epoch)
 

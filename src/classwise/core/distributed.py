@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 ARRIVAL_SECONDS = 1800.0
 """How long a process waits for the others to come."""

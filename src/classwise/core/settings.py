@@ -12,9 +12,9 @@ import pydantic
 import pydantic.dataclasses
 import yaml
 
-from classwise import limits
-from classwise.errors import UserError, unknown
-from classwise.registry import Registry
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.registry import Registry
 
 T = TypeVar("T")
 

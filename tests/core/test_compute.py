@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from classwise.auditing.audit import audit
-from classwise.compute import EXACT, Compute, check_device
+from classwise.core.compute import EXACT, Compute, check_device
+from classwise.core.errors import UserError
 from classwise.data.images import Images
-from classwise.errors import UserError
 from classwise.models import load_model
 from classwise.training.train import train
 

@@ -47,7 +47,7 @@ def raised_within(error: BaseException, package: ModuleType) -> bool:
 
 
 def _is_ours(file: str) -> bool:
-    return _within(file, [str(Path(__file__).parent)])
+    return _within(file, [str(Path(__file__).parents[1])])
 
 
 def _belongs_to_user(file: str) -> bool:

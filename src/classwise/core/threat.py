@@ -11,10 +11,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from classwise import limits
-from classwise.draws import Draws
-from classwise.errors import UserError, unknown
-from classwise.settings import number
+from classwise.core import limits
+from classwise.core.errors import UserError, unknown
+from classwise.core.rng import CounterRNG
+from classwise.core.settings import number
 
 Norm = Literal["Linf", "L2", "L1"]
 
@@ -138,7 +138,7 @@ class Threat:
         size = _norm(gradient.flatten(1), self.norm).clamp_min(1e-12)
         return gradient / size.view(-1, *[1] * (gradient.ndim - 1))
 
-    def uniform(self, x0: Tensor, index: Tensor, draws: Draws, counter: int | Tensor = 0) -> Tensor:
+    def uniform(self, x0: Tensor, index: Tensor, draws: CounterRNG, counter: int | Tensor = 0) -> Tensor:
         """A point drawn uniformly from the ball around each image, then moved into [0, 1]."""
         shape = tuple(x0.shape[1:])
         if self.norm == "Linf":

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from classwise import limits
 from classwise.attacks import ATTACKS
+from classwise.core import limits
+from classwise.core.errors import LONGEST, UserError, one_line
+from classwise.core.registry import Registry
+from classwise.core.settings import number, parse_spec, read_yaml
+from classwise.core.threat import Threat
 from classwise.data import DATA
-from classwise.errors import LONGEST, UserError, one_line
-from classwise.registry import Registry
-from classwise.settings import number, parse_spec, read_yaml
-from classwise.threat import Threat
 from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SELECTIONS
 
 
@@ -143,7 +143,7 @@ def test_all_registered_parts_load() -> None:
 
 
 def test_security_names_each_limit() -> None:
-    text = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     for value in (limits.YAML_VALUES, limits.COUNT, limits.SPEC_LENGTH, limits.CLASSES, limits.PICTURE_PIXELS,
                   limits.FOLDER_ENTRIES, limits.TENSORS, limits.RADIUS, limits.MODEL_DEPTH):  # fmt: skip
         assert f"{value:,}" in text, value

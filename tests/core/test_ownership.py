@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from classwise import ownership
 from classwise.auditing.audit import audit
-from classwise.errors import UserError
-from classwise.ownership import OWNER, contents, owned
-from classwise.storage import write_text
+from classwise.core import ownership
+from classwise.core.errors import UserError
+from classwise.core.ownership import OWNER, contents, owned
+from classwise.core.storage import write_text
 from classwise.training.train import train
 from tests.auditing import toys
 
@@ -28,7 +28,7 @@ HOLD = """
 import sys, time
 from collections.abc import Iterator
 from pathlib import Path
-from classwise.ownership import owned
+from classwise.core.ownership import owned
 with owned(Path(sys.argv[1])):
     print("owned", flush=True)
     time.sleep(60)

@@ -28,9 +28,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from classwise import ownership
-from classwise.destinations import check_stream, destination, is_stream, permissions, send
-from classwise.errors import UserError
+from classwise.core import ownership
+from classwise.core.destinations import check_stream, destination, is_stream, permissions, send
+from classwise.core.errors import UserError
 
 if sys.platform != "win32":
     import fcntl

@@ -12,10 +12,10 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.gradient.ascent import PGD
-from classwise.errors import UserError
-from classwise.registry import Registry
-from classwise.settings import describe, flat_options, make, parse_spec
-from classwise.storage import check_writable, replacing, write_text
+from classwise.core.errors import UserError
+from classwise.core.registry import Registry
+from classwise.core.settings import describe, flat_options, make, parse_spec
+from classwise.core.storage import check_writable, replacing, write_text
 
 
 def line_of(work: Callable[[], object]) -> str:

@@ -10,7 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 _DESCRIPTORS = re.compile(r"/dev/fd|/proc/(\d+)(?:/task/\d+)?/fd")
 """The folders of open descriptors."""

@@ -10,7 +10,7 @@ import math
 import os
 from pathlib import Path
 
-from classwise.errors import UserError
+from classwise.core.errors import UserError
 
 RECIPE_BYTES = 256 << 10
 """Size of a recipe file."""

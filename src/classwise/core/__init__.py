@@ -1,0 +1,1 @@
+"""What every layer uses: errors, random numbers, threats, precision, registries, storage, processes."""

@@ -28,6 +28,7 @@ def test_every_recipe_is_in_one_row() -> None:
     assert set(page_rows()) == set(methods())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(methods()))
 def test_the_page_has_the_passes_of_a_step(name: str) -> None:
     passes = counted(late(name, 0.0625, BATCH), BATCH)

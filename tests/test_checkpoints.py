@@ -30,6 +30,7 @@ def test_a_checkpoint_is_small_and_names_its_model(name: str) -> None:
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(PARAMETERS))
 def test_a_checkpoint_is_really_trained(name: str) -> None:
     data = name.removesuffix("-at")

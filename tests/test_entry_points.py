@@ -75,6 +75,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], env=known, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) -> None:
     script = (
         "import io, json, contextlib\n"
@@ -98,6 +99,7 @@ def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) 
     assert "PGD of another name." in said["attacks toy-attack"]
 
 
+@pytest.mark.slow
 def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Path) -> None:
     files = (
         "tests/attacks/test_starts.py",

@@ -62,6 +62,7 @@ def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_example_runs(name: str, empty_folders: Path) -> None:
     for test in examples(name, PUBLIC[name]):

@@ -73,6 +73,7 @@ def to_the_right(module: str) -> Iterator[Import]:
             yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", modules())
 def test_imports_go_only_leftwards(module: str) -> None:
     layer = layer_of(module)
@@ -80,6 +81,7 @@ def test_imports_go_only_leftwards(module: str) -> None:
     assert not [f"line {found.line}: {layer} imports {found.target}" for found in to_the_right(module)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", WITHOUT_CIRCLES)
 def test_no_modules_of_a_layer_import_each_other_in_a_circle(layer: str) -> None:
     graph = graph_of_layers()

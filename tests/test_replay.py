@@ -82,6 +82,7 @@ def test_coverage(hard: Replay) -> None:
     assert hard.right.shape == (2000,)
 
 
+@pytest.mark.slow
 def test_a_set_too_short_would_be_caught() -> None:
     """With all of alpha spent ten times over, the same figures do show wrong answers and lost intervals."""
     easy = Rules(alpha=0.999, priors=((50.0, 1.0), (50.0, 1.0)), draw=1)

@@ -77,6 +77,7 @@ def results() -> list[AnalysisResult]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", results(), ids=lambda result: type(result).__name__)
 def test_figures_are_whole_and_repeat(result: AnalysisResult, tmp_path: Path) -> None:
     drawing = result.figure()
@@ -94,6 +95,7 @@ def test_standalone_files_hide_what_only_answers_to_the_pointer() -> None:
     assert ".hit { fill: transparent; }" in text
 
 
+@pytest.mark.slow
 def test_the_ends_of_a_class_as_pictures(tmp_path: Path) -> None:
     table = outcomes()
     result = extremes(table, "strong", 0, count=3)

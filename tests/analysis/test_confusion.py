@@ -91,6 +91,7 @@ def test_without_a_pair_across_there_is_no_contrast() -> None:
     assert np.isnan(found.contrast).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [(0.9, 0.3), (0.97, 0.99)])
 def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]) -> None:
     """Superclasses of four and six classes, whose errors stay inside with these probabilities."""

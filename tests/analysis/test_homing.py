@@ -75,6 +75,7 @@ def attacked(run: Run, images: Images) -> list[int]:
         return [int(logits.argmax()) for logits in model(x)]
 
 
+@pytest.mark.slow
 def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: Path) -> None:
     """Definition 6.1 word by word: re-train without y', attack x anew, look whether it is still y."""
     data, test = four("train", TRAIN), four("test", TEST)
@@ -97,6 +98,7 @@ def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: 
     assert found.homing.tolist() == home.tolist()
 
 
+@pytest.mark.slow
 def test_the_table_and_the_figures(found: Homing) -> None:
     table = found.table
     assert table["misclassified"].is_monotonic_decreasing
@@ -107,6 +109,7 @@ def test_the_table_and_the_figures(found: Homing) -> None:
     assert found.figure().svg().count("taken for") == (found.homing > 0).sum()
 
 
+@pytest.mark.slow
 def test_it_costs_c_trainings_and_two_audits_and_goes_on_where_it_was(
     base: Run, found: Homing, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_drops_of_the_printed_tables() -> None:
     assert found.p_value < 0.05
 
 
+@pytest.mark.slow
 def test_a_drop_that_no_kind_of_class_has_more_of_is_rarely_found() -> None:
     """Every class loses a tenth of its images, whatever its accuracy: the interval covers 0 in about 95 of 100."""
     misses = 0

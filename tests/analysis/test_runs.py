@@ -173,6 +173,7 @@ def test_similarity_by_a_loop(kept: Audit) -> None:
         similarity_of(logits[:, :2], labels, "abc")
 
 
+@pytest.mark.slow
 def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
     index, clean = kept.kept.get("features", "clean")
     attacked = kept.kept.get("features", "pgd")[1]

@@ -35,6 +35,7 @@ def case_of(x: Tensor, y: Tensor, threat: Threat, reference: Tensor | None = Non
     return Case(x, y, torch.arange(len(x)), threat, CounterRNG(0), reference=reference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", FAMILY, ids=["ce", "dlr", "t"])
 @pytest.mark.parametrize(
     ("norm", "epsilon", "tolerance"), [("Linf", 0.05, 1e-6), ("L2", 0.1, 1e-4), ("L1", 0.15, 0.02)]
@@ -55,6 +56,7 @@ def test_two_class_linear_model_reaches_the_exact_optimum(
     assert torch.allclose(fall / (epsilon * normal.norm(p=DUAL[norm])), torch.ones(16).double(), rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.05), ("L2", 0.1), ("L1", 0.15)])
 @pytest.mark.parametrize("attack", [APGD(), APGDDLR(), APGDT(targets=1)], ids=["ce", "dlr", "t"])
 def test_a_rows_own_target_is_reached(attack: Attack, norm: Norm, epsilon: float) -> None:
@@ -207,6 +209,7 @@ def test_l1_keeps_the_contract(attack: Attack) -> None:
     assert torch.equal(permuted, result[order])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["Linf", "L2", "L1"])
 @pytest.mark.parametrize(
     "attack", [APGD(steps=10, restarts=2), APGDT(steps=10, targets=2)], ids=["restarts", "targets"]

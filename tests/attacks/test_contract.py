@@ -94,6 +94,7 @@ def correct(model: Small, x: Tensor) -> Tensor:
     return labels
 
 
+@pytest.mark.slow
 def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
     result = attack.perturb(model, x, correct(model, x), threat)
@@ -104,6 +105,7 @@ def test_a_batch_stays_in_the_ball_and_the_box_and_is_finite(attack: Attack, thr
     assert not torch.equal(result, x)
 
 
+@pytest.mark.slow
 def test_the_model_and_the_inputs_are_left_as_they_were(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
     y = correct(model, x)
@@ -134,11 +136,13 @@ def test_the_mode_comes_back_after_an_exception(attack: Attack) -> None:
     assert model.norm.training
 
 
+@pytest.mark.slow
 def test_radius_zero_returns_the_images(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
     assert torch.equal(attack.perturb(model, x, correct(model, x), threat.with_epsilon(0.0)), x)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_images(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images()
     y = correct(model, x)
@@ -146,6 +150,7 @@ def test_the_same_seed_gives_the_same_images(attack: Attack, threat: Threat) -> 
     assert torch.equal(first, again)
 
 
+@pytest.mark.slow
 def test_a_permutation_of_the_batch_permutes_the_result(attack: Attack, threat: Threat) -> None:
     """Bit for bit at 32 images, the smallest batch for which that is promised."""
     model, x = Small(), images(32)
@@ -156,6 +161,7 @@ def test_a_permutation_of_the_batch_permutes_the_result(attack: Attack, threat: 
     assert torch.equal(permuted, plain[order])
 
 
+@pytest.mark.slow
 def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) -> None:
     model, x = Small(), images(32)
     y = correct(model, x)
@@ -173,6 +179,7 @@ def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
             attack.perturb(Small(), images(), torch.zeros(12, dtype=torch.int64), Threat(norm, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3, 4, 100])
 def test_any_number_of_classes(name: str, classes: int) -> None:
     model, x = Small(classes), images()
@@ -182,6 +189,7 @@ def test_any_number_of_classes(name: str, classes: int) -> None:
     assert float((model.eval()(result).argmax(1) == y).float().mean()) < 1
 
 
+@pytest.mark.slow
 def test_a_target_is_approached(name: str, threat: Threat) -> None:
     if "kl" in name or name == "foreign":
         pytest.skip("the divergence has no target, and foreign attacks are not told of any")
@@ -193,6 +201,7 @@ def test_a_target_is_approached(name: str, threat: Threat) -> None:
     assert float((after > before).float().mean()) > 0.9
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(
     seed=st.integers(0, 10**6), epsilon=st.floats(0, 1), norm=st.sampled_from(NORMS), name=st.sampled_from([*ATTACKS])

@@ -68,6 +68,7 @@ def assert_same(first: Finished, second: Finished) -> None:
         assert torch.equal(value, second.records[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["broken", "never"])
 @pytest.mark.parametrize(
     "attack", [PGD(steps=6), PGD(steps=3, objective="margin", restarts=3), FGSM()], ids=["pgd", "restarts", "fgsm"]
@@ -154,6 +155,7 @@ def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
     assert torch.equal(result.logits.argmax(1), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [Square(proposals=40), NAttack(steps=2, samples=8), FAB(steps=3), CarliniWagnerLinf(steps=5, searches=1)],

@@ -177,6 +177,7 @@ def test_a_short_descent_of_cw_is_not_given_up_while_adam_overshoots() -> None:
     assert float((found / distances(model, x, y, "L2").amin(1)).max()) < 1.05
 
 
+@pytest.mark.slow
 def test_cw_linf_comes_as_near_as_its_tau_lets_it() -> None:
     """Within a factor 1 / 0.9 as the paper has it, and within 2 % where tau shrinks slowly enough for that."""
     model, x, y = linear(2, away=2.0)
@@ -199,6 +200,7 @@ def test_an_image_counts_as_broken_only_inside_its_own_radius(spec: str) -> None
     assert bool((Threat(norm, 1.0).distance(result.x, x) <= exact * factors + 1e-6).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["fab:steps=10", "fab-t:steps=10", "cw:steps=50", "cw-l2:steps=50,learning_rate=0.05"])
 def test_the_distance_is_that_of_a_misclassified_point_and_infinite_without_one(spec: str) -> None:
     attack = make(ATTACKS, spec)
@@ -224,6 +226,7 @@ def test_an_image_that_is_wrong_as_it_is_is_broken_at_once(spec: str) -> None:
     assert float(result.records["minimal_distance"].max()) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "norm"), [("cw", "Linf"), ("cw-l2", "L2")])
 def test_fast_cw_breaks_what_the_patient_one_breaks_in_fewer_steps(name: str, norm: Norm) -> None:
     model, x, y = linear(2, away=2.0)

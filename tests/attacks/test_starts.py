@@ -89,6 +89,7 @@ def test_every_start_has_a_gradient_or_sees_another_loss(name: str, classes: int
         live_start(attack, model, case_of(model, restart))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", CLASSES)
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in EXTERNAL])
 def test_every_start_is_alive_in_the_other_norms(name: str, classes: int) -> None:

@@ -58,6 +58,7 @@ def closest(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (gaps / reach).scatter(1, y[:, None], torch.inf).amin(1)
 
 
+@pytest.mark.slow
 def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
     x = 0.4 + 0.2 * x  # the box is out of reach

@@ -96,6 +96,7 @@ def test_with_stop_never_every_image_takes_every_step() -> None:
     assert "last iterate" in result.confusion("pgd").attrs["shows"]
 
 
+@pytest.mark.slow
 def test_a_cascade_hands_only_survivors_on() -> None:
     side_by_side, cascade = run(), run(cascade=True)
     first = side_by_side.outcomes.rows("pgd")
@@ -129,6 +130,7 @@ def test_the_grid_of_temperatures_is_a_family() -> None:
     assert overall["tpgd-union"] == overall["all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [toys.model(scale=0.05), toys.model(scale=1.0)])
 def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
     data = toys.images(100)
@@ -142,6 +144,7 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
     pd.testing.assert_frame_equal(alone.outcomes.frame, same, check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toys.images()
     plain = run(data=data)
@@ -194,6 +197,7 @@ def test_the_model_is_left_as_it_was_after_an_exception() -> None:
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after", "cascade"), [(40, False), (110, True), (190, False)])
 def test_killed_and_resumed_it_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
@@ -215,6 +219,7 @@ def test_killed_and_resumed_it_is_the_same(
             assert np.array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 16)
     whole = run(out=tmp_path / "whole", keep="logits")
@@ -228,6 +233,7 @@ def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attacks", "differs"),
     [
@@ -241,6 +247,7 @@ def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, di
         run(out=tmp_path / "a", attacks=attacks)
 
 
+@pytest.mark.slow
 def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
     with pytest.raises(UserError, match="holds this audit already"):
@@ -268,6 +275,7 @@ def test_a_run_folder_gets_its_audit_inside(tmp_path: Path) -> None:
     assert Audit.load(tmp_path).path == tmp_path / "audits" / "test"
 
 
+@pytest.mark.slow
 def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
@@ -323,6 +331,7 @@ def test_progress_adds_up() -> None:
     assert lines.totals["clean"] == 90
 
 
+@pytest.mark.slow
 def test_a_radius_for_each_image() -> None:
     data = toys.images()
     epsilon = torch.where(data.y == 1, 0.0, EPSILON)
@@ -340,6 +349,7 @@ def test_a_radius_for_each_image() -> None:
         run(data=data, threat=Threat("Linf", epsilon[:3]))
 
 
+@pytest.mark.slow
 def test_grouping_by_column_superclass_and_values() -> None:
     data = toys.images()
     site = Column(torch.arange(90) % 2, ("north", "south"))
@@ -390,6 +400,7 @@ def test_examples_of_each_class_are_kept_for_the_page() -> None:
     assert 0 < np.abs(images.astype(np.float32) - clean).max() <= EPSILON + 1e-3
 
 
+@pytest.mark.slow
 def test_traces_follow_the_attack(tmp_path: Path) -> None:
     data, net = toys.images(), toys.model()
     result = run(model=net, data=data, trace=[4, 80], stop="never", out=tmp_path / "a")
@@ -437,6 +448,7 @@ class Pair(nn.Module):
         return self.inner(x), "more"
 
 
+@pytest.mark.slow
 def test_logits_are_picked_from_what_a_model_returns() -> None:
     pd.testing.assert_frame_equal(run(model=Pair()).outcomes.frame, run().outcomes.frame)
 
@@ -450,6 +462,7 @@ class Small(toys.Linear):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
     small = Small(toys.patterns(3), 0.2).eval()
     result = run(model=small, batch=128)
@@ -518,6 +531,7 @@ def test_image_numbers_must_differ() -> None:
         run(data=data.take(torch.tensor([0, 0, 1])))
 
 
+@pytest.mark.slow
 def test_metadata_tell_how_the_rows_came_about(tmp_path: Path) -> None:
     data, net = toys.images(), toys.model()
     result = run(model=net, data=data, out=tmp_path / "a")
@@ -560,6 +574,7 @@ class Counting(nn.Module):
         self.backwards += len(gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:proposals=30"]])
 def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model that the suite cannot break, so that every guard goes to its end; and not many times too many."""

@@ -221,6 +221,7 @@ UNLIKE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", UNLIKE)
 def test_unlike_audits_are_refused_with_the_field_and_both_values(case: str, tmp_path: Path) -> None:
     first, second, message = UNLIKE[case]
@@ -398,6 +399,7 @@ def test_different_suites_are_refused_even_if_incomplete_audits_are_allowed() ->
         compare({"a": audited(0), "b": part}, allow_incomplete=True)
 
 
+@pytest.mark.slow
 def test_pairs_are_over_all_seeds_paired_where_the_seeds_pair(tmp_path: Path) -> None:
     def saved(method: str, numbers: tuple[int, ...], rates: tuple[float, float, float]) -> list[Path]:
         places = [tmp_path / method / f"seed-{number}" for number in numbers]
@@ -438,6 +440,7 @@ def test_pairs_are_over_all_seeds_paired_where_the_seeds_pair(tmp_path: Path) ->
     assert "not about another training" in single.population
 
 
+@pytest.mark.slow
 def test_the_order_of_paired_seeds_does_not_matter(tmp_path: Path) -> None:
     paths = {
         (m, s): audited(10 * s + len(m), AT).save(tmp_path / m / f"seed-{s}") for m in ("a", "bb") for s in range(3)
@@ -456,6 +459,7 @@ def test_a_model_is_one_seed() -> None:
         compare({"a": [one, one], "b": audited(1)})
 
 
+@pytest.mark.slow
 def test_a_folder_is_one_method_only_if_names_differ_in_a_number(tmp_path: Path) -> None:
     for seed, name in enumerate(("at", "cfa")):
         audited(seed).save(tmp_path / "mixed" / name)

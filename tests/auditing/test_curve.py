@@ -95,6 +95,7 @@ def test_accuracy_never_rises_and_brackets_the_audit() -> None:
     assert wide.loc["class 1", "n"] == 20
 
 
+@pytest.mark.slow
 def test_the_summary_is_what_the_radii_say() -> None:
     high = [0.0, 0.02, 0.04, 0.06, np.inf, 0.01, 0.03, np.inf, np.inf, np.inf]
     frame = pd.DataFrame({"index": range(10), "label": [0] * 5 + [2] * 5, "low": 0.0, "high": high})
@@ -195,6 +196,7 @@ def test_a_curve_comes_back_from_its_folder(tmp_path: Path) -> None:
         Curve.load(tmp_path / "full")
 
 
+@pytest.mark.slow
 def test_the_page_and_the_files(tmp_path: Path) -> None:
     found = search(attacks="fgsm", rounds=3, highest=16 / 255)
     text = report(found, tmp_path / "page.html").read_text(encoding="utf-8")
@@ -260,6 +262,7 @@ class Counting:
         """Ignore it."""
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
     whole, out = search(), tmp_path / "curve"
     for limit in (70, 130):

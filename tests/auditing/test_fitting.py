@@ -72,6 +72,7 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
     assert given.note.startswith("batch 64 may not fit: 64 images of 80 x 80 pixels")
 
 
+@pytest.mark.slow
 def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines()
     memory(monkeypatch, 60)
@@ -87,6 +88,7 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
         audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=128)
 
 
+@pytest.mark.slow
 def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 1)
     made = audit(network(), images(80, 6), "Linf:0.01", ["fgsm"])

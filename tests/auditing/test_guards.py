@@ -272,6 +272,7 @@ def tripped(name: str) -> tuple[str, ...]:
     return tuple(each for each in GUARDS if each in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_guard_is_tripped(name: str) -> None:
     assert name in tripped(name)
@@ -286,6 +287,7 @@ def tripped_table() -> str:
     return "\n".join(rows)
 
 
+@pytest.mark.slow
 def test_the_documents_hold_the_table_of_what_trips_which_guard() -> None:
     """To write it again: ``python -m tests.auditing.test_guards``."""
     assert list(TRIPPED) == list(GUARDS)
@@ -293,6 +295,7 @@ def test_the_documents_hold_the_table_of_what_trips_which_guard() -> None:
     assert page.partition("## What trips which guard\n")[2].partition("\n## ")[0].count(tripped_table()) == 1
 
 
+@pytest.mark.slow
 def test_a_network_that_was_trained_after_it_was_built_is_not_untrained() -> None:
     model = load_model("lenet", data=honest())
     with torch.no_grad():
@@ -308,6 +311,7 @@ def test_an_honest_audit_trips_none() -> None:
     assert 0 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threat", ["L2:0.1", "L1:0.5"])
 def test_an_honest_audit_in_other_norms_trips_none(threat: str) -> None:
     assert run(threat=threat).warnings == ()
@@ -338,6 +342,7 @@ def test_a_class_may_be_masked_alone() -> None:
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the targeted difference of logits ratio needs")
 @pytest.mark.parametrize("classes", [2, 3])
 def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> None:
@@ -419,6 +424,7 @@ def test_black_boxes_are_compared_overall_and_by_class(
         assert ("of 'class" in found.sentence) is bool(told)
 
 
+@pytest.mark.slow
 def test_in_a_cascade_an_attack_answers_only_for_what_it_was_asked() -> None:
     """What the search broke first, the gradients never saw; and the other way round it is an excess."""
     for order, warned in (
@@ -454,6 +460,7 @@ def test_what_is_excessive_is_what_scipy_finds_unlikely() -> None:
         assert excessive(np.array(hits), images, 0.03) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("attack", "least"),
     [(Ratio(steps=3), 3), (APGDDLR(), 3), (APGDT(), 4), (PGD(steps=3, objective="dlr"), 3), (PGD(steps=3), 2)],
@@ -465,6 +472,7 @@ def test_the_ratio_of_logits_wants_three_classes_and_four_if_targeted(attack: At
         assert found is None or f"needs {least} classes and there are {classes}" in found.sentence
 
 
+@pytest.mark.slow
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
     assert "no-black-box" not in guards_of(attacks=[Shy(steps=3), "square:proposals=100"], threat="Linf:0.05")()
 
@@ -476,6 +484,7 @@ def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> No
     assert "no-black-box" not in guards_of(attacks=[Shy(steps=3)], threat="Linf:0.05")()
 
 
+@pytest.mark.slow
 def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
     evidence = seen(attacks=PGD(steps=500))
     assert evidence.probe is not None

@@ -70,6 +70,7 @@ def cut(draw: st.DrawFn) -> tuple[Outcomes, list[Outcomes]]:
     return without(table(correct, **meta), {(ATTACKS[row], image) for row, image in chosen}), completions
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(cut(), st.data())
 def test_bounds_and_decisions_agree_with_every_completion(
@@ -139,6 +140,7 @@ def test_images_without_any_row_have_their_class_from_the_metadata() -> None:
     assert Audit(bare).table.loc["a", "all_lower_bound"] == pytest.approx(3 / 4)
 
 
+@pytest.mark.slow
 def test_a_missing_part_is_noticed(tmp_path: Path) -> None:
     whole = audit(linear(), toy_images(90), "Linf:0.01", ["fgsm", "pgd:steps=2"], out=tmp_path / "a")
     assert json.loads((tmp_path / "a" / ABOUT).read_text())["complete"]
@@ -163,6 +165,7 @@ class Counted:
         yield from zip(torch.split(images.x, 32), torch.split(images.y, 32), strict=True)
 
 
+@pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from classwise.auditing import preparing, running
 

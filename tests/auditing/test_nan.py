@@ -61,6 +61,7 @@ def run(twist: Twist, **more: Any) -> Audit:
     return audit(Twisted(twist), **(chosen | more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["broken", "never"])
 @pytest.mark.parametrize("name", TWISTS)
 def test_one_guard_names_them_and_no_other_is_misled(name: str, stop: str) -> None:
@@ -76,6 +77,7 @@ def test_every_kind_of_attack_leaves_it_at_that() -> None:
     assert set(names) <= {"nan-logits", "same-images", "black-box-stronger"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["broken", "never"])
 def test_images_with_such_logits_are_misclassified(stop: str, tmp_path: Path) -> None:
     result = run(TWISTS["some"], stop=stop, out=tmp_path / "a")

@@ -97,6 +97,7 @@ def test_an_attack_by_transfer_needs_no_gradient_of_the_model(model: Any) -> Non
     assert result.attacks == (CLEAN, "transfer")
 
 
+@pytest.mark.slow
 def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
     answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
     assert "under square at Linf:0.05" in answer.sentence
@@ -133,6 +134,7 @@ def test_gradients_that_are_zero_are_gradients() -> None:
 NAME = "tests.auditing.gradientless:detached_digits"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attacks", [[], ["--attack=square:proposals=5"], ["--attack=pgd", "--attack=square:proposals=5"]]
 )
@@ -149,6 +151,7 @@ def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: 
         assert main([*words, "--resume", "--fail-if=worst(all) < 0.2"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["worst-class", "curve", "audit --estimate"])
 def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*command.split(), NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1"]
@@ -158,6 +161,7 @@ def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: py
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pgd", "square", "cw-l2"])
 def test_inside_inference_mode_the_outcomes_are_the_same(name: str) -> None:
     attack = {"pgd": "pgd:steps=4", "square": SQUARE, "cw-l2": "cw-l2:steps=10,searches=1"}[name]

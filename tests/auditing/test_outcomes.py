@@ -198,6 +198,7 @@ def test_what_is_missing_is_told(table: Outcomes) -> None:
             ask("b")
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=30), st.randoms())
 def test_counts_do_not_depend_on_the_order_of_rows(triples: list[tuple[int, int, int]], random: object) -> None:

@@ -50,6 +50,7 @@ def run(model: nn.Module, compute: Compute = EXACT) -> Audit:
     return audit(model, data, "Linf:0.05", ATTACKED, compute=compute, batch=32, keep="images")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute", [EXACT, FAST], ids=["exact", "fast"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_outcomes_are_those_of_the_other_model(name: str, compute: Compute) -> None:
@@ -60,6 +61,7 @@ def test_the_outcomes_are_those_of_the_other_model(name: str, compute: Compute) 
     assert {warning.name for warning in plain.warnings} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("foreign", "transfer")])
 @pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
 def test_every_attack_leaves_the_images_of_its_caller(name: str) -> None:

@@ -29,6 +29,7 @@ def run_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_folder_is_audited_with_its_own_weights(run_folder: Path) -> None:
     x = torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     data = Images(x, torch.arange(40) % 3, name="toy")

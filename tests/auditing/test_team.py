@@ -25,6 +25,8 @@ from classwise.data import load_data
 from classwise.models import build_model, load_model, save_weights
 from tests.launching import launch, launch_by_hand
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

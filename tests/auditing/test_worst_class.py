@@ -49,6 +49,7 @@ def passes(audit: Audit) -> int:
     return int(frame["forwards"].sum() + frame["backwards"].sum())
 
 
+@pytest.mark.slow
 def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Audit) -> None:
     assert found.worst == full.worst().name
     assert found.verdict.settled
@@ -59,6 +60,7 @@ def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Aud
     assert found.table["first"].to_numpy() == pytest.approx(full.table["fgsm"].to_numpy())
 
 
+@pytest.mark.slow
 def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, full: Audit) -> None:
     frame = full.outcomes.frame
     broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first()
@@ -76,6 +78,7 @@ def test_it_costs_less_and_knows_what_a_full_audit_costs(found: WorstClass, full
     assert found.full_audit_passes == pytest.approx(passes(full), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_tie_costs_no_more_than_the_full_audit() -> None:
     """Two classes that are each other's mirror images fare alike, so that only the last image tells."""
     one = images(40, classes=1, strength=0.032)
@@ -91,6 +94,7 @@ def test_a_tie_costs_no_more_than_the_full_audit() -> None:
     assert result.passes <= 1.01 * passes(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_short_suites(data: Images, count: int) -> None:
     """One attack settles everything at once; of two, the second is the whole rest."""
@@ -103,6 +107,7 @@ def test_short_suites(data: Images, count: int) -> None:
         assert result.table["estimate"].to_numpy() == pytest.approx(whole.table["all"].to_numpy())
 
 
+@pytest.mark.slow
 def test_on_digits() -> None:
     digits = cw.load_data("digits").take(slice(0, 200))
     torch.manual_seed(0)
@@ -219,6 +224,7 @@ def same(one: WorstClass, other: WorstClass) -> bool:
     return facts[0] == facts[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attacks", [SUITE, SUITE[:2], SUITE[:1]])
 def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: Images, tmp_path: Path) -> None:
     def search(**more: Any) -> WorstClass:
@@ -243,6 +249,7 @@ def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: 
     assert sum(rest.totals.values()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_first_pass_is_continued(
     data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool

@@ -30,6 +30,7 @@ COMMANDS = (
 HEAVY = ("torch", "numpy", "pandas", "matplotlib", "scipy", "sklearn", "pyarrow", "jinja2", "yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["--version"], []])
 def test_help_is_light(words: list[str]) -> None:
     """Under 0.5 s of CPU, the interpreter's own start included, and no heavy module."""
@@ -46,6 +47,7 @@ def test_help_is_light(words: list[str]) -> None:
     assert not {name.partition(".")[0] for name in modules} & set(HEAVY)
 
 
+@pytest.mark.slow
 def test_every_command_shows_an_example(classwise: Classwise) -> None:
     said = classwise("--help")
     assert said.status == 0

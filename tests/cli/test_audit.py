@@ -32,6 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
     said = classwise("audit", run, *FAST)
     assert said.status == 0, said.err
@@ -53,6 +54,7 @@ def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
     assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in said.out
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert (
@@ -68,6 +70,7 @@ def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: P
     assert audit.outcomes.meta.threat == "Linf:0.03"
 
 
+@pytest.mark.slow
 def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, *FAST, "--subset=100", f"--out={tmp_path / 'a'}", "--stop=never", "--seed=3"]
     said = classwise(*words, "--json", "--fail-if=worst(all) <= 1", "--fail-if=overall(clean) < 0")
@@ -82,6 +85,7 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
     assert [warning["name"] for warning in facts["warnings"]] == [warning.name for warning in audit.warnings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "status"), [("< 0", 0), ("<= 100%", 1)])
 def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: Path, limit: str, status: int) -> None:
     condition = f"worst(all).low {limit}"
@@ -95,6 +99,7 @@ def test_the_help_names_all_that_a_condition_can_speak_of(classwise: Classwise) 
     assert set(MEASURES) <= set(words)
 
 
+@pytest.mark.slow
 def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     first = classwise(*words)
@@ -118,6 +123,7 @@ def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatc
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, an_hour_later: pytest.MonkeyPatch) -> None:
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     said = classwise(*words, "--max-time=59")
@@ -135,6 +141,7 @@ def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, an_hou
     assert Audit.load(tmp_path / "a").complete
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("conditions", "status", "answers"),
     [
@@ -179,6 +186,7 @@ def make_net(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, num_classes))
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": make_net(10, 1).state_dict()}, "w.pt")
@@ -204,6 +212,7 @@ def test_a_model_of_ones_own(classwise: Classwise, tmp_path: Path, monkeypatch: 
     )
 
 
+@pytest.mark.slow
 def test_options_of_a_zoo_model(classwise: Classwise, tmp_path: Path) -> None:
     model = cw.load_model("wideresnet", num_classes=10, in_channels=1, depth=10, widen=1)
     save_weights(tmp_path / "w.safetensors", model)

@@ -241,6 +241,7 @@ def tree(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_bad_input(
     classwise: Classwise, tmp_path: Path, run_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -275,6 +276,7 @@ def test_resuming_another_recipe(classwise: Classwise, run_folder: Path) -> None
     assert tree(run_folder) == before
 
 
+@pytest.mark.slow
 def test_a_folder_with_another_audit(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     words = ["audit", run_folder, "--subset=40", "--attack=fgsm", f"--out={tmp_path / 'audit'}"]
     assert classwise(*words).status == 0

@@ -64,6 +64,7 @@ def test_seeds_of_a_method(classwise: Classwise, tmp_path: Path) -> None:
     assert {name: row["seeds"] for name, row in facts["methods"].items()} == {"a": 3, "b": 3}
 
 
+@pytest.mark.slow
 def test_a_folder_of_seed_audits_is_one_method(classwise: Classwise, tmp_path: Path) -> None:
     for name in ("at", "cfa"):
         for seed in range(3):

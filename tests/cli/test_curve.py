@@ -8,6 +8,7 @@ import pytest
 from .conftest import Classwise
 
 
+@pytest.mark.slow
 def test_the_radii_of_each_class(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     words = ["curve", run_folder, "--rounds=2", "--attack=fgsm", "--subset=60", f"--out={tmp_path / 'c'}"]
     said = classwise(*words, "--threat=Linf:0.1")

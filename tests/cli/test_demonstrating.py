@@ -12,6 +12,7 @@ from .conftest import Classwise
 QUICK = {"epochs": "1", "data.subset": "120", "model.width": "0.1", "attack.steps": "2", "validation_attack.steps": "2"}
 
 
+@pytest.mark.slow
 def test_the_whole_way(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demonstrating, "SMALL", {**demonstrating.SMALL, **QUICK})
     said = classwise("demo", "--out", tmp_path / "demo")

@@ -280,6 +280,7 @@ RUN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", RUN, ids=lambda path: path.name)
 def test_the_commands_of_docs_run(document: Path, classwise: Classwise, workplace: Path) -> None:
     """Those of the README: test_readme.py."""
@@ -315,6 +316,7 @@ PYTHON = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("document", "block"), PYTHON, ids=lambda part: part.name if isinstance(part, Path) else "block"
 )

@@ -19,6 +19,7 @@ from classwise.training.recipe_files import recipe_names
 from .conftest import Classwise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "names"),
     [("data", list(DATA)), ("attacks", [*ATTACKS, *SUITES]), ("models", list(MODELS)), ("recipes", recipe_names())],
@@ -30,6 +31,7 @@ def test_lists_show_every_name(classwise: Classwise, command: str, names: list[s
     assert list(json.loads(classwise(command, "--json").out)) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
     known = json.loads(classwise("attacks", name, "--json").out)
@@ -63,6 +65,7 @@ def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) 
     assert about["steps"] == {"values": ">= 1", "meaning": "of one run; at least 2."}, "its own words come first"
 
 
+@pytest.mark.slow
 def test_the_specs_of_attacks_that_need_a_setting_work(
     classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_suites_members(classwise: Classwise, name: str) -> None:
     assert all(f"{name}:version={version}" in said for version in SUITES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 11_173_962), ("wrn-34-10", 46_160_474)])
 def test_models_have_the_literatures_sizes(classwise: Classwise, name: str, count: int) -> None:
     known = json.loads(classwise("models", "--json").out)

@@ -33,6 +33,7 @@ def audited(run_folder: Path, tmp_path: Path, classwise: Classwise) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_every_command_refuses_before_the_work(
     classwise: Classwise, monkeypatch: pytest.MonkeyPatch, run_folder: Path, audited: Path
@@ -88,6 +89,7 @@ def test_a_read_only_folder_is_noticed_by_its_owner_too(read_only: Path) -> None
     assert os.listdir(read_only) == ["checkpoints"]  # noqa: PTH208
 
 
+@pytest.mark.slow
 def test_a_page_onto_a_device_or_a_link(classwise: Classwise, audited: Path, tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to("target.html")
     assert classwise("report", audited, f"--out={tmp_path / 'link.html'}").status == 0

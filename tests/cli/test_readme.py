@@ -21,6 +21,7 @@ def commands(heading: str) -> list[list[str]]:
     return [shlex.split(line.replace("$(git rev-parse HEAD)", "0123abc"), comments=True) for line in lines]
 
 
+@pytest.mark.slow
 def test_the_audits(classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run_folder, "runs/mine")
@@ -34,6 +35,7 @@ def test_the_audits(classwise: Classwise, run_folder: Path, tmp_path: Path, monk
         assert said.status in ((0, 1) if "--fail-if" in words else (0,)), said.err
 
 
+@pytest.mark.slow
 def test_the_trainings(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = commands("Train")

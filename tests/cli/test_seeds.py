@@ -37,6 +37,7 @@ def runs(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "at"))
 
 
+@pytest.mark.slow
 def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path) -> None:
     said = classwise("audit", runs, *FAST)
     assert said.status == 0, said.err
@@ -70,6 +71,7 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
     assert Audit.load(places[0]).outcomes.frame.equals(audits[0].outcomes.frame)
 
 
+@pytest.mark.slow
 def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: Path, tmp_path: Path) -> None:
     classwise("audit", runs, *FAST)
     clean = {s: Audit.load(runs / f"seed-{s}" / "audits" / "digits-test").summary["overall"]["clean"] for s in (0, 3)}
@@ -84,6 +86,7 @@ def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: 
     assert f"failed: overall(clean) < {low}" not in failed.err
 
 
+@pytest.mark.slow
 def test_seeds_without_time_left_make_the_audit_incomplete(
     classwise: Classwise, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +126,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(classwise: Classwis
     assert "differ in more than the seed" in said.err
 
 
+@pytest.mark.slow
 def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     data = cw.load_data("digits", split="test", subset=40)
     found = cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

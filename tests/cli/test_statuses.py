@@ -182,6 +182,7 @@ def test_code_of_the_user_never_decides_the_status(
     assert "Traceback" not in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [0, 1, 4])
 @pytest.mark.parametrize(
     ("mode", "error"),
@@ -239,6 +240,7 @@ def test_an_installed_package_that_is_called_is_user_code(
     assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:36) exited with SystemExit(0)\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "status"), [("0", 0), ("100%", 1), (None, 141)])
 def test_a_gate_keeps_its_verdict_when_stdout_is_closed(
     run_folder: Path,
@@ -261,6 +263,7 @@ def test_a_gate_keeps_its_verdict_when_stdout_is_closed(
         assert ("failed: " in capsys.readouterr().err) == (status == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["audit --help", "--version"])
 def test_a_closed_pipe_has_a_status_and_no_message(tmp_path: Path, words: str, unbuffered: str) -> None:
@@ -280,6 +283,7 @@ def test_streams_that_are_closed_or_full(tmp_path: Path, redirection: str, statu
     assert done.stderr.count("\n") == bool(line)
 
 
+@pytest.mark.slow
 def test_nobody_reads_the_progress(tmp_path: Path) -> None:
     """A log whose reader has gone stops no work, nor does it change the verdict."""
     audit = f"{PROGRAM} audit lenet {' '.join(AUDIT)} --out {tmp_path / 'audit'} --fail-if 'worst(all) < 0'"
@@ -296,6 +300,7 @@ def test_main_leaves_the_handlers_of_signals_as_they_were() -> None:
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
 
 
+@pytest.mark.slow
 def test_the_page_goes_to_stdout_and_the_tables_to_stderr(
     run_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

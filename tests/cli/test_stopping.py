@@ -65,6 +65,7 @@ def trained(folder: Path, *words: str) -> list[str]:
     return ["train", "cfa-at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK, *words]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status", "cause"), STOPS)
 def test_a_training_is_saved_at_the_step_and_ends_with_the_same_bits(
     classwise: Classwise,
@@ -144,6 +145,7 @@ def test_a_batch_of_validation_that_takes_long_is_stopped_and_saved(
     assert promised(folder) == promised(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status", "cause"), STOPS)
 def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
     classwise: Classwise,
@@ -255,6 +257,7 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, status:
     assert (done.returncode, done.stdout, done.stderr) == (status, "", f"classwise: stopped by {cause}\n")
 
 
+@pytest.mark.slow
 def test_a_process_that_trains_ends_within_seconds(tmp_path: Path) -> None:
     """The whole program, signalled from outside."""
     words = [sys.executable, "-m", "classwise", *trained(tmp_path / "run", "--epochs=10000")]

@@ -71,6 +71,7 @@ def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
     assert classwise(*words).status == 0
 
 
+@pytest.mark.slow
 def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
     """One size for all of them, which the audit of the run takes over."""
     photos, out = tmp_path / "photos", tmp_path / "run"

@@ -20,6 +20,7 @@ def labels(counts: list[int]) -> torch.Tensor:
     return y[torch.argsort(torch.arange(len(y)) * 7919 % 101, stable=True)]
 
 
+@pytest.mark.slow
 @given(COUNTS, st.floats(0.01, 0.74), st.integers(0, 5))
 def test_split_is_a_partition_with_the_exact_share_of_each_class(counts: list[int], share: float, seed: int) -> None:
     y = labels(counts)

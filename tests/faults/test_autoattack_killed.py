@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .autoattack import STAGES
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_each_stage_resumes_to_the_same_outcomes(tmp_path: Path) -> None:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     ended = subprocess.run(

@@ -41,6 +41,7 @@ def _audit(runner: Runner, trained: Path, audited: Path, out: Path, **fault: obj
     return line
 
 
+@pytest.mark.slow
 def test_a_state_that_finds_no_room_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
     """A limit on the size of files, so that the write itself fails: above the weights, below the state."""
     sizes = {file.name: file.stat().st_size for file in (trained / "checkpoints").iterdir()}
@@ -49,12 +50,14 @@ def test_a_state_that_finds_no_room_is_one_line(runner: Runner, trained: Path, t
     _resumed(runner, trained, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_weights_that_find_no_room_are_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
     size = len(files_of_run(trained)["last.safetensors"])
     assert "last.safetensors: File too large" in _train(runner, tmp_path / "run", limit=size // 2)
     _resumed(runner, trained, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_rename_that_fails_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
     line = _train(runner, tmp_path / "run", fail=("replace", 6, 1, errno.ESTALE))
     assert "cannot write" in line
@@ -133,6 +136,7 @@ def locked(trained: Path, audited: Path, tmp_path: Path) -> Iterator[Path]:
         folder.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_folders_without_permission_are_one_line(runner: Runner, trained: Path, locked: Path) -> None:
     run, audit = locked / "run", locked / "audit"
     for arguments in (

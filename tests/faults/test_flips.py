@@ -22,6 +22,8 @@ from classwise.training.state import read_state
 
 from .client import TRAIN, Runner
 
+pytestmark = pytest.mark.slow
+
 
 def flips(file: Path, count: int, seed: int) -> list[tuple[int, int]]:
     """Seeded places in a file: byte and bit."""

@@ -47,11 +47,13 @@ def _kill_audit(runner: Runner, trained: Path, audited: Path, out: Path, **kill:
     return ended.status == KILLED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [3, 24])
 def test_a_killed_training_resumes_to_the_same_bits(runner: Runner, trained: Path, tmp_path: Path, call: int) -> None:
     assert _kill_training(runner, trained, tmp_path / "run", kill=call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [4, pytest.param(20, marks=pytest.mark.hostile)])
 def test_a_killed_audit_resumes_to_the_same_bits(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, call: int

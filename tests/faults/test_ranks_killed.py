@@ -91,6 +91,7 @@ def _kill_audit(
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "call"), [(0, 130), (1, 20)])
 def test_a_killed_rank_of_a_training_resumes_to_the_same_bits(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victim: int, call: int
@@ -98,6 +99,7 @@ def test_a_killed_rank_of_a_training_resumes_to_the_same_bits(
     assert _kill_training(runner, together[0], tmp_path / "run", (victim,), kill=call)
 
 
+@pytest.mark.slow
 def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def run(words: list[str]) -> Result:
     return Result(status, out.getvalue(), err.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     case = CASES[name]
@@ -104,6 +105,7 @@ def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.Mon
     assert judge(case, result, touched) == [], result.err[-2000:]
 
 
+@pytest.mark.slow
 def test_numbers_after_all_that(shared: Shared, tmp_path: Path) -> None:
     """The control: the audit of the shared run gives the numbers that it was saved with."""
     result = run([*Case("control", CLEAN_AUDIT).command(shared), f"--out={tmp_path / 'out'}"])

@@ -119,6 +119,7 @@ def alike(one: Tensor, other: Tensor) -> float:
     return float(torch.cosine_similarity(one.flatten().double(), other.flatten().double(), dim=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["linear", "cosine"])
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn-")])
 def test_every_network_of_the_zoo(name: str, head: str) -> None:
@@ -143,6 +144,7 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
         assert all(torch.equal(one, other) for one, other in zip(both(Compute().forward(model), x), exact, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn-")])
 def test_a_fused_copy_is_the_same_function_but_for_rounding(name: str) -> None:
     x = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)).double()
@@ -198,6 +200,7 @@ def test_the_logits_of_a_fused_copy_are_finer_than_bfloat16() -> None:
     assert float((logits != logits.bfloat16()).float().mean()) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 16, 28, 40])
 @pytest.mark.parametrize("name", ["lenet", "small-cnn", "inception-v3"])
 def test_a_fused_copy_adapts_to_the_size_of_images(name: str, size: int) -> None:

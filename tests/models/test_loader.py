@@ -56,6 +56,7 @@ def with_duplicates(state: State) -> State:
     return under("module.", under("model.", state) | copies | under("normalizer.", normaliser))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -121,6 +122,7 @@ def test_a_network_keeps_buffers_that_only_look_like_a_normalisation(tmp_path: P
     assert torch.equal(again(X[:, :, :2, :2]), network(X[:, :, :2, :2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small-cnn", "wrn-28-10"])
 def test_the_public_code_s_other_names(tmp_path: Path, name: str) -> None:
     torch.manual_seed(0)
@@ -167,6 +169,7 @@ def with_nan(state: State) -> State:
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [

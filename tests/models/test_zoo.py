@@ -73,6 +73,7 @@ def test_wide_resnets_of_any_depth_and_width(depth: int, widen: int, count: int)
         assert parameters(WideResNet(depth=depth, widen=widen)) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("size", [(8, 8), (28, 28), (32, 24), (40, 40)])
 def test_logits_are_the_last_layer_of_the_features_at_any_size(name: str, size: tuple[int, int]) -> None:
@@ -87,6 +88,7 @@ def test_logits_are_the_last_layer_of_the_features_at_any_size(name: str, size: 
     assert logits.std(dim=0).min() > 0, "the logits do not depend on the image"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_every_parameter_learns_and_the_image_is_left_alone(name: str) -> None:
     """An in-place operation in the wrong spot breaks the backward pass or writes over the image."""
@@ -141,6 +143,7 @@ def test_keys_are_those_of_public_code() -> None:
     assert keys["vgg19"]["layers.49.weight"].shape == (512, 512, 3, 3)
 
 
+@pytest.mark.slow
 def test_vgg_reads_the_public_code_s_checkpoints(tmp_path: Path) -> None:
     torch.manual_seed(1)
     ours = build_model("vgg16", num_classes=4, in_channels=3, width=1 / 16)

@@ -21,6 +21,13 @@ class Smoke(NamedTuple):
     results: Mapping[str, Result]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of the smoke runs is slow, since whichever comes first makes them all."""
+    for item in items:
+        if "smoke" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
     """All experiments at scale smoke; tests only read. The processes of a test run share the work: every second one

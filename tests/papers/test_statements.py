@@ -62,6 +62,7 @@ def check_section(paper: Paper, section: Section) -> None:
     assert len(section.of("li")) == len(notes_of(section.name))
 
 
+@pytest.mark.slow
 @QUICK
 @given(papers())
 def test_every_text_of_a_paper_s_page_follows_from_its_results(paper: Paper) -> None:
@@ -131,6 +132,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[s
         assert lines.pop(0) == f"  {reason}"
 
 
+@pytest.mark.slow
 @settings(QUICK, max_examples=60)
 @given(papers())
 def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:

@@ -100,6 +100,7 @@ class Waiting(Silent):
             lock.release()
 
 
+@pytest.mark.slow
 def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
     store = Store(tmp_path)
     trained = store.trained(QUICK, IMAGES)
@@ -136,6 +137,7 @@ def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkey
     FileLock(found[0]).acquire(blocking=False).lock.release()
 
 
+@pytest.mark.slow
 def test_audits_are_kept_too(tmp_path: Path) -> None:
     store = Store(tmp_path)
     trained = store.trained(Recipe.read(QUICK, {"epochs": 1}), IMAGES)
@@ -175,6 +177,7 @@ def test_two_processes_make_the_same_store(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["store.json"]
 
 
+@pytest.mark.slow
 def test_work_of_the_store_counts_with_the_time_it_took_when_it_was_made(tmp_path: Path) -> None:
     store = Store(tmp_path)
     test = load_data("digits", split="test", subset=40)
@@ -232,6 +235,7 @@ def test_a_result_counts_all_its_work_and_a_page_each_training_once() -> None:
     assert work_text([]) == ""
 
 
+@pytest.mark.slow
 def test_a_run_from_the_store_takes_as_long_as_the_first(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first, second = (run("kdd21/E2", "smoke", store) for _ in range(2))

@@ -362,6 +362,7 @@ def sections(page: str) -> Iterator[tuple[int, str]]:
             yield 0, every + end
 
 
+@pytest.mark.slow
 @QUICK
 @given(comparisons())
 def test_every_text_of_the_page_follows_from_the_answers(made: Compared) -> None:
@@ -521,6 +522,7 @@ ROW = re.compile(
 )
 
 
+@pytest.mark.slow
 @QUICK
 @given(comparisons())
 def test_every_line_of_the_terminal_follows_from_the_answers(
@@ -686,6 +688,7 @@ def _labelled(name: str, number: int, total: int) -> str:
     return f"'{name}'" if total == 1 else f"'{name}' (run {number + 1} of {total})"
 
 
+@pytest.mark.slow
 @settings(max_examples=10, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -772,6 +775,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
             assert text in terminal
 
 
+@pytest.mark.slow
 @settings(max_examples=6, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32 - 1),

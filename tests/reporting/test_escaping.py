@@ -139,6 +139,7 @@ ATTRIBUTES = frozenset(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
 def test_names_come_back_from_every_form(names: list[str]) -> None:
@@ -172,6 +173,7 @@ def test_names_come_back_from_every_form(names: list[str]) -> None:
         assert [original(row[0]) for row in html.rows[1:4]] == [names[label] for label in (2, 1, 0)]
 
 
+@pytest.mark.slow
 @settings(max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
 def test_names_of_methods_and_curves_too(names: list[str]) -> None:

@@ -33,6 +33,7 @@ def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_pa
     assert "| **cat** | **100** |" in (tmp_path / "classes.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_only_the_forms_asked_for(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert {path.suffix for path in export(make_audit(), tmp_path, ("pdf",))} == {".pdf"}
 

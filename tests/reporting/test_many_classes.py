@@ -38,6 +38,7 @@ def outcomes(classes: int, images: int, **more: Any) -> Outcomes:
     return Outcomes.from_predictions(labels, clean, {"pgd": pgd}, names, threat="Linf:8/255", **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("superclasses", [None, 100])
 def test_memory_and_pages_are_bounded(superclasses: int | None, tmp_path: Path) -> None:
     more: dict[str, Any] = {}

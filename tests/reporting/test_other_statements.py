@@ -57,6 +57,7 @@ def curves(draw: st.DrawFn) -> Curve:
     return Curve(frame, meta, HIGHEST, 3, alpha=draw(st.sampled_from((0.05, 0.1))))
 
 
+@pytest.mark.slow
 @QUICK
 @given(curves())
 def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> None:
@@ -127,6 +128,7 @@ def _open(found: Curve) -> str:
     )
 
 
+@pytest.mark.slow
 @QUICK
 @given(
     done=st.integers(1, 4),

@@ -26,6 +26,7 @@ def curve() -> Curve:
     return Curve(frame, Meta(class_names=("cat", "dog"), attacks={"clean": None}, norm="Linf"), 0.25, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("result", "shown"),
     [

@@ -384,6 +384,7 @@ def bare(share: float) -> str:
 SEEN: set[str] = set()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_every_sentence_of_an_audit_s_page_follows_from_its_rows(case: Case) -> None:
@@ -488,6 +489,7 @@ def _harmonic(one: float, other: float) -> float:
     return 2 * one * other / (one + other) if one + other else 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
@@ -515,6 +517,7 @@ WORST = re.compile(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:

@@ -104,6 +104,7 @@ def test_no_gap_is_wider_by_noise() -> None:
     assert wider(counts(np.array([0.1, 0.9]), 100, 0), counts(np.array([0.5, 0.55]), 100, 1))(0.05).low > 0
 
 
+@pytest.mark.slow
 def test_the_best_of_many_is_no_gain_by_noise() -> None:
     """Nine attacks that are as strong as the first."""
 

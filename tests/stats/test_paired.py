@@ -130,6 +130,7 @@ def test_overall_difference_pools_the_classes() -> None:
     np.testing.assert_allclose(found.p_value, found.adjusted)
 
 
+@pytest.mark.slow
 @given(paired_counts())
 def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
     value, low, high = difference_of_minima(pairs)
@@ -164,6 +165,7 @@ LAWS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_difference_of_minima_covers(law: list[list[float]]) -> None:
     rng = np.random.default_rng(3)

@@ -217,6 +217,7 @@ def test_paired_differences_are_a_two_way_table(seeds: int, random: int) -> None
     assert found.adjusted.tolist() == holm(found.p_value).tolist()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 3), st.integers(2, 4), st.integers(0, 2**32 - 1))
 def test_unpaired_differences_add_the_seeds_of_each_method(ours: int, theirs: int, random: int) -> None:
     rng = np.random.default_rng(random)

@@ -92,6 +92,7 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
     assert weights.max() > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", ["fawa", "fawa-iut"])
 def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     """The plain average is kept, epoch by epoch, and the run says so."""
@@ -125,6 +126,7 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -131,6 +131,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     return found
 
 
+@pytest.mark.slow
 def test_a_run_builds_its_parts_once(built: list[Recipe], tmp_path: Path) -> None:
     changes = TINY | {"epochs": 1}
     classwise.train("cfa-trades", budget="short", out=tmp_path / "a", data="digits", changes=changes)
@@ -140,6 +141,7 @@ def test_a_run_builds_its_parts_once(built: list[Recipe], tmp_path: Path) -> Non
     assert len(built) == 2
 
 
+@pytest.mark.slow
 def test_the_command_line_builds_the_parts_of_a_run_once(built: list[Recipe], tmp_path: Path) -> None:
     changes = [f"--set={field}={json.dumps(value)}" for field, value in (TINY | {"epochs": 1}).items()]
     words = ["train", "cfa-trades", "--budget=short", "--data=digits", *changes]

@@ -33,6 +33,7 @@ class Counting(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "forward", "backward"),
     [

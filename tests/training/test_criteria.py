@@ -157,6 +157,7 @@ def test_two_passes_and_one_backward_as_trades_needs() -> None:
     assert bool(z.grad.isfinite().all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("wrn")])
 def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
     options: dict[str, Any] = {"depth": 10, "widen": 1} if name == "wideresnet" else {}

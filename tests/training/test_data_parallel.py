@@ -22,6 +22,8 @@ from tests.launching import launch
 from .test_trainer import SMALL, contents
 from .together import EACH, RECIPES, SETTINGS, WHOLE, begun, with_memory
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-5
 
 

@@ -25,6 +25,7 @@ from .killing import KillAt, Killed
 from .on_digits import ELSEWHERE, METHODS, TINY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,6 +66,7 @@ class Heard(Silent):
         self.lines.append(line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [("frl", "frl"), ("faal", "faal"), ("dafa", None)])
 def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
     heard = Heard()
@@ -93,6 +95,7 @@ def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     def rows(name: str) -> pd.DataFrame:
         changes = TINY | {"epochs": 2}
@@ -123,6 +126,7 @@ class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 100])
 @pytest.mark.parametrize("name", METHODS | ELSEWHERE)
 def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_never_waits_in_a_step(

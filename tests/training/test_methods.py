@@ -22,6 +22,7 @@ def trained(recipe: str, out: Path, **more: Any) -> Run:
     return train(recipe, budget="short", out=out, data="digits", changes=changes, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", METHODS)
 def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -34,6 +35,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     assert contents(trained(recipe, tmp_path / "killed", resume=True)) == contents(whole)
 
 
+@pytest.mark.slow
 def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
     changes = {key: value for key, value in SMALL.items() if key != "model"}
     changes |= {"model.width": 0.0625, "data.subset": 400, "epochs": 5, "batch_size": 32, "attack.steps": 1}

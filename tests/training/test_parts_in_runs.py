@@ -15,6 +15,7 @@ TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
 """Three steps an epoch."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -41,6 +42,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     assert contents(cut) == contents(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["at-awp", "at-adam", "n-fgsm"])
 def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
     changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
@@ -52,6 +54,7 @@ def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
     assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1
 
 
+@pytest.mark.slow
 def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> None:
     """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
     changes = TINY | {"epochs": 1, "batch_size": 120, "update.begin": 0.0}

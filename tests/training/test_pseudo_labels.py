@@ -110,6 +110,7 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
     assert float(loss.detach()) == pytest.approx(float(each[:16].mean() / 2 + each[16:].mean() / 2), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     teacher: Run, others: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_of_the_package_is_whole(name: str) -> None:
     recipe = Recipe.read(name)

@@ -104,6 +104,7 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
     assert max(e for e, answer in enumerate(answers) if answer) == max(fit)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = SMALL | {"model": {"name": "lenet"}, "averaging.begin": 0.3, "selection": "within-error", "epochs": 4}
     whole = train("at-ema", budget="short", out=tmp_path / "whole", data="digits", changes=changes)
@@ -123,6 +124,7 @@ def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> No
     assert [epoch for epoch in range(epochs) if three_quarters.chosen(epoch, epochs)] == [kept]
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_epoch_three_quarters_through_and_needs_no_validation_split(tmp_path: Path) -> None:
     changes = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
     run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)

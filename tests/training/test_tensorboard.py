@@ -59,6 +59,7 @@ class Notes(Silent):
         self.lines.append(line)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path) -> None:
     notes = Notes()

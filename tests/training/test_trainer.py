@@ -61,6 +61,7 @@ def contents(run: Run) -> dict[str, bytes]:
     return {str(file.relative_to(run.path)): file.read_bytes() for file in files}
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
     assert reference.complete
     assert set(reference.kept()) == {"last", "best", "average", "best-average"}
@@ -79,6 +80,7 @@ def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
     assert len(held) == 40
 
 
+@pytest.mark.slow
 def test_the_radii_of_an_epoch_follow_the_accuracy_of_the_one_before(reference: Run) -> None:
     rows = reference.epochs.query("split == 'train'").set_index(["epoch", "label"]).sort_index()
     for epoch in (1, 2):
@@ -101,6 +103,7 @@ def test_the_kept_models_are_read_back_and_are_as_good_as_was_measured(reference
     assert int(right.sum()) == round((rows["clean"] * rows["count"]).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 3, 4, 6, 11])
 def test_killed_at_any_step_and_resumed_gives_the_same_bits(
     reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
@@ -112,6 +115,7 @@ def test_killed_at_any_step_and_resumed_gives_the_same_bits(
     assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
 
 
+@pytest.mark.slow
 def test_killed_without_a_checkpoint_inside_the_epoch(reference: Run, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         trained(tmp_path / "run", progress=KillAt(7))
@@ -119,6 +123,7 @@ def test_killed_without_a_checkpoint_inside_the_epoch(reference: Run, tmp_path: 
     assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_any_write(reference: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies before a rename; the temporary file stays behind, as after a real kill."""
     rename: Callable[[Path, Path], Path] = Path.replace
@@ -148,6 +153,7 @@ def test_resuming_a_finished_run_changes_nothing(reference: Run, tmp_path: Path)
     assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(reference: Run, tmp_path: Path) -> None:
     other = trained(tmp_path / "run", seed=1)
     assert contents(other)["checkpoints/last.safetensors"] != contents(reference)["checkpoints/last.safetensors"]
@@ -160,6 +166,7 @@ def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["standard", "at", "at-ema", "cfa-code"])
 def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> None:
     changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
@@ -266,6 +273,7 @@ def test_a_schedule_may_sample_and_aim_from_step_to_step(tmp_path: Path) -> None
     assert run.recipe.schedules == ({"name": part},)
 
 
+@pytest.mark.slow
 def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In mixed precision no pass of an attack runs the library's normalisation, and every pass of an update does."""
     seen: list[tuple[bool, torch.dtype]] = []

@@ -157,6 +157,7 @@ def test_files_of_another_set_are_refused(only_here: Path) -> None:
         load_data("cifar10", root=only_here)
 
 
+@pytest.mark.slow
 def test_shared_cifar10(shared: Path) -> None:
     images = load_data("cifar10", root=shared, subset=100, seed=3)
     assert images.class_counts().tolist() == [10] * 10

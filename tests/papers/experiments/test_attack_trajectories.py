@@ -65,6 +65,7 @@ def test_steps_shown() -> None:
     assert shown(1) == (1,)
 
 
+@pytest.mark.slow
 def test_the_trace_of_an_image_ends_where_the_audit_of_all_ends(tmp_path: Path) -> None:
     """The same numbers, though only one image is attacked; and the audit without a trace is another one."""
     context = Context(SMOKE, Store(tmp_path / "store"))

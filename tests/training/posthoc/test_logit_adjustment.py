@@ -51,6 +51,7 @@ def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
     assert abs(float(found.constants.sum())) < 1e-5  # the mean is over classes
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
     plain = run.model("last")
     before = {name: value.clone() for name, value in plain.state_dict().items()}

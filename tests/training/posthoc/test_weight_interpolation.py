@@ -38,6 +38,7 @@ def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train("frontier-finetune", budget="short", out=out, data="digits", changes=changes)
 
 
+@pytest.mark.slow
 def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
     before, after = first.model("average").state_dict(), tuned.model("average").state_dict()
     for share in (0.0, 0.25, 1.0):
@@ -51,6 +52,7 @@ def test_the_mix_is_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> N
                 assert torch.allclose(value, expected, atol=1e-6), name
 
 
+@pytest.mark.slow
 def test_the_first_of_the_best_is_kept(tuned: Run) -> None:
     found = interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
     assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"

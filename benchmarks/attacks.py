@@ -20,7 +20,7 @@ from benchmarks.cells import CHECKPOINT, KEEP, chosen, given, path_of, quiet, ri
 from benchmarks.contenders import BATCH, OURS, TASKS, Contender, Task, contenders
 from benchmarks.pairing import table
 from benchmarks.strength import cells
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 NAMES = ("pgd-20", "pgd-100", "apgd-ce", "apgd-t", "fab-t", "square", "cw", "cw-l2")
 LOOK = 20.0
@@ -121,7 +121,7 @@ def run(*, quick: bool) -> str:
     try:
         tasks = chosen(quick=quick, names=NAMES)
         right(count)
-    except UserError as error:
+    except ClasswiseError as error:
         return f"The cost of attacks is left out: {error}\n"
     print(f"cells are kept in {KEEP}")
     lines = [row for task in tasks for row in rows(task, count, rounds)]

@@ -25,7 +25,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
 from classwise.core.compute import FAST
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
@@ -222,6 +222,6 @@ def run(*, quick: bool) -> str:
             continue
         try:
             found.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
-        except (UserError, ImportError) as error:
+        except (ClasswiseError, ImportError) as error:
             found.append(f"AutoAttack on {data} is left out: {error}\n")
     return "\n".join(found)

@@ -15,7 +15,7 @@ from benchmarks.pairing import paired, table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute import FAST
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -111,7 +111,7 @@ def run(*, quick: bool) -> str:
     count = 256 if quick else 1000
     try:
         data = load_data("cifar10", split="test", subset=count, download=False)
-    except UserError as error:
+    except ClasswiseError as error:
         return f"PGD-20 evaluation is left out: {error}\n"
     # The field's two habits: 2/255, and the 0.003 of the papers, with which images take longer to break.
     steps = (2 / 255, 0.003)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
 from classwise.stats.racing import EASE, Rules, contenders
@@ -34,7 +34,7 @@ class Recording:
         num_classes: C; by default the largest label + 1.
 
     Raises:
-        UserError: for lengths that differ, or a label without a class.
+        ClasswiseError: for lengths that differ, or a label without a class.
     """
 
     labels: IntArray
@@ -62,7 +62,7 @@ class Recording:
             object.__setattr__(self, name, outcomes(values, len(truth)))
         cost = np.asarray(passes, dtype=np.float64)
         if cost.shape != (len(truth), len(STAGES)):
-            raise UserError(f"passes: expected shape ({len(truth)}, {len(STAGES)}), got {cost.shape}")
+            raise ClasswiseError(f"passes: expected shape ({len(truth)}, {len(STAGES)}), got {cost.shape}")
         for name, value in (("labels", truth), ("passes", cost), ("num_classes", classes)):
             object.__setattr__(self, name, value)
 
@@ -137,10 +137,10 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
         rules: of the races.
 
     Raises:
-        UserError: if there is no order.
+        ClasswiseError: if there is no order.
     """
     if orders < 1:
-        raise UserError(f"orders = {orders}: a replay needs at least 1")
+        raise ClasswiseError(f"orders = {orders}: a replay needs at least 1")
     generator = np.random.default_rng(seed)
     survivors = np.flatnonzero(recording.survives)
     survivors = survivors[np.argsort(recording.labels[survivors], kind="stable")]

@@ -14,7 +14,7 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute import FAST
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import build_model, load_model
@@ -84,6 +84,6 @@ def run(*, quick: bool) -> str:
     try:
         data = load_data("cifar10", split="test", subset=128 if quick else 1000, download=False)
         second = agreement(data)
-    except UserError as error:
+    except ClasswiseError as error:
         second = f"agreement between batch sizes is left out: {error}\n"
     return growth(quick=quick) + "\n" + second

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.cells import CHECKPOINT, KEEP, Cell, cell, chosen, right, subject
 from benchmarks.contenders import BATCH, OURS, Contender, Task, contenders
 from benchmarks.pairing import table
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 HEADER = [
     "attack",
@@ -96,7 +96,7 @@ def run(*, quick: bool) -> str:
     try:
         tasks = chosen(quick=quick)
         right(count)
-    except UserError as error:
+    except ClasswiseError as error:
         return f"Strength against other libraries is left out: {error}\n"
     print(f"cells are kept in {KEEP}")
     lines = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import load_model
 
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_really_trained(name: str) -> None:
     data = name.removesuffix("-at")
     try:
         images = load_data(data, split="test", root=SHARED if data == "cifar10" else None, subset=200, download=False)
-    except UserError:
+    except ClasswiseError:
         pytest.skip(f"{data} is not on this machine")
     with torch.no_grad():
         right = load_model(FOLDER / f"{name}.safetensors")(images.pixels()).argmax(1) == images.y

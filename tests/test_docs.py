@@ -17,7 +17,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
 from classwise.cli.demonstrating import SMALL
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.data import CORRUPTIONS, DATA
 from classwise.papers import catalogue
@@ -136,7 +136,7 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     robust = first["robust"].to_numpy(float)
     wanted = np.exp(2 * (robust.mean() - robust))
     assert second["robust_weight"].to_numpy(float) == pytest.approx(10 * wanted / wanted.sum(), rel=1e-5)
-    with pytest.raises(UserError, match="rate = -1"):
+    with pytest.raises(ClasswiseError, match="rate = -1"):
         Recipe.read("catchup.yaml", {"schedules.0.rate": -1})
     sys.modules.pop("catchup")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
 
 ROOT = Path(__file__).parents[1]
@@ -131,12 +131,12 @@ def test_an_entry_point_that_cannot_be_used_is_refused(
         "attack", {"pgd": "classwise.attacks.gradient.ascent:PGD"}, group="classwise.attacks"
     )
     assert registry["pgd"] == "classwise.attacks.gradient.ascent:PGD"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         list(registry)
 
 
 def test_an_entry_point_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, {"classwise.attacks": "toy = os:system"}))
     registry: Registry[object] = Registry("attack", {}, base="classwise.attacks.base:Attack", group="classwise.attacks")
-    with pytest.raises(UserError, match="is a builtin_function_or_method; give a subclass of"):
+    with pytest.raises(ClasswiseError, match="is a builtin_function_or_method; give a subclass of"):
         registry.load("toy")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.replay import Recording, Replay, _Lanes, replay
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.racing import Escalate, Race, Rules
 
 COST = (1.0, 201.0, 1801.0, 6800.0)
@@ -124,9 +124,9 @@ def test_absent_classes_take_no_part() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(UserError, match="passes: expected shape"):
+    with pytest.raises(ClasswiseError, match="passes: expected shape"):
         Recording([0], [1], [0], [0], [0], [[1.0]])
-    with pytest.raises(UserError, match="for each of the 2 labels"):
+    with pytest.raises(ClasswiseError, match="for each of the 2 labels"):
         Recording([0, 1], [1], [0, 0], [0, 0], [0, 0], [COST] * 2)
-    with pytest.raises(UserError, match="orders = 0"):
+    with pytest.raises(ClasswiseError, match="orders = 0"):
         replay(recording([0.5, 0.6], 10), 0)

@@ -23,7 +23,7 @@ from benchmarks.comparison.methods import (
 )
 from benchmarks.comparison.page import report
 from classwise.auditing.audit import audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 
 def audited(method: Method, weights: Path, place: Place) -> None:
@@ -55,7 +55,7 @@ def run(*, quick: bool) -> str:
                 weights = made(method, place, wait=False)
                 if weights is not None:
                     audited(method, weights, place)
-            except UserError as error:  # the others go on
+            except ClasswiseError as error:  # the others go on
                 say(f"{method.name}, seed {seed}: left out: {error}")
             except Exception:  # noqa: BLE001  # the report of what went well is worth more than a stop
                 say(f"{method.name}, seed {seed}: left out:\n{traceback.format_exc()}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.compute import Compute as Compute
-    from classwise.core.errors import UserError as UserError
+    from classwise.core.errors import ClasswiseError as ClasswiseError
     from classwise.core.threat import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
@@ -47,7 +47,7 @@ _PUBLIC = {
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
     "Threat": "classwise.core.threat",
-    "UserError": "classwise.core.errors",
+    "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "audit": "classwise.auditing.audit",
     "audit_seeds": "classwise.auditing.seeds",

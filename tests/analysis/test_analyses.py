@@ -26,7 +26,7 @@ from classwise.analysis.sensitivity import sensitivity
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.drawing import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
@@ -106,5 +106,5 @@ def test_the_ends_of_a_class_as_pictures(tmp_path: Path) -> None:
     assert np.stack(shown) == pytest.approx(pixels[[*result.most, *result.least]], abs=1e-6)
     assert drawing.svg().count("<image ") == 6
     drawing.save(tmp_path / "ends.png")
-    with pytest.raises(UserError, match=f"image {result.most[0]} is not in images"):
+    with pytest.raises(ClasswiseError, match=f"image {result.most[0]} is not in images"):
         result.gallery(images.take(images.index != int(result.most[0])))

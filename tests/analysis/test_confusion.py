@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from classwise.analysis.confusion import Confused, confused
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
 
@@ -122,6 +122,6 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
 def test_breaking_images_are_refused() -> None:
     table = outcomes()
     stopped = Outcomes(table.frame, dataclasses.replace(table.meta, stop="broken"))
-    with pytest.raises(UserError, match="stop='never'"):
+    with pytest.raises(ClasswiseError, match="stop='never'"):
         confused(stopped, "strong")
     assert confused(stopped, "clean", resamples=2).matrix.sum() == len(table)

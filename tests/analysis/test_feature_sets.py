@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.models import build_model
 from classwise.models.base import Classifier
@@ -93,5 +93,5 @@ def test_networks_of_the_zoo_and_others(images: Images) -> None:
     network = build_model("resnet18", num_classes=3, in_channels=2, width=0.0625, mean=(0.5,), std=(0.2,))
     made = RobustFeatures(steps=3)(network, images)
     assert made.shape == images.shape
-    with pytest.raises(UserError, match=r"a Flatten offers no features\(x\)"):
+    with pytest.raises(ClasswiseError, match=r"a Flatten offers no features\(x\)"):
         RobustFeatures(steps=1)(nn.Flatten(), images)

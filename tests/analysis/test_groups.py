@@ -9,7 +9,7 @@ from scipy import stats
 from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.resampling import resampled_accuracies, resampled_means
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
@@ -56,10 +56,10 @@ def test_sharp_classes_that_stand_are_found_for_sure() -> None:
 def test_what_sensitivity_cannot_read() -> None:
     table = outcomes()
     bare = Outcomes.from_predictions(table.labels, table.labels, {"a": table.labels, "b": table.labels}, NAMES)
-    with pytest.raises(UserError, match="not all confidences are known under 'a'"):
+    with pytest.raises(ClasswiseError, match="not all confidences are known under 'a'"):
         sensitivity(bare, "a", "b")
     few = Outcomes.from_predictions([0, 1, 0], [0, 1, 0], {"a": [0, 1, 0]}, ["a", "b"], {"a": np.full((3, 2), 0.5)})
-    with pytest.raises(UserError, match="2 classes have images; a correlation needs at least 3"):
+    with pytest.raises(ClasswiseError, match="2 classes have images; a correlation needs at least 3"):
         sensitivity(few, "a", "a")
 
 
@@ -75,7 +75,7 @@ def test_resampled_means_of_right_and_wrong_are_resampled_accuracies() -> None:
     assert drawn[:, 0, :2].mean(axis=0) == pytest.approx([0.8, 0.8], abs=0.005)
     assert drawn[:, 0, :2].var(axis=0) == pytest.approx([0.16 / 40, 0.16 / 90], rel=0.1)
     assert drawn[:, 0, :2].var(axis=0) == pytest.approx(other[:, 0, :2].var(axis=0), rel=0.1)
-    with pytest.raises(UserError, match=r"values: expected shape \(quantities, 130\), got \(1, 2\)"):
+    with pytest.raises(ClasswiseError, match=r"values: expected shape \(quantities, 130\), got \(1, 2\)"):
         resampled_means([[1.0, 2.0]], labels, 3)
 
 
@@ -128,10 +128,10 @@ def test_leads_cover() -> None:
 
 @pytest.mark.parametrize("matrix", [np.eye(2), np.ones((3, 4)), -np.eye(3)])
 def test_matrices_that_are_none(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
-    with pytest.raises(UserError, match="expected counts"):
+    with pytest.raises(ClasswiseError, match="expected counts"):
         pairs(matrix, "abc")
 
 
 def test_names_of_pairs() -> None:
-    with pytest.raises(UserError, match="2 names for 4 classes"):
+    with pytest.raises(ClasswiseError, match="2 names for 4 classes"):
         pairs(MATRIX, "ab")

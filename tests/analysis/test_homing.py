@@ -15,7 +15,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.core.compute import Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -145,10 +145,10 @@ def unfinished(tmp_path: Path, base: Run) -> Run:
 
 
 def test_an_unfinished_run_is_refused(unfinished: Run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="0 of 4 epochs"):
+    with pytest.raises(ClasswiseError, match="0 of 4 epochs"):
         homing(unfinished, out=tmp_path / "out")
 
 
 def test_two_attacks_are_refused(base: Run, folder: Path) -> None:
-    with pytest.raises(UserError, match="of one attack, not of 2"):
+    with pytest.raises(ClasswiseError, match="of one attack, not of 2"):
         homing(base, out=folder / "two", data=four("train", 40), test=four("test", 40), attack=[ATTACK, "fgsm"])

@@ -17,7 +17,7 @@ from classwise.analysis.norm_link import norm_link_of, row_norms
 from classwise.analysis.smoothness import smoothness
 from classwise.analysis.spread import spread_of
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics import overall_micro
 from tests.analysis.printed import TABLE_1, TEMPERATURE_MART, TEMPERATURE_MART_CHANGES, counts, table_1
@@ -43,7 +43,7 @@ def test_rankings_of_outcomes_have_intervals() -> None:
     assert list(found.accuracies.index) == ["one, weak", "one, strong", "two, weak", "two, strong"]
     assert found.accuracies.loc["two, weak", "c"] == outcomes(seed=9).counts("weak").accuracy[2]
     assert found.lowest.low <= found.mean.low <= found.mean.high <= 1
-    with pytest.raises(UserError, match="give outcomes"):
+    with pytest.raises(ClasswiseError, match="give outcomes"):
         ranked_alike({})
 
 
@@ -92,7 +92,7 @@ def test_the_histogram_by_a_loop() -> None:
     assert found.count.tolist() == wanted.tolist() == [2, 1, 1, 0, 0, 0, 0, 0, 0, 1]
     assert ((found.low <= found.count) & (found.count <= found.high)).all()
     assert found.table["classes"].sum() == 5
-    with pytest.raises(UserError, match="bins = 0"):
+    with pytest.raises(ClasswiseError, match="bins = 0"):
         spread_of(sums, bins=0)
 
 
@@ -107,7 +107,7 @@ def test_the_gap_of_printed_rows() -> None:
     ranked = table_1().T[["Madry, transfer", "Madry, PGD"]].corr("spearman")
     assert found.order.value == pytest.approx(ranked.iloc[0, 1])
     other = dataclasses.replace(outcomes().meta, class_names=tuple("uvwxyz"))
-    with pytest.raises(UserError, match="other classes"):
+    with pytest.raises(ClasswiseError, match="other classes"):
         gap(outcomes(), Outcomes(outcomes().frame, other), "weak")
 
 
@@ -125,7 +125,7 @@ def test_the_norm_link() -> None:
     assert found.classes["accuracy_normalised"].to_list() == pytest.approx([0, 3 / 7, 2 / 7, 1, 5 / 7])
     assert found.classes["norm_normalised"].to_list() == pytest.approx([0, 0.4, 0.5, 1, 0.1])
     assert all(each.low - 1e-9 <= each.value <= each.high + 1e-9 for each in found.intervals)
-    with pytest.raises(UserError, match="one for each of the 5 classes"):
+    with pytest.raises(ClasswiseError, match="one for each of the 5 classes"):
         norm_link_of(sums, tuple("abcde"), [1, 2])
 
 
@@ -141,7 +141,7 @@ def test_cvc_by_a_loop() -> None:
         assert found["n"][name] == len(each)
         assert found["low"][name] < found["cvc"][name] < found["high"][name] <= (CLASSES - 1) / CLASSES**2
     bare = Outcomes.from_predictions([0, 1], [0, 1])
-    with pytest.raises(UserError, match="no confidences are known"):
+    with pytest.raises(ClasswiseError, match="no confidences are known"):
         smoothness({"m": bare}, "clean")
 
 
@@ -166,9 +166,9 @@ def test_the_ablation_of_printed_rows() -> None:
     two = found.rows[found.rows["inverse_temperature"] == 2]
     assert (two["change"] == 0).all()
     assert (two["adjusted"] == 1).all()
-    with pytest.raises(UserError, match="family of attacks"):
+    with pytest.raises(ClasswiseError, match="family of attacks"):
         ablation({"MART": outcomes()})
-    with pytest.raises(UserError, match="which 1/T"):
+    with pytest.raises(ClasswiseError, match="which 1/T"):
         ablation({"MART": table})
 
 
@@ -181,7 +181,7 @@ def test_the_ends_of_a_class_by_sorting() -> None:
     assert found.least.tolist() == order[::-1][:4]
     assert len(found.images) == len(mine)
     assert found.table["index"].to_list() == order[:4] + order[-4:]
-    with pytest.raises(UserError, match="class 6 is not one"):
+    with pytest.raises(ClasswiseError, match="class 6 is not one"):
         extremes(table, "strong", 6)
-    with pytest.raises(UserError, match="no margin is known"):
+    with pytest.raises(ClasswiseError, match="no margin is known"):
         extremes(table, "strong", 3, by="margin")

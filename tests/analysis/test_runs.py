@@ -18,7 +18,7 @@ from classwise.analysis.steps import steps_of
 from classwise.analysis.sweep import sweep
 from classwise.analysis.trend import trend
 from classwise.auditing.audit import Audit, audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from tests.auditing import toys
@@ -81,7 +81,7 @@ def test_windows_are_those_of_the_paper() -> None:
     ],
 )
 def test_a_trend_of_what_is_not_there(run: Run, change: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         trend({"a": run}, **change)  # type: ignore[arg-type]
 
 
@@ -95,7 +95,7 @@ def test_fluctuation_by_a_loop() -> None:
     assert found.runs["change"]["calm"] == found.runs["change_high"]["calm"] == 0  # shared images cancel
     assert found.differences["calm"].high < 0
     assert "calm" in found.figure().svg()
-    with pytest.raises(UserError, match="two epochs or more"):
+    with pytest.raises(ClasswiseError, match="two epochs or more"):
         fluctuation({"one": wild[:1]}, labels, 3)
 
 
@@ -113,9 +113,9 @@ def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
     assert (change["low"] < 0).all()
     assert (change["adjusted"] >= change["p"]).all()
     assert "beta" in found.figure().svg()
-    with pytest.raises(UserError, match="beta = 3 is not in the sweep"):
+    with pytest.raises(ClasswiseError, match="beta = 3 is not in the sweep"):
         found.change(1.0, 3.0)
-    with pytest.raises(UserError, match="no epoch between"):
+    with pytest.raises(ClasswiseError, match="no epoch between"):
         sweep({1.0: run}, "beta", window=(0.1, 0.12))
 
 
@@ -147,11 +147,11 @@ def test_steps_are_rows_of_the_trace(kept: Audit) -> None:
     assert bool(found.fooled.loc["tpgd", 3]) is not bool(last["correct"])
     assert "pgd, step 3" in found.figure().svg()
     for image, attacks, steps, message in ((5, (), (0,), "was not traced"), (4, ("fgsm",), (0,), "traced attack")):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(ClasswiseError, match=message):
             steps_of(kept, image, attacks, steps)
-    with pytest.raises(UserError, match="no step 10; its last is 3"):
+    with pytest.raises(ClasswiseError, match="no step 10; its last is 3"):
         steps_of(kept, 4)
-    with pytest.raises(UserError, match=r"trace=\[4\]"):
+    with pytest.raises(ClasswiseError, match=r"trace=\[4\]"):
         steps_of(dataclasses.replace(kept, trace=None), 4)
 
 
@@ -169,7 +169,7 @@ def test_similarity_by_a_loop(kept: Audit) -> None:
     assert found.interval is not None
     assert "cosine" in found.figure().svg()
     assert similarity_of(logits, labels, "abc").link is None
-    with pytest.raises(UserError, match="expected shape"):
+    with pytest.raises(ClasswiseError, match="expected shape"):
         similarity_of(logits[:, :2], labels, "abc")
 
 
@@ -193,5 +193,5 @@ def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
     assert len(found.points) == 90
     pd.testing.assert_frame_equal(embedding(kept, "pgd").points, embedding(kept, "pgd").points)
     assert found.figure().svg().count("<circle") == 90
-    with pytest.raises(UserError, match="give more images"):
+    with pytest.raises(ClasswiseError, match="give more images"):
         embedding_of(clean[:3], attacked[:3], labels[:3], "abc")

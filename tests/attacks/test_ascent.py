@@ -11,7 +11,7 @@ from classwise.attacks.engine import Case, Engine, Job
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.losses import margin
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
 
@@ -159,7 +159,7 @@ def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
 
 
 def test_an_attack_without_a_model_says_what_it_needs() -> None:
-    with pytest.raises(UserError, match=r"attack\.bind"):
+    with pytest.raises(ClasswiseError, match=r"attack\.bind"):
         PGD()(torch.rand(1, 1, 2, 2), torch.zeros(1, dtype=torch.int64))
 
 

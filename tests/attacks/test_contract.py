@@ -17,7 +17,7 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.external import Foreign
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
@@ -175,7 +175,7 @@ def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) ->
 
 def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
     for norm in set(get_args(Norm)) - set(attack.norms):
-        with pytest.raises(UserError, match=f"{norm}.* knows {attack.norms[0]}"):
+        with pytest.raises(ClasswiseError, match=f"{norm}.* knows {attack.norms[0]}"):
             attack.perturb(Small(), images(), torch.zeros(12, dtype=torch.int64), Threat(norm, 0.1))
 
 

@@ -18,7 +18,7 @@ from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
 from classwise.core.compute import Compute, Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.core.threat import Threat
 
@@ -258,7 +258,7 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
 
 
 def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
-    with pytest.raises(UserError, match="batch = 0"):
+    with pytest.raises(ClasswiseError, match="batch = 0"):
         Engine(case[0], batch=0)
 
 

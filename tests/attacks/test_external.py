@@ -16,7 +16,7 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import Foreign
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.models.logits import LogitsModel
@@ -149,23 +149,23 @@ def test_an_image_in_whole_levels_is_read() -> None:
 )
 def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
     model, x = Small(3).eval(), images()
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         Foreign(**given).perturb(model, x, model(x).argmax(1), "Linf:0.1")
 
 
 def test_what_cannot_be_made() -> None:
-    with pytest.raises(UserError, match="not both"):
+    with pytest.raises(ClasswiseError, match="not both"):
         Foreign(attack=away, build=climbing)
-    with pytest.raises(UserError, match="attack = 3 cannot be called as attack"):
+    with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
         Foreign(attack=3)
-    with pytest.raises(UserError, match="there is no module 'nowhere'"):
+    with pytest.raises(ClasswiseError, match="there is no module 'nowhere'"):
         make(ATTACKS, "foreign:build=nowhere:attack")
 
 
 def test_targets_are_refused() -> None:
     model, x = Small(3).eval(), images()
     y = model(x).argmax(1)
-    with pytest.raises(UserError, match="not told of targets"):
+    with pytest.raises(ClasswiseError, match="not told of targets"):
         Foreign(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
 
 

@@ -16,7 +16,7 @@ from classwise.attacks.engine import Case, Engine, Finished, Job, Stop
 from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
 from classwise.core.compute import EXACT, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
@@ -245,7 +245,7 @@ def test_fast_caps_the_descents_of_cw_l2() -> None:
 
 @pytest.mark.parametrize("factor", [0.0, 1.0])
 def test_a_tau_that_cannot_shrink_is_refused(factor: float) -> None:
-    with pytest.raises(UserError, match="tau_factor"):
+    with pytest.raises(ClasswiseError, match="tau_factor"):
         make(ATTACKS, f"cw:tau_factor={factor}")
 
 

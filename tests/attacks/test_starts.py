@@ -15,7 +15,7 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import Case
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
@@ -131,6 +131,6 @@ def test_the_targets_are_distinct_and_all_other_classes(name: str, column: str, 
 
 
 def test_a_start_without_a_gradient_is_refused() -> None:
-    with pytest.raises(UserError, match="has no gradient at the clean image"):
+    with pytest.raises(ClasswiseError, match="has no gradient at the clean image"):
         named("pgd:objective=kl,begin=none").check()
     named("pgd:objective=kl").check()

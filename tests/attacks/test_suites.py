@@ -10,7 +10,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 
@@ -36,7 +36,7 @@ def test_every_member_is_an_attack(name: str, version: str, norm: str) -> None:
     ],
 )
 def test_what_is_unknown_is_said_with_the_nearest_known(name: str, options: dict[str, str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(ClasswiseError, match=words):
         members(name, options)
 
 
@@ -85,7 +85,7 @@ def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor,
 
 def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
-    with pytest.raises(UserError, match=r"give images \(N, C, H, W\)"):
+    with pytest.raises(ClasswiseError, match=r"give images \(N, C, H, W\)"):
         AutoAttack(model).run_standard_evaluation(x, y[:3])
-    with pytest.raises(UserError, match="unknown version"):
+    with pytest.raises(ClasswiseError, match="unknown version"):
         AutoAttack(model, version="strong")

@@ -15,7 +15,7 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.audit import audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import describe, make
 from classwise.core.threat import Threat
 from classwise.models import save_weights
@@ -107,7 +107,7 @@ def test_an_audit_records_which_surrogate_it_was() -> None:
 )
 def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message: str) -> None:
     model, x = Small(3).eval(), images(4)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         Transfer(surrogate=surrogate).perturb(model, x, model(x).argmax(1), "Linf:0.1")
 
 
@@ -121,5 +121,5 @@ def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message
     ],
 )
 def test_a_spec_that_is_wrong(spec: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         make(ATTACKS, spec)

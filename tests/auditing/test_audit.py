@@ -22,7 +22,7 @@ from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, Caution
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
@@ -243,28 +243,30 @@ def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch:
 )
 def test_other_attacks_are_told_by_what_differs(tmp_path: Path, attacks: Any, differs: str) -> None:
     run(out=tmp_path / "a", attacks="fgsm")
-    with pytest.raises(UserError, match=f"other settings: {differs}; give another --out, or --resume with the same"):
+    with pytest.raises(
+        ClasswiseError, match=f"other settings: {differs}; give another --out, or --resume with the same"
+    ):
         run(out=tmp_path / "a", attacks=attacks)
 
 
 @pytest.mark.slow
 def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
-    with pytest.raises(UserError, match="holds this audit already"):
+    with pytest.raises(ClasswiseError, match="holds this audit already"):
         run(out=tmp_path / "a")
-    with pytest.raises(UserError, match="other settings: threat was"):
+    with pytest.raises(ClasswiseError, match="other settings: threat was"):
         run(out=tmp_path / "a", threat="Linf:0.1", resume=True)
-    with pytest.raises(UserError, match="other settings: seed was 0, now 1"):
+    with pytest.raises(ClasswiseError, match="other settings: seed was 0, now 1"):
         run(out=tmp_path / "a", seed=1, resume=True)
-    with pytest.raises(UserError, match="other settings: model_hash"):
+    with pytest.raises(ClasswiseError, match="other settings: model_hash"):
         run(out=tmp_path / "a", model=toys.model(scale=2.0), resume=True)
-    with pytest.raises(UserError, match="other settings: data_hash"):
+    with pytest.raises(ClasswiseError, match="other settings: data_hash"):
         run(out=tmp_path / "a", data=toys.images(seed=1), resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(UserError, match="not empty and holds no audit"):
+    with pytest.raises(ClasswiseError, match="not empty and holds no audit"):
         run(out=tmp_path / "full")
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(ClasswiseError, match="is a file"):
         run(out=tmp_path / "full" / "thesis.txt")
     assert (tmp_path / "full" / "thesis.txt").read_text() == "do not touch"
 
@@ -345,7 +347,7 @@ def test_a_radius_for_each_image() -> None:
     others = uniform.labels != 1
     assert np.array_equal(result.outcomes.correct("pgd")[others], uniform.correct("pgd")[others])
     assert np.array_equal(result.outcomes.correct("pgd")[~others], uniform.correct("clean")[~others])
-    with pytest.raises(UserError, match=r"radii of shape .3,. for 90 images"):
+    with pytest.raises(ClasswiseError, match=r"radii of shape .3,. for 90 images"):
         run(data=data, threat=Threat("Linf", epsilon[:3]))
 
 
@@ -365,7 +367,7 @@ def test_grouping_by_column_superclass_and_values() -> None:
     plain = run(data=data)
     expected = [plain.outcomes.correct("all")[:30].mean(), plain.outcomes.correct("all")[30:].mean()]
     assert values.table["all"].tolist() == pytest.approx(expected)
-    with pytest.raises(UserError, match="unknown grouping of the data"):
+    with pytest.raises(ClasswiseError, match="unknown grouping of the data"):
         run(data=data, group="sight")
 
 
@@ -382,9 +384,9 @@ def test_kept_tensors_are_those_of_the_rows() -> None:
     assert logits.argmax(1).tolist() == attacked["prediction"].tolist()
     distance = np.abs(images - data.pixels(torch.from_numpy(index)).numpy()).reshape(len(index), -1).max(1)
     assert distance == pytest.approx(attacked["distance"].to_numpy(), abs=1e-6)
-    with pytest.raises(UserError, match="unknown tensor to keep"):
+    with pytest.raises(ClasswiseError, match="unknown tensor to keep"):
         run(keep="logit")
-    with pytest.raises(UserError, match=r"no images of 'clean' were kept"):
+    with pytest.raises(ClasswiseError, match=r"no images of 'clean' were kept"):
         result.kept.get("images", "clean")
 
 
@@ -511,7 +513,7 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
     ],
 )
 def test_mistakes_are_one_line_before_any_work(more: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         run(out=tmp_path / "a", **more)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "a").exists()
@@ -527,7 +529,7 @@ def test_images_without_names_may_lack_the_last_classes() -> None:
 
 def test_image_numbers_must_differ() -> None:
     data = toys.images()
-    with pytest.raises(UserError, match="image 0 is there 2 times"):
+    with pytest.raises(ClasswiseError, match="image 0 is there 2 times"):
         run(data=data.take(torch.tensor([0, 0, 1])))
 
 

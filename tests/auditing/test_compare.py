@@ -13,7 +13,7 @@ from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import audits_in, training_seed
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
@@ -132,16 +132,16 @@ def test_runs_that_differ_in_the_seed_are_one_method(tmp_path: Path) -> None:
 def test_only_audits_of_the_same_images_compare() -> None:
     one = made(AT, 0)
     fewer = Audit(Outcomes.from_predictions(LABELS[:90], LABELS[:90], {"pgd": LABELS[:90]}, NAMES))
-    with pytest.raises(UserError, match=r"'a' and 'b' differ in images: 120 .* and 90 "):
+    with pytest.raises(ClasswiseError, match=r"'a' and 'b' differ in images: 120 .* and 90 "):
         compare({"a": one, "b": fewer})
     renamed = Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, ["x", "y", "z"]))
-    with pytest.raises(UserError, match="'a' and 'b' differ in class names: cat, dog, elk and x, y, z"):
+    with pytest.raises(ClasswiseError, match="'a' and 'b' differ in class names: cat, dog, elk and x, y, z"):
         compare({"a": one, "b": renamed})
-    with pytest.raises(UserError, match="attack of 'a'"):
+    with pytest.raises(ClasswiseError, match="attack of 'a'"):
         compare({"a": one, "b": one}, attack="apgd")
-    with pytest.raises(UserError, match="nothing to compare"):
+    with pytest.raises(ClasswiseError, match="nothing to compare"):
         compare([])
-    with pytest.raises(UserError, match="unknown method"):
+    with pytest.raises(ClasswiseError, match="unknown method"):
         compare({"a": one}).pair("a", "b")
 
 
@@ -227,15 +227,15 @@ def test_unlike_audits_are_refused_with_the_field_and_both_values(case: str, tmp
     first, second, message = UNLIKE[case]
     audits = {"a": audited(0, **first), "b": audited(1, **second)}
     for methods in (audits, dict(reversed(audits.items()))):
-        with pytest.raises(UserError) as refused:
+        with pytest.raises(ClasswiseError) as refused:
             compare(methods)
         assert not isinstance(refused.value, IncompleteError)
         assert "'a'" in str(refused.value)
         assert "'b'" in str(refused.value)
-    with pytest.raises(UserError, match=f"'a' and 'b' differ in {message}"):
+    with pytest.raises(ClasswiseError, match=f"'a' and 'b' differ in {message}"):
         compare(audits)
     # Also between the seeds of one method.
-    with pytest.raises(UserError, match="differ in"):
+    with pytest.raises(ClasswiseError, match="differ in"):
         compare({"a": [audits["a"], audits["b"]]})
 
 
@@ -244,12 +244,12 @@ def test_one_attack_is_compared_whatever_the_others_are() -> None:
     more = audited(1, specs={"pgd": PGD, "fgsm": {"name": "fgsm", "begin": "uniform"}})
     assert len(compare({"a": one, "b": more}, attack="pgd").pairs) == 1
     for attack in ("fgsm", "all"):
-        with pytest.raises(UserError, match="differ in attacks"):
+        with pytest.raises(ClasswiseError, match="differ in attacks"):
             compare({"a": one, "b": more}, attack=attack)
     # In a cascade what an attack sees depends on those before it.
     first: dict[str, Any] = {**PGD, "steps": 3}
     cascades = [audited(0, specs={"pgd": each, "fgsm": {"name": "fgsm"}}, cascade=True) for each in (PGD, first)]
-    with pytest.raises(UserError, match="differ in attacks"):
+    with pytest.raises(ClasswiseError, match="differ in attacks"):
         compare({"a": cascades[0], "b": cascades[1]}, attack="fgsm")
 
 
@@ -270,7 +270,7 @@ def test_families_compare_with_equal_members() -> None:
         assert len(compare({"a": one, "b": two}, attack=attack).pairs) == 1
     other = audited(1, specs={**specs, "tpgd[5]": {"name": "tpgd", "inverse_temperature": 6}}, **about)
     for attack in ("tpgd-best", "tpgd-union"):
-        with pytest.raises(UserError, match="differ in attacks"):
+        with pytest.raises(ClasswiseError, match="differ in attacks"):
             compare({"a": one, "b": other}, attack=attack)
 
 
@@ -278,7 +278,7 @@ def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
     bare = [made(AT, 0), made(CFA, 1)]
     (note,) = compare({"a": bare[0], "b": bare[1]}).notes
     assert "data hash, threat, stop rule, attacks" in note
-    with pytest.raises(UserError, match="not stated"):
+    with pytest.raises(ClasswiseError, match="not stated"):
         compare({"a": bare[0], "b": audited(1)})
     # A stated threat is one threat however it is written.
     stated = [
@@ -286,9 +286,9 @@ def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
         for threat in ("Linf:8/255", "linf: 0.0313725490196", "Linf:4/255")
     ]
     assert compare({"a": stated[0], "b": stated[1]}).complete
-    with pytest.raises(UserError, match="differ in threat: Linf:8/255 and Linf:4/255"):
+    with pytest.raises(ClasswiseError, match="differ in threat: Linf:8/255 and Linf:4/255"):
         compare({"a": stated[0], "b": stated[2]})
-    with pytest.raises(UserError, match="differ in threat: Linf:8/255 and not stated"):
+    with pytest.raises(ClasswiseError, match="differ in threat: Linf:8/255 and not stated"):
         compare({"a": stated[0], "b": bare[0]})
 
 
@@ -300,9 +300,9 @@ def test_groups_are_the_same_groups() -> None:
     other = grouped([0] * 61 + [1] * 59, ["first", "second"])
     renamed = grouped([0] * 60 + [1] * 60, ["one", "two"])
     assert compare({"a": halves, "b": other}).complete
-    with pytest.raises(UserError, match="differ in grouping half: image 60 in 'second' and image 60 in 'first'"):
+    with pytest.raises(ClasswiseError, match="differ in grouping half: image 60 in 'second' and image 60 in 'first'"):
         compare({"a": halves, "b": other}, group="half")
-    with pytest.raises(UserError, match="differ in grouping half: first, second and one, two"):
+    with pytest.raises(ClasswiseError, match="differ in grouping half: first, second and one, two"):
         compare({"a": halves, "b": renamed}, group="half")
 
 
@@ -310,7 +310,7 @@ def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
     """One model audited at two radii: +14 points and a p-value before, a curve now."""
     at = {radius: audited(0, epsilon=radius, threat=f"Linf:{radius}") for radius in (4 / 255, 1 / 255, 2 / 255)}
     other = audited(1, epsilon=1 / 255, threat="Linf:1/255")
-    with pytest.raises(UserError, match=r"differ in threat: Linf:4/255 and Linf:1/255.*--across threat"):
+    with pytest.raises(ClasswiseError, match=r"differ in threat: Linf:4/255 and Linf:1/255.*--across threat"):
         compare({"a": at[4 / 255], "b": at[1 / 255]})
     found = compare({"a": [*at.values()], "b": other}, across="threat")
     assert list(found.levels) == ["Linf:1/255", "Linf:2/255", "Linf:4/255"]
@@ -331,17 +331,17 @@ def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
 def test_across_one_field_the_others_still_agree() -> None:
     one = audited(0)
     weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", stop="never")
-    with pytest.raises(UserError, match="differ in stop rule"):
+    with pytest.raises(ClasswiseError, match="differ in stop rule"):
         compare({"a": one, "b": weak}, across="threat")
-    with pytest.raises(UserError, match="same threat, Linf:8/255"):
+    with pytest.raises(ClasswiseError, match="same threat, Linf:8/255"):
         compare({"a": one, "b": audited(1)}, across="threat")
-    with pytest.raises(UserError, match="unknown field to compare across"):
+    with pytest.raises(ClasswiseError, match="unknown field to compare across"):
         compare({"a": one, "b": weak}, across="stop")
-    with pytest.raises(UserError, match="clean accuracy does not depend on the threat"):
+    with pytest.raises(ClasswiseError, match="clean accuracy does not depend on the threat"):
         compare({"a": one, "b": weak}, across="threat", attack="clean")
-    with pytest.raises(UserError, match="differ in threat"):
+    with pytest.raises(ClasswiseError, match="differ in threat"):
         compare({"a": one, "b": weak}, across="attacks")
-    with pytest.raises(UserError, match="does not state its threat"):
+    with pytest.raises(ClasswiseError, match="does not state its threat"):
         compare({"a": made(AT, 0), "b": made(AT, 1)}, across="threat")
 
 
@@ -389,13 +389,13 @@ def test_incomplete_audits_have_bounds_alone() -> None:
     # Attacks that are whole still compare, with a note.
     (note,) = compare({"a": one, "b": part}, attack="pgd").notes
     assert "incomplete under attacks that are not compared" in note
-    with pytest.raises(UserError, match="complete audits"):
+    with pytest.raises(ClasswiseError, match="complete audits"):
         compare({"a": one, "b": part}, across="threat", allow_incomplete=True)
 
 
 def test_different_suites_are_refused_even_if_incomplete_audits_are_allowed() -> None:
     part = without(audited(1, specs={"pgd": PGD}), "pgd", range(30))
-    with pytest.raises(UserError, match="differ in attacks"):
+    with pytest.raises(ClasswiseError, match="differ in attacks"):
         compare({"a": audited(0), "b": part}, allow_incomplete=True)
 
 
@@ -455,7 +455,7 @@ def test_the_order_of_paired_seeds_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_model_is_one_seed() -> None:
     one = audited(0)
-    with pytest.raises(UserError, match="runs 1 and 2 of 'a' are audits of the same model"):
+    with pytest.raises(ClasswiseError, match="runs 1 and 2 of 'a' are audits of the same model"):
         compare({"a": [one, one], "b": audited(1)})
 
 
@@ -463,7 +463,7 @@ def test_a_model_is_one_seed() -> None:
 def test_a_folder_is_one_method_only_if_names_differ_in_a_number(tmp_path: Path) -> None:
     for seed, name in enumerate(("at", "cfa")):
         audited(seed).save(tmp_path / "mixed" / name)
-    with pytest.raises(UserError, match=r"names differ in more than a seed's number \(at, cfa\)"):
+    with pytest.raises(ClasswiseError, match=r"names differ in more than a seed's number \(at, cfa\)"):
         compare([tmp_path / "mixed"])
     for seed in (10, 9):
         audited(seed).save(tmp_path / "at" / f"run{seed}")
@@ -479,7 +479,7 @@ def test_a_folder_is_one_method_only_if_names_differ_in_a_number(tmp_path: Path)
     assert [training_seed(audit) for audit in found.audits["at-mine"]] == [0, 1]
     run_folder(tmp_path / "seeds" / "seed-2", "another", 2)
     audited(22).save(tmp_path / "seeds" / "seed-2")
-    with pytest.raises(UserError, match="differ in more than the seed"):
+    with pytest.raises(ClasswiseError, match="differ in more than the seed"):
         compare([tmp_path / "seeds"])
 
 
@@ -487,7 +487,7 @@ def test_attacks_that_are_not_applicable_are_not_of_the_suite() -> None:
     one = audited(0)
     frame, meta = audited(1).outcomes.frame, audited(1).outcomes.meta
     part = Outcomes(frame[frame["attack"] != "pgd"], dataclasses.replace(meta, not_applicable=("pgd",)))
-    with pytest.raises(UserError, match=r"differ in attacks: pgd:.* and no pgd"):
+    with pytest.raises(ClasswiseError, match=r"differ in attacks: pgd:.* and no pgd"):
         compare({"a": one, "b": Audit(part)})
     assert compare({"a": one, "b": Audit(part)}, attack="fgsm").complete
     with pytest.raises(IncompleteError, match="'b' has no robust accuracy under 'pgd': not applicable"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.bounds import MEASURES
 
 AUDIT = Audit(
@@ -62,18 +62,18 @@ def test_conditions(text: str, holds: bool) -> None:
     ],
 )
 def test_bad_conditions_are_one_line(text: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         Condition.parse(text)
 
 
 def test_an_attack_that_was_not_run_does_not_pass_a_build() -> None:
-    with pytest.raises(UserError, match="unknown attack in condition"):
+    with pytest.raises(ClasswiseError, match="unknown attack in condition"):
         Condition.parse("worst(autoattack) < 0.2").holds(AUDIT)
 
 
 def test_what_is_not_defined_does_not_pass_a_build() -> None:
     bare = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}))
-    with pytest.raises(UserError, match="not defined"):
+    with pytest.raises(ClasswiseError, match="not defined"):
         Condition.parse("nrr(pgd) < 0.2").holds(bare)
 
 

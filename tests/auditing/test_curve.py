@@ -19,7 +19,7 @@ from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
 from classwise.core.compute import EXACT, Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
@@ -115,7 +115,7 @@ def test_the_summary_is_what_the_radii_say() -> None:
     # The area under the accuracy, which is the mean radius.
     fine = found.table(np.linspace(0, 0.1, 2001).tolist())
     assert fine[fine["class"] == "class 0"]["accuracy"].mean() * 0.1 == pytest.approx(0.044, abs=1e-4)
-    with pytest.raises(UserError, match=r"radius 0.2: the curve goes from 0 to 0.1"):
+    with pytest.raises(ClasswiseError, match=r"radius 0.2: the curve goes from 0 to 0.1"):
         found.table([0.2])
 
 
@@ -190,9 +190,9 @@ def test_a_curve_comes_back_from_its_folder(tmp_path: Path) -> None:
     found.save(folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(UserError, match="not empty and holds no curve"):
+    with pytest.raises(ClasswiseError, match="not empty and holds no curve"):
         found.save(tmp_path / "full")
-    with pytest.raises(UserError, match="holds no curve; make one with"):
+    with pytest.raises(ClasswiseError, match="holds no curve; make one with"):
         Curve.load(tmp_path / "full")
 
 
@@ -239,7 +239,7 @@ class Hungry(toys.Linear):
     ],
 )
 def test_mistakes_are_one_line(more: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         search(**more)
     assert "\n" not in str(caught.value)
 
@@ -294,16 +294,18 @@ def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
 def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Counting(1))
-    with pytest.raises(UserError, match=f"holds a curve with other settings: {re.escape(differs)}"):
+    with pytest.raises(ClasswiseError, match=f"holds a curve with other settings: {re.escape(differs)}"):
         search(out=tmp_path / "curve", resume=True, **changes)
 
 
 def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Counting(70))
-    with pytest.raises(UserError, match="holds this curve already; give another --out, or continue it with --resume"):
+    with pytest.raises(
+        ClasswiseError, match="holds this curve already; give another --out, or continue it with --resume"
+    ):
         search(out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").iterdir()
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(UserError, match="is damaged; remove it and resume"):
+    with pytest.raises(ClasswiseError, match="is damaged; remove it and resume"):
         search(out=tmp_path / "curve", resume=True)

@@ -12,7 +12,7 @@ from classwise.auditing import fitting
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.fitting import Fit, fitting_batch, memory_of, saved_bytes
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Silent
 from classwise.data.images import Images
 
@@ -84,7 +84,7 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
     memory(monkeypatch, 1e6)
     again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch == batch == Audit.load(tmp_path / "a").outcomes.meta.batch
-    with pytest.raises(UserError, match="batch was"):
+    with pytest.raises(ClasswiseError, match="batch was"):
         audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=128)
 
 
@@ -95,7 +95,7 @@ def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.Mo
     assert made.outcomes.meta.batch is not None
     assert made.outcomes.meta.batch < 32
     assert "not-repeatable" in {warning.name for warning in made.warnings}
-    with pytest.raises(UserError, match="below 32"):
+    with pytest.raises(ClasswiseError, match="below 32"):
         audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch=16)
 
 

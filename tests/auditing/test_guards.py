@@ -27,7 +27,7 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
@@ -537,7 +537,7 @@ CHECKPOINT = ROOT / "checkpoints" / "fashion-mnist-at.safetensors"
 def test_a_really_trained_robust_model_trips_none() -> None:
     try:
         data = load_data("fashion-mnist", split="test", subset=64, download=False)
-    except UserError:
+    except ClasswiseError:
         pytest.skip("fashion-mnist is not on this machine")
     result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch=64)
     assert 0.5 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]

@@ -23,7 +23,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from classwise.stats.bounds import MEASURES
 
@@ -189,7 +189,7 @@ def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkey
 
 def test_incomplete_tables_are_not_joined() -> None:
     whole = table(np.ones((3, 6), dtype=np.bool_))
-    with pytest.raises(UserError, match="incomplete"):
+    with pytest.raises(ClasswiseError, match="incomplete"):
         without(whole, {("t[1]", 0)}).join(whole)
 
 

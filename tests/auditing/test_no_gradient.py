@@ -21,7 +21,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.compute import EXACT
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import Fronted, sign, without_gradients
@@ -112,7 +112,7 @@ def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
         find_worst_class,
         lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
     ):
-        with pytest.raises(UserError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
+        with pytest.raises(ClasswiseError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
             search(model, images(), THREAT, ["pgd"], compute=EXACT, batch=32)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import SCHEMA_VERSION
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.parts import COLUMNS
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
@@ -48,7 +48,7 @@ def test_a_row_tells_what_broke_it(table: Outcomes) -> None:
 
 def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
     assert table.confusion("a").tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
-    with pytest.raises(UserError, match="'all' is several attacks together"):
+    with pytest.raises(ClasswiseError, match="'all' is several attacks together"):
         table.confusion("all")
 
 
@@ -81,12 +81,12 @@ def test_class_names_default_to_numbers() -> None:
     ],
 )
 def test_bad_predictions_are_one_line(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         Outcomes.from_predictions(**arguments)  # type: ignore[arg-type]
 
 
 def test_unknown_attack_names_the_nearest(table: Outcomes) -> None:
-    with pytest.raises(UserError, match="did you mean 'clean'"):
+    with pytest.raises(ClasswiseError, match="did you mean 'clean'"):
         table.judged("claen")
 
 
@@ -97,7 +97,7 @@ def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> Non
         again = Outcomes.load(place)
         pd.testing.assert_frame_equal(again.frame, grouped.frame)
         assert again.meta == grouped.meta
-    with pytest.raises(UserError, match="holds outcomes already"):
+    with pytest.raises(ClasswiseError, match="holds outcomes already"):
         table.save(tmp_path / "outcomes")
 
 
@@ -109,33 +109,35 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
     about["schema_version"] = SCHEMA_VERSION + 1
     pq.write_table(content.replace_schema_metadata({b"classwise": json.dumps(about).encode()}), path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(UserError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
+    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
         Outcomes.load(tmp_path)
 
 
 def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no outcomes; .* classwise audit MODEL --data DATA --out"):
+    with pytest.raises(ClasswiseError, match=r"holds no outcomes; .* classwise audit MODEL --data DATA --out"):
         Outcomes.load(tmp_path)
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match=r"part-00000\.parquet is damaged: its SHA-256"):
+    with pytest.raises(ClasswiseError, match=r"part-00000\.parquet is damaged: its SHA-256"):
         Outcomes.load(tmp_path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(UserError, match="not a valid Parquet file; give the folder of an audit"):
+    with pytest.raises(ClasswiseError, match="not a valid Parquet file; give the folder of an audit"):
         Outcomes.load(tmp_path)
     (tmp_path / "outcomes").mkdir()
     (tmp_path / "outcomes" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(UserError, match="remove it and resume the audit"):
+    with pytest.raises(ClasswiseError, match="remove it and resume the audit"):
         Outcomes.load(tmp_path)
     (tmp_path / "outcomes" / path.name).unlink()
     (tmp_path / "outcomes").rmdir()
     notes = tmp_path / "notes.txt"
     notes.write_text("nothing that can be made again")
-    with pytest.raises(UserError, match="give the folder of an audit, a run with one audit, or a file of outcomes"):
+    with pytest.raises(
+        ClasswiseError, match="give the folder of an audit, a run with one audit, or a file of outcomes"
+    ):
         Outcomes.load(notes)
     pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(UserError, match="no outcomes that classwise wrote"):
+    with pytest.raises(ClasswiseError, match="no outcomes that classwise wrote"):
         Outcomes.load(tmp_path)
 
 
@@ -145,22 +147,22 @@ def test_tables_of_the_same_images_join() -> None:
     assert joined.attacks == ("clean", "a", "b")
     assert joined.correct("all").tolist() == [False, False, True, False, True, False]
     assert joined.counts("b", "half").correct.tolist() == [2, 3]
-    with pytest.raises(UserError, match="'a' is in both"):
+    with pytest.raises(ClasswiseError, match="'a' is in both"):
         mine.join(mine)
-    with pytest.raises(UserError, match="other images or labels"):
+    with pytest.raises(ClasswiseError, match="other images or labels"):
         mine.join(Outcomes.from_predictions([1, *LABELS[1:]], attacks={"b": ATTACK_B}, class_names=NAMES))
-    with pytest.raises(UserError, match="differ in class names"):
+    with pytest.raises(ClasswiseError, match="differ in class names"):
         mine.join(Outcomes.from_predictions(LABELS, attacks={"b": ATTACK_B}, class_names=["x", "y", "z"]))
 
 
 def test_groups_replace_classes(table: Outcomes) -> None:
     grouped = table.add_groups("site", [0, 1, 0, 1, 0, 1], ["north", "south"])
     assert grouped.counts("all", "site").correct.tolist() == [2, 0]
-    with pytest.raises(UserError, match="name is taken"):
+    with pytest.raises(ClasswiseError, match="name is taken"):
         grouped.add_groups("site", [0] * 6, ["x"])
-    with pytest.raises(UserError, match="3 ids for 6 images"):
+    with pytest.raises(ClasswiseError, match="3 ids for 6 images"):
         table.add_groups("other", [0, 0, 0], ["x"])
-    with pytest.raises(UserError, match="unknown grouping"):
+    with pytest.raises(ClasswiseError, match="unknown grouping"):
         table.counts("all", "sight")
 
 
@@ -183,7 +185,7 @@ def test_a_family_has_its_best_and_its_union() -> None:
 
 
 def test_an_image_may_be_there_once(table: Outcomes) -> None:
-    with pytest.raises(UserError, match="image 0 is there twice under 'clean'"):
+    with pytest.raises(ClasswiseError, match="image 0 is there twice under 'clean'"):
         Outcomes(pd.concat([table.frame, table.frame.head(1)]), table.meta)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit, Caution
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 
 NAMES = ["cat", "dog"]
@@ -82,7 +82,7 @@ def test_groups_stand_in_place_of_classes() -> None:
     assert audit.table.index.tolist() == ["north", "south"]
     assert audit.table.index.name == "site"
     assert audit.summary["worst_class"]["pgd"] in ("north", "south")
-    with pytest.raises(UserError, match="unknown grouping"):
+    with pytest.raises(ClasswiseError, match="unknown grouping"):
         Audit(outcomes, group="site")
 
 
@@ -101,18 +101,18 @@ def test_saved_and_loaded_it_says_the_same(audit: Audit, tmp_path: Path) -> None
     assert again.warnings[0] == noted.warnings[0]
     assert np.isnan(again.warnings[1].value)
     assert again.name == "mine"
-    with pytest.raises(UserError, match="holds an audit already"):
+    with pytest.raises(ClasswiseError, match="holds an audit already"):
         noted.save(tmp_path / "audit")
 
 
 def test_a_run_folder_keeps_its_audits_apart(audit: Audit, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: at\n")
-    with pytest.raises(UserError, match="a run without an audit"):
+    with pytest.raises(ClasswiseError, match="a run without an audit"):
         Audit.load(tmp_path)
     assert audit.save(tmp_path) == tmp_path / "audits" / "audit"
     assert Audit.load(tmp_path).names == audit.names
     Audit(audit.outcomes, name="second").save(tmp_path)
-    with pytest.raises(UserError, match="several audits"):
+    with pytest.raises(ClasswiseError, match="several audits"):
         Audit.load(tmp_path)
 
 
@@ -121,8 +121,8 @@ def test_a_newer_or_damaged_audit_is_refused(audit: Audit, tmp_path: Path) -> No
     about = json.loads((tmp_path / "a" / ABOUT).read_text())
     (tmp_path / "a" / ABOUT).write_text(json.dumps({**about, "schema_version": 99}))
     (tmp_path / "a" / CHECKSUMS).unlink()
-    with pytest.raises(UserError, match="schema_version 99 is newer"):
+    with pytest.raises(ClasswiseError, match="schema_version 99 is newer"):
         Audit.load(tmp_path / "a")
     (tmp_path / "a" / ABOUT).write_text("{")
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(ClasswiseError, match="is damaged"):
         Audit.load(tmp_path / "a")

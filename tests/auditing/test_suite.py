@@ -9,7 +9,7 @@ from torch import nn
 
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
 from classwise.auditing.suite import norm_of, parse_attacks
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
 
@@ -64,7 +64,7 @@ def test_a_suite_asks_for_a_cascade_and_knows_the_norm() -> None:
 
 
 def test_the_nearest_name_may_be_a_suites() -> None:
-    with pytest.raises(UserError, match="unknown attack 'autoatack'; did you mean 'autoattack'"):
+    with pytest.raises(ClasswiseError, match="unknown attack 'autoatack'; did you mean 'autoattack'"):
         parse_attacks("autoatack")
 
 
@@ -98,5 +98,5 @@ def test_specs_are_complete() -> None:
     ],
 )
 def test_mistakes_are_one_line(words: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         parse_attacks(words)

@@ -20,7 +20,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.running import balanced_order, part_of
 from classwise.core import distributed as team
 from classwise.core.distributed import LostError, PeerError, Team, UnheardError, joined, local_device
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import build_model, load_model, save_weights
 from tests.launching import launch, launch_by_hand
@@ -129,7 +129,7 @@ def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
 
 
 def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> None:
-    assert ranks[1]["failure"] == "UserError: the cat sat on the power switch"
+    assert ranks[1]["failure"] == "ClasswiseError: the cat sat on the power switch"
     assert ranks[0]["failure"] == "PeerError: process 1 of 2 failed: the cat sat on the power switch"
     assert ranks[0]["failure seconds"] < team.FAREWELL_SECONDS
     assert_same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
@@ -152,7 +152,7 @@ def test_the_survivor_of_a_kill_says_so(lost: int, tmp_path: Path) -> None:
 
 def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
-        assert each["differ"] == "UserError: process 1 has another seed: 1, not 0"
+        assert each["differ"] == "ClasswiseError: process 1 has another seed: 1, not 0"
         assert "the processes read other images of the stream" in each["shuffled"]
 
 
@@ -193,10 +193,10 @@ def test_a_process_that_is_late_is_waited_for() -> None:
 def test_who_is_not_heard_speaks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(team, "FAREWELL_SECONDS", 0.1)
     store = HashStore()
-    assert not Pretended(store, 1).announce(UserError("the disk is full"))
+    assert not Pretended(store, 1).announce(ClasswiseError("the disk is full"))
     with pytest.raises(PeerError, match="process 1 of 2 failed: the disk is full"):
         Pretended(store, 0).check()
-    assert Pretended(store, 1).announce(UserError("the disk is full"))
+    assert Pretended(store, 1).announce(ClasswiseError("the disk is full"))
     assert UnheardError.unheard
 
 

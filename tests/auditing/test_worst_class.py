@@ -14,7 +14,7 @@ from classwise.auditing import preparing
 from classwise.auditing.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import build_model
 
@@ -195,7 +195,7 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
     ],
 )
 def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None:
-    with pytest.raises(cw.UserError, match=said):
+    with pytest.raises(cw.ClasswiseError, match=said):
         cw.find_worst_class(model(4), data, EPSILON, **settings)  # type: ignore[arg-type]
 
 
@@ -285,11 +285,11 @@ def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
         return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
 
     search()
-    with pytest.raises(UserError, match=r"holds this worst-class search already; .* continue it with --resume"):
+    with pytest.raises(ClasswiseError, match=r"holds this worst-class search already; .* continue it with --resume"):
         search()
     for changes, differs in (({"confidence": 0.9}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
-        with pytest.raises(UserError, match=f"holds a worst-class search with other settings: {differs}"):
+        with pytest.raises(ClasswiseError, match=f"holds a worst-class search with other settings: {differs}"):
             search(resume=True, **changes)
     (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"is damaged.*; remove it and resume"):
+    with pytest.raises(ClasswiseError, match=r"is damaged.*; remove it and resume"):
         search(resume=True)

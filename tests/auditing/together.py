@@ -20,7 +20,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
 from classwise.cli import main
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.stream import Stream
 from tests.auditing import toys
 
@@ -35,7 +35,7 @@ class Failing(toys.Linear):
     def forward(self, x: Tensor) -> Tensor:
         self.left -= 1
         if self.left < 0:
-            raise UserError("the cat sat on the power switch")
+            raise ClasswiseError("the cat sat on the power switch")
         return super().forward(x)
 
 
@@ -62,7 +62,7 @@ def said(call: Any) -> str:
     """The line of the error that a call ends with."""
     try:
         call()
-    except UserError as error:
+    except ClasswiseError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

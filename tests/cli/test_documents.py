@@ -109,7 +109,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     """Read the values that a command reads before any work; paths and code of the reader's own are passed over.
 
     Raises:
-        UserError: for a value that the command would refuse.
+        ClasswiseError: for a value that the command would refuse.
     """
     if name in ("audit", "curve", "worst-class"):
         for spec in given.get("attack") or ():

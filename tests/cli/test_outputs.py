@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from classwise.attacks.engine import Engine
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import check_writable
 from classwise.papers.store import Store
 from classwise.reporting import pages
@@ -82,9 +82,9 @@ def read_only() -> Iterator[Path]:
 
 
 def test_a_read_only_folder_is_noticed_by_its_owner_too(read_only: Path) -> None:
-    with pytest.raises(UserError, match="Permission denied"):
+    with pytest.raises(ClasswiseError, match="Permission denied"):
         check_writable(read_only / "page.html")
-    with pytest.raises(UserError, match="Permission denied"):
+    with pytest.raises(ClasswiseError, match="Permission denied"):
         check_folder(Run(read_only / "new"), resume=False)
     assert os.listdir(read_only) == ["checkpoints"]  # noqa: PTH208
 

@@ -86,6 +86,6 @@ def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypat
 
 
 def _no_network(known: object, target: Path, looked: str) -> None:
-    from classwise.core.errors import UserError
+    from classwise.core.errors import ClasswiseError
 
-    raise UserError(f"{looked}; get it elsewhere and set CLASSWISE_DATA to its folder")
+    raise ClasswiseError(f"{looked}; get it elsewhere and set CLASSWISE_DATA to its folder")

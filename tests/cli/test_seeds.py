@@ -13,7 +13,7 @@ import pytest
 import classwise as cw
 from classwise.auditing.compare import compare
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.seeds import mean_over_seeds
 
 from .conftest import QUICK, Classwise
@@ -134,9 +134,9 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     alone = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
     assert found[3].outcomes.frame.equals(alone.outcomes.frame)
     assert cw.compare([tmp_path / "audits"]).seeds == {"audits": 2}
-    with pytest.raises(UserError, match="audit_seeds"):
+    with pytest.raises(ClasswiseError, match="audit_seeds"):
         cw.audit(runs, data, "Linf:0.1", "fgsm")
-    with pytest.raises(UserError, match="holds no runs"):
+    with pytest.raises(ClasswiseError, match="holds no runs"):
         cw.audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
-    with pytest.raises(UserError, match="holds an audit already"):
+    with pytest.raises(ClasswiseError, match="holds an audit already"):
         cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

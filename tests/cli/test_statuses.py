@@ -14,7 +14,7 @@ import pytest
 
 from classwise.cli import console, listing, main
 from classwise.cli.exit_status import ExitStatus
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 
 from .conftest import Classwise
 
@@ -69,7 +69,7 @@ class _Raised:
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
-        (UserError("this is wrong;\n do that"), 2, "this is wrong; do that"),
+        (ClasswiseError("this is wrong;\n do that"), 2, "this is wrong; do that"),
         (IncompleteError("3 images are not judged"), 3, "3 images are not judged"),
         (OSError(errno.ENOSPC, "full"), 2, "no space left"),
         (PermissionError(errno.EACCES, "Permission denied", "x.html"), 2, "x.html: Permission denied"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from classwise.auditing.audit import audit
 from classwise.core.compute import EXACT, Compute, check_device
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import load_model
 from classwise.training.train import train
@@ -60,6 +60,6 @@ def test_a_device_that_is_not_there_is_one_line(device: str | torch.device, tmp_
         lambda: train("at", data=data, device=str(device), out=out),
     ]
     for call in calls:
-        with pytest.raises(UserError, match=rf"^there is no device '{device}' on this machine; cpu always works$"):
+        with pytest.raises(ClasswiseError, match=rf"^there is no device '{device}' on this machine; cpu always works$"):
             call()
     assert not out.exists()

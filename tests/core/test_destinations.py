@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from classwise.core.destinations import is_stdout
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import check_writable, write_text
 
 
@@ -38,7 +38,7 @@ def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for write in (check_writable, lambda path: write_text(path, "x")):
-        with pytest.raises(UserError, match="symbolic links"):
+        with pytest.raises(ClasswiseError, match="symbolic links"):
             write(tmp_path / "a")
 
 
@@ -50,7 +50,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
     link.symlink_to("/dev/full")
     check_writable(link)
     for path in ("/dev/full", link):
-        with pytest.raises(UserError, match="no space left"):
+        with pytest.raises(ClasswiseError, match="no space left"):
             write_text(path, "x")
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
     assert link.is_symlink()
@@ -60,7 +60,7 @@ def test_a_fifo_is_written_to_and_one_without_a_reader_is_refused_at_once(tmp_pa
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     check_writable(fifo)
-    with pytest.raises(UserError, match="no process reads"):
+    with pytest.raises(ClasswiseError, match="no process reads"):
         write_text(fifo, "x")
     text, received = "x" * 300_000, list[str]()  # more than a pipe holds
     descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -86,7 +86,7 @@ def test_sockets_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         server.bind("socket")
         for name, kind in (("socket", "a socket"), (".", "a folder")):
             for write in (check_writable, lambda path: write_text(path, "x")):
-                with pytest.raises(UserError, match=kind):
+                with pytest.raises(ClasswiseError, match=kind):
                     write(name)
     assert stat.S_ISSOCK(Path("socket").stat().st_mode)
 
@@ -108,7 +108,7 @@ def test_a_redirected_stdout_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_closed_descriptor_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot write /dev/fd/987"):
+    with pytest.raises(ClasswiseError, match="cannot write /dev/fd/987"):
         check_writable("/dev/fd/987")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.core import limits
-from classwise.core.errors import LONGEST, UserError, one_line
+from classwise.core.errors import LONGEST, ClasswiseError, one_line
 from classwise.core.registry import Registry
 from classwise.core.settings import number, parse_spec, read_yaml
 from classwise.core.threat import Threat
@@ -20,14 +20,14 @@ from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SEL
 def test_small_sizes_pass_and_bombs_do_not() -> None:
     limits.check_size(limits.FREE_BYTES, "x", stored=1)
     limits.check_size(limits.FREE_BYTES + 1, "x", stored=limits.FREE_BYTES // 4)
-    with pytest.raises(UserError, match=r"x expands to 64.0 MiB from 1 bytes, more than 200 times"):
+    with pytest.raises(ClasswiseError, match=r"x expands to 64.0 MiB from 1 bytes, more than 200 times"):
         limits.check_size(limits.FREE_BYTES + 1, "x", stored=1)
 
 
 def test_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "free_bytes", lambda: 3 << 30)
     limits.check_size(3 << 30, "x")
-    with pytest.raises(UserError, match=r"x needs 4.0 GiB of memory and 3.0 GiB are free"):
+    with pytest.raises(ClasswiseError, match=r"x needs 4.0 GiB of memory and 3.0 GiB are free"):
         limits.check_size(4 << 30, "x")
 
 
@@ -38,7 +38,7 @@ def test_free_memory_is_that_of_this_machine() -> None:
 def test_classes_are_bounded_by_the_images() -> None:
     limits.check_classes(limits.CLASSES, 10, "x")
     limits.check_classes(10**6, 10**6, "x")
-    with pytest.raises(UserError, match="x: 1000000 classes for 10 images"):
+    with pytest.raises(ClasswiseError, match="x: 1000000 classes for 10 images"):
         limits.check_classes(10**6, 10, "x")
 
 
@@ -53,18 +53,18 @@ def test_what_is_no_part_is_refused_and_not_called(
         pytest.fail(f"{path} was called")
 
     monkeypatch.setattr(subprocess.Popen, "__init__", called)
-    with pytest.raises(UserError, match=rf"{registry.kind} '{path}' is (a|the class) \w+; give a"):
+    with pytest.raises(ClasswiseError, match=rf"{registry.kind} '{path}' is (a|the class) \w+; give a"):
         registry.load(path)
 
 
 @pytest.mark.parametrize("path", [":", "os:", ":x", "..a:b", "a b:c", "os:a.b", "\0:x", "x" * 300 + ":y"])
 def test_names_that_are_none(path: str) -> None:
-    with pytest.raises(UserError, match="is not of the form package"):
+    with pytest.raises(ClasswiseError, match="is not of the form package"):
         ATTACKS.load(path)
 
 
 def test_an_abstract_class_is_no_part() -> None:
-    with pytest.raises(UserError, match="is the abstract class Attack"):
+    with pytest.raises(ClasswiseError, match="is the abstract class Attack"):
         ATTACKS.load("classwise.attacks.base:Attack")
 
 
@@ -81,13 +81,13 @@ def test_numbers(text: str, value: float) -> None:
 )
 def test_no_numbers(text: str) -> None:
     assert number(text) == text
-    with pytest.raises(UserError, match="is not a number"):
+    with pytest.raises(ClasswiseError, match="is not a number"):
         Threat.parse(f"Linf:{text}")
 
 
 @pytest.mark.parametrize("text", ["Linf:-1", "L2:1e308"])
 def test_radii_out_of_range(text: str) -> None:
-    with pytest.raises(UserError, match="from 0 to 1,000,000"):
+    with pytest.raises(ClasswiseError, match="from 0 to 1,000,000"):
         Threat.parse(text)
 
 
@@ -113,7 +113,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_yaml_that_is_refused(text: str, says: str) -> None:
-    with pytest.raises(UserError, match=says) as caught:
+    with pytest.raises(ClasswiseError, match=says) as caught:
         read_yaml(text, "here")
     assert "\n" not in str(caught.value)
 
@@ -125,9 +125,9 @@ def test_plain_yaml() -> None:
 
 
 def test_specs_are_bounded() -> None:
-    with pytest.raises(UserError, match="has 100004 letters"):
+    with pytest.raises(ClasswiseError, match="has 100004 letters"):
         parse_spec("pgd:" + "x" * 100_000)
-    with pytest.raises(UserError, match="more than 8 parts inside each other"):
+    with pytest.raises(ClasswiseError, match="more than 8 parts inside each other"):
         parse_spec("pgd:" + "a." * 500 + "b=1")
 
 

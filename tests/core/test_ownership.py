@@ -18,7 +18,7 @@ import pytest
 
 from classwise.auditing.audit import audit
 from classwise.core import ownership
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import OWNER, contents, owned
 from classwise.core.storage import write_text
 from classwise.training.train import train
@@ -60,13 +60,13 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_second_process_is_refused(other: subprocess.Popen[str], tmp_path: Path) -> None:
     place, host = re.escape(str(tmp_path / "run")), re.escape(platform.node())
     line = rf"{place} is in use by process {other.pid} on {host} \(since .*\); wait until it has ended, or give another"
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(ClasswiseError, match=line):
         train("at", budget="short", out=tmp_path / "run", data="digits")
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(ClasswiseError, match=line):
         audit(toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch=32, out=tmp_path / "run")
     assert contents(tmp_path / "run") == []
     (tmp_path / "run" / "recipe.yaml").write_text("")  # as soon as the first one has written it
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(ClasswiseError, match=line):
         train("at", budget="short", out=tmp_path / "run", data="digits")
 
 
@@ -80,7 +80,7 @@ def test_the_lock_of_a_dead_process_does_not_block(other: subprocess.Popen[str],
 
 
 def test_two_owners_in_one_process(tmp_path: Path) -> None:
-    with owned(tmp_path), pytest.raises(UserError, match=f"is in use by process {os.getpid()} on "):
+    with owned(tmp_path), pytest.raises(ClasswiseError, match=f"is in use by process {os.getpid()} on "):
         owned(tmp_path).__enter__()
 
 
@@ -95,9 +95,9 @@ def test_who_has_lost_a_folder_writes_nothing_more(tmp_path: Path) -> None:
         write_text(tmp_path / "a", "before")
         facts = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00"}
         (tmp_path / OWNER).write_text(json.dumps(facts))
-        with pytest.raises(UserError, match="now belongs to process 7 on elsewhere"):
+        with pytest.raises(ClasswiseError, match="now belongs to process 7 on elsewhere"):
             write_text(tmp_path / "parts" / "a", "after")
-        with pytest.raises(UserError, match="now belongs to process 7 on elsewhere"):
+        with pytest.raises(ClasswiseError, match="now belongs to process 7 on elsewhere"):
             write_text(tmp_path / "a", "after")
     assert (tmp_path / "a").read_text() == "before"
     assert json.loads((tmp_path / OWNER).read_text()) == facts
@@ -107,7 +107,7 @@ def test_without_locks_a_living_process_is_refused(
     other: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_locks(monkeypatch)
-    with pytest.raises(UserError, match=f"is in use by process {other.pid}"):
+    with pytest.raises(ClasswiseError, match=f"is in use by process {other.pid}"):
         owned(tmp_path / "run").__enter__()
     other.kill()
     other.wait()

@@ -12,14 +12,14 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
 from classwise.core.settings import describe, flat_options, make, parse_spec
 from classwise.core.storage import check_writable, replacing, write_text
 
 
 def line_of(work: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         work()
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import PRESETS, Norm, Threat
 
@@ -130,17 +130,17 @@ def test_what_is_printed_is_read_back(text: str) -> None:
     ],
 )
 def test_bad_specs_are_refused_in_one_line(text: str, says: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Threat.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_text_and_no_number_is_refused() -> None:
-    with pytest.raises(UserError, match="threat 8 is neither text nor a Threat; write it as in 'Linf:8/255'"):
+    with pytest.raises(ClasswiseError, match="threat 8 is neither text nor a Threat; write it as in 'Linf:8/255'"):
         Threat.parse(8)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"text is for Threat.parse\('Linf:8/255'\)"):
+    with pytest.raises(ClasswiseError, match=r"text is for Threat.parse\('Linf:8/255'\)"):
         Threat("Linf", "8/255")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="epsilon = None: a radius is a number"):
+    with pytest.raises(ClasswiseError, match="epsilon = None: a radius is a number"):
         Threat("Linf", None)  # type: ignore[arg-type]
     assert Threat("L2", np.float32(0.5)).with_epsilon(1).epsilon == 1  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import describe, make
 from classwise.data import AUGMENTATIONS, crop_flip
@@ -79,7 +79,7 @@ def test_padding_zero_without_flip_changes_nothing_and_result_is_channels_last()
 
 @pytest.mark.parametrize("padding", [-1, 7])
 def test_bad_padding(padding: int) -> None:
-    with pytest.raises(UserError, match=f"padding {padding} does not fit images of 7x9"):
+    with pytest.raises(ClasswiseError, match=f"padding {padding} does not fit images of 7x9"):
         crop_flip(pictures(), torch.arange(12), DRAWS, padding)
 
 
@@ -104,7 +104,7 @@ def test_options_from_a_spec() -> None:
     crop = make(AUGMENTATIONS, "crop:padding=2")
     assert isinstance(crop, Augmentation)
     assert torch.equal(crop(x, index, DRAWS), crop_flip(x, index, DRAWS, 2, flip=False))
-    with pytest.raises(UserError, match="padding"):
+    with pytest.raises(ClasswiseError, match="padding"):
         make(AUGMENTATIONS, "crop-flip:padding=-1")
 
 

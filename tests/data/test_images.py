@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import Column, Images
 
 X = torch.zeros(2, 1, 3, 3)
@@ -53,7 +53,7 @@ def test_take_keeps_the_index_and_the_classes() -> None:
     assert again.index.tolist() == [0]
     assert again.num_classes == 3, "a class without an image is still a class"
     assert some().take(torch.tensor([True, False, False, True, False, False])).index.tolist() == [0, 3]
-    with pytest.raises(UserError, match="no image is left"):
+    with pytest.raises(ClasswiseError, match="no image is left"):
         part.take(slice(0, 0))
 
 
@@ -63,7 +63,7 @@ def test_batches_cover_everything_once_in_order() -> None:
     assert [len(batch.y) for batch in batches] == [3, 3, 1]
     assert torch.cat([batch.index for batch in batches]).tolist() == [0, 10, 20, 30, 40, 50, 60]
     assert torch.equal(torch.cat([batch.x for batch in batches]), images.pixels())
-    with pytest.raises(UserError, match="batch size 0"):
+    with pytest.raises(ClasswiseError, match="batch size 0"):
         next(images.batches(0))
 
 
@@ -123,7 +123,7 @@ def test_numpy_and_narrow_types_are_taken() -> None:
     ],
 )
 def test_bad_input_is_one_line(x: Any, y: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         Images(x, y, **options)
     assert "\n" not in str(caught.value)
 
@@ -146,11 +146,11 @@ def test_other_pixels_labels_and_names() -> None:
     assert other.columns["side"].ids.tolist() == [1, 0, 1]
     assert other.fingerprint() != before == images.fingerprint()
     assert (images.name, images.y.tolist(), dict(images.columns)) == ("some", [0, 1, 0], {})
-    with pytest.raises(UserError, match="bad: 2 images in place of 3"):
+    with pytest.raises(ClasswiseError, match="bad: 2 images in place of 3"):
         images.with_pixels(torch.zeros(2, 1, 2, 2), "bad")
-    with pytest.raises(UserError, match="bad: some pixels are NaN"):
+    with pytest.raises(ClasswiseError, match="bad: some pixels are NaN"):
         images.with_pixels(torch.full((3, 1, 2, 2), torch.nan), "bad")
-    with pytest.raises(UserError, match="label 2 of image 1"):
+    with pytest.raises(ClasswiseError, match="label 2 of image 1"):
         images.with_labels(torch.tensor([0, 2, 0]))
-    with pytest.raises(UserError, match=r"some, column 'side': label 1 of image 2"):
+    with pytest.raises(ClasswiseError, match=r"some, column 'side': label 1 of image 2"):
         images.with_column("side", torch.tensor([0, 0, 1]), ("left",))

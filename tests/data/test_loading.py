@@ -12,7 +12,7 @@ import numpy as np
 import pooch
 import pytest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, FORMATS, Images, load_data, named_set
 from classwise.data.loading import data_directories
 from classwise.data.sets.base import DataSet, Remote
@@ -68,12 +68,12 @@ def test_unknown_names_and_paths(only_here: Path) -> None:
         ("nothing.npz", "no file or folder nothing.npz"),
         ("no_such_module:Set", "no module 'no_such_module'"),
     ):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(ClasswiseError, match=message):
             load_data(source)
     (only_here / "text.txt").write_text("hello")
-    with pytest.raises(UserError, match=r"text\.txt is in no known format; known: parquet"):
+    with pytest.raises(ClasswiseError, match=r"text\.txt is in no known format; known: parquet"):
         load_data("text.txt")
-    with pytest.raises(UserError, match="unknown data format 'npy'; did you mean 'npz'"):
+    with pytest.raises(ClasswiseError, match="unknown data format 'npy'; did you mean 'npz'"):
         load_data("text.txt", data_format="npy")
 
 
@@ -93,7 +93,7 @@ def test_subset_by_seed(only_here: Path) -> None:
     assert first.class_counts().tolist() == [2] * 4
     assert first.index.tolist() == again.index.tolist()
     assert first.index.tolist() != load_data("set.npz", subset=8, seed=6).index.tolist()
-    with pytest.raises(UserError, match="subset of 41"):
+    with pytest.raises(ClasswiseError, match="subset of 41"):
         load_data("set.npz", subset=41)
 
 
@@ -102,7 +102,7 @@ def test_not_there_and_no_network(only_here: Path, monkeypatch: pytest.MonkeyPat
         raise ConnectionError("no network")
 
     monkeypatch.setattr(pooch, "retrieve", offline)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         load_data("cifar10", root=only_here / "mine")
     line = str(caught.value)
     assert "\n" not in line
@@ -116,7 +116,7 @@ def test_not_there_and_no_network(only_here: Path, monkeypatch: pytest.MonkeyPat
         "CLASSWISE_DATA",
     ):
         assert part in line
-    with pytest.raises(UserError, match="put its files into one of them"):
+    with pytest.raises(ClasswiseError, match="put its files into one of them"):
         load_data("cifar10", download=False)
 
 
@@ -170,7 +170,7 @@ def test_fetched_unpacked_and_said(on_the_network: Path, caplog: pytest.LogCaptu
 
 def test_wrong_hash(on_the_network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toy, "remote", (Remote("https://example.org/toy.tar.gz", "sha256:" + "0" * 64),))
-    with pytest.raises(UserError, match=r"could not be fetched \(its content is not the known one\)") as caught:
+    with pytest.raises(ClasswiseError, match=r"could not be fetched \(its content is not the known one\)") as caught:
         load_data(TOY, root=on_the_network / "mine")
     assert "\n" not in str(caught.value)
     assert not (on_the_network / "mine" / "cifar-10-batches-py").exists()
@@ -184,7 +184,7 @@ def test_an_archive_cannot_write_outside(on_the_network: Path, monkeypatch: pyte
         content.addfile(member, io.BytesIO(b"!"))
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(Toy, "remote", (Remote("https://example.org/toy.tar.gz", f"sha256:{digest}"),))
-    with pytest.raises((UserError, tarfile.TarError)):
+    with pytest.raises((ClasswiseError, tarfile.TarError)):
         load_data(TOY)
     assert not list(on_the_network.rglob("outside"))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.data.masks import GrabCut, background_brightness, mask_quality
 
@@ -67,9 +67,9 @@ def test_flat_images_are_no_trouble() -> None:
 
 def test_bad_input() -> None:
     images, true = scenes()
-    with pytest.raises(UserError, match="inset = 16 leaves nothing of images of 32x32"):
+    with pytest.raises(ClasswiseError, match="inset = 16 leaves nothing of images of 32x32"):
         GrabCut(inset=16)(images)
-    with pytest.raises(UserError, match="are not of the same images"):
+    with pytest.raises(ClasswiseError, match="are not of the same images"):
         mask_quality(true, true[:2])
 
 
@@ -83,5 +83,5 @@ def test_brightness_of_the_background_alone(channels: int) -> None:
     assert background_brightness(images, torch.ones_like(true)).isnan().all()
     white = Images(torch.where(true[:, None], images.x, torch.ones_like(images.x)), images.y)
     assert background_brightness(white, true) == pytest.approx(torch.ones(len(images)))
-    with pytest.raises(UserError, match="one for each image"):
+    with pytest.raises(ClasswiseError, match="one for each image"):
         background_brightness(images, true[:2])

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_split, save_split, stratified_split, stratified_subset
 
 COUNTS = st.lists(st.integers(2, 40), min_size=1, max_size=6)
@@ -71,18 +71,18 @@ def test_larger_subsets_contain_smaller_ones() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan")])
 def test_bad_share(share: float) -> None:
-    with pytest.raises(UserError, match="between 0 and 1"):
+    with pytest.raises(ClasswiseError, match="between 0 and 1"):
         stratified_split(torch.tensor([0, 0]), share)
 
 
 def test_a_class_must_keep_an_image() -> None:
-    with pytest.raises(UserError, match="class 1 has 1 images"):
+    with pytest.raises(ClasswiseError, match="class 1 has 1 images"):
         stratified_split(torch.tensor([0, 0, 1]), 0.5)
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_bad_subset(count: int) -> None:
-    with pytest.raises(UserError, match=f"subset of {count}"):
+    with pytest.raises(ClasswiseError, match=f"subset of {count}"):
         stratified_subset(torch.tensor([0, 0, 1]), count)
 
 
@@ -94,18 +94,18 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert list(found) == ["train", "valid"]
     assert torch.equal(found["train"], rest)
     assert torch.equal(found["valid"], held)
-    with pytest.raises(UserError, match="other data"):
+    with pytest.raises(ClasswiseError, match="other data"):
         load_split(file, fingerprint="other")
 
 
 def test_bad_split_files(tmp_path: Path) -> None:
     file = tmp_path / "split.json"
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(ClasswiseError, match="cannot read"):
         load_split(file)
     for text in ("{", "[]", '{"schema_version": 1}'):
         file.write_text(text)
-        with pytest.raises(UserError, match="not a split"):
+        with pytest.raises(ClasswiseError, match="not a split"):
             load_split(file)
     file.write_text(json.dumps({"schema_version": 99, "fingerprint": "", "parts": {}}))
-    with pytest.raises(UserError, match="newer"):
+    with pytest.raises(ClasswiseError, match="newer"):
         load_split(file)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import Images, Stream, as_data
 
 X = torch.arange(10 * 3 * 4 * 4).remainder(256).to(torch.uint8).reshape(10, 3, 4, 4)
@@ -85,7 +85,7 @@ def test_fingerprint_does_not_depend_on_batches() -> None:
 def test_an_iterator_is_read_once() -> None:
     stream = Stream(zip(X, Y, strict=True))
     assert sum(len(batch.y) for batch in stream.batches(4)) == 10
-    with pytest.raises(UserError, match="read already"):
+    with pytest.raises(ClasswiseError, match="read already"):
         next(stream.batches(4))
 
 
@@ -128,21 +128,21 @@ def test_shuffled_loader_is_said(caplog: pytest.LogCaptureFixture) -> None:
     ],
 )
 def test_bad_items_are_one_line(items: list[Any], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         list(Stream(items, class_names="abcd").batches(4))
     assert "\n" not in str(caught.value)
 
 
 def test_negative_label_without_names() -> None:
-    with pytest.raises(UserError, match="label -1 is negative"):
+    with pytest.raises(ClasswiseError, match="label -1 is negative"):
         list(Stream([(UNIT[0], -1)]).batches(4))
 
 
 def test_bad_source_and_size() -> None:
     for source in (3, {"train": [(X, Y)]}):
-        with pytest.raises(UserError, match="is no Dataset"):
+        with pytest.raises(ClasswiseError, match="is no Dataset"):
             Stream(source)
-    with pytest.raises(UserError, match="batch size 0"):
+    with pytest.raises(ClasswiseError, match="batch size 0"):
         next(Stream([(X, Y)]).batches(0))
 
 
@@ -159,5 +159,5 @@ def test_as_data() -> None:
     assert torch.equal(arrays.x, X)
     assert isinstance(as_data(TensorDataset(X, Y)), Stream)
     assert isinstance(as_data([(X, Y)]), Stream)
-    with pytest.raises(UserError, match=r"load_data\('cifar10'\)"):
+    with pytest.raises(ClasswiseError, match=r"load_data\('cifar10'\)"):
         as_data("cifar10")

@@ -13,7 +13,7 @@ import torch
 
 from classwise.auditing import parts
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
@@ -48,7 +48,7 @@ def detected(file: Path, places: list[tuple[int, int]], load: Callable[[], objec
             file.write_bytes(flipped)
             try:
                 found = load()
-            except UserError as error:
+            except ClasswiseError as error:
                 assert file.name in str(error), (file, byte, bit, error)  # noqa: PT017
                 refused += 1
             else:
@@ -129,7 +129,7 @@ def test_flips_in_the_checksums_never_change_a_number(audit: Path, count: int) -
         listed.write_bytes(flipped)
         try:
             assert _rows(part)() == expected
-        except UserError as error:
+        except ClasswiseError as error:
             assert CHECKSUMS in str(error)  # noqa: PT017
     assert part.read_bytes() == content
 
@@ -155,7 +155,7 @@ def test_a_damaged_file_of_an_older_run_is_one_line(run: Run, name: str, content
     try:
         again = Run.open(run.path)
         read = [again.recipe, again.data, again.epochs_done, again.best_epoch(), again.default_weights()]
-    except UserError as error:
+    except ClasswiseError as error:
         assert "\n" not in str(error)  # noqa: PT017
     else:
         assert len(read) == 5

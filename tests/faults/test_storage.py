@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from classwise.core import storage
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import (
     CHECKSUMS,
     check_writable,
@@ -107,14 +107,14 @@ def test_a_kill_between_checksum_and_rename_leaves_a_valid_file(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", fail)
-        with pytest.raises(UserError, match="Input/output error"):
+        with pytest.raises(ClasswiseError, match="Input/output error"):
             write_text(file, "new", checksum=True)
     assert file.read_text() == "old"
     assert matches(file) is True
     write_text(file, "new")  # listed again, because the folder has a list
     assert matches(file) is True
     file.write_text("changed")
-    with pytest.raises(UserError, match=r"state\.pt is damaged: its SHA-256 is not in checksums\.txt; restore it"):
+    with pytest.raises(ClasswiseError, match=r"state\.pt is damaged: its SHA-256 is not in checksums\.txt; restore it"):
         verify(file)
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import MODELS, build_model, fingerprint
 from classwise.models.logits import LogitsModel
 from classwise.models.normalization import Normalized
@@ -57,5 +57,5 @@ def test_a_user_s_own_model_is_told_only_what_it_asks_for() -> None:
 )
 def test_mistakes(name: str, options: dict[str, object], message: str) -> None:
     settings: dict[str, object] = {"num_classes": 10, "in_channels": 3, **options}
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         build_model(name, **settings)  # type: ignore[arg-type]

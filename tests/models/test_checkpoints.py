@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import read_state
 from classwise.models.loading.checkpoints import CONTAINERS
 
@@ -94,12 +94,12 @@ def test_the_preferred_of_two_is_taken_and_said(tmp_path: Path, preferred: str, 
     ],
 )
 def test_nothing_to_read(tmp_path: Path, value: object, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         read_state(saved(tmp_path, value))
 
 
 def test_a_container_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no state dict 'ema', but 'state_dict'"):
+    with pytest.raises(ClasswiseError, match="no state dict 'ema', but 'state_dict'"):
         read_state(saved(tmp_path, {"state_dict": STATE}), container="ema")
 
 
@@ -113,13 +113,15 @@ def test_a_pickle_that_wants_to_run_code_is_refused_with_its_reason(
         torch.save(value, path)
     else:
         path.write_bytes(pickle.dumps(value, protocol))
-    with pytest.raises(UserError, match=refusal):
+    with pytest.raises(ClasswiseError, match=refusal):
         read_state(path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_whole_pickled_module_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"wants to run code \(torch\.nn.*Linear\).* save model.state_dict\(\) alone"):
+    with pytest.raises(
+        ClasswiseError, match=r"wants to run code \(torch\.nn.*Linear\).* save model.state_dict\(\) alone"
+    ):
         read_state(saved(tmp_path, nn.Linear(2, 2)))
 
 
@@ -129,7 +131,7 @@ def test_a_file_cut_short(tmp_path: Path, legacy: bool, share: float) -> None:
     path = tmp_path / "weights.pt"
     torch.save({"state_dict": {"weight": torch.rand(50, 50)}}, path, _use_new_zipfile_serialization=not legacy)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(UserError, match=r"weights.pt is damaged") as error:
+    with pytest.raises(ClasswiseError, match=r"weights.pt is damaged") as error:
         read_state(path)
     assert "\n" not in str(error.value)
 
@@ -139,19 +141,19 @@ def test_a_safetensors_file_cut_short(tmp_path: Path, share: float) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"weight": torch.rand(50, 50)}, path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(UserError, match=r"w.safetensors is damaged or cut short"):
+    with pytest.raises(ClasswiseError, match=r"w.safetensors is damaged or cut short"):
         read_state(path)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x80\x04.", b"\x00" * 100])
 def test_something_else_altogether(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pt").write_bytes(content)
-    with pytest.raises(UserError, match=r"w.pt (is damaged|holds no state dict)"):
+    with pytest.raises(ClasswiseError, match=r"w.pt (is damaged|holds no state dict)"):
         read_state(tmp_path / "w.pt")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read the weights .*none.pt: No such file"):
+    with pytest.raises(ClasswiseError, match=r"cannot read the weights .*none.pt: No such file"):
         read_state(tmp_path / "none.pt")
 
 

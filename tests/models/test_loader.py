@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import Normalized, build_model, load_model, save_weights
 from classwise.models.logits import LogitsModel
 from tests.models.samples import Own, tiny
@@ -87,7 +87,7 @@ def test_a_normalisation_that_is_given_wins_and_is_said(tmp_path: Path) -> None:
 
 def test_a_normalisation_for_pixels_up_to_255_is_refused(tmp_path: Path) -> None:
     constants = {key: 255 * tensor for key, tensor in CONSTANTS.items()}
-    with pytest.raises(UserError, match="is for pixels up to 255"):
+    with pytest.raises(ClasswiseError, match="is for pixels up to 255"):
         loaded(tmp_path, under("model.", tiny().state_dict()) | constants)
 
 
@@ -194,14 +194,14 @@ def with_nan(state: State) -> State:
 def test_the_first_mismatch_is_named_with_the_remedy(
     tmp_path: Path, change: Callable[[State], State], options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message) as error:
+    with pytest.raises(ClasswiseError, match=message) as error:
         loaded(tmp_path, change(tiny().state_dict()), **options)
     assert "\n" not in str(error.value)
 
 
 def test_another_architecture(tmp_path: Path) -> None:
     torch.save(under("module.", tiny().state_dict()), tmp_path / "w.pt")
-    with pytest.raises(UserError, match=r"w.pt has no bn1.weight .*choose the architecture"):
+    with pytest.raises(ClasswiseError, match=r"w.pt has no bn1.weight .*choose the architecture"):
         load_model("resnet18", tmp_path / "w.pt")
 
 
@@ -210,7 +210,7 @@ def test_a_network_is_not_half_filled_by_weights_that_do_not_fit(tmp_path: Path)
     torch.manual_seed(5)
     target = build_model("preactresnet18", num_classes=5, in_channels=3, width=1 / 32)
     before = {key: tensor.clone() for key, tensor in target.state_dict().items()}
-    with pytest.raises(UserError, match="NaN"):
+    with pytest.raises(ClasswiseError, match="NaN"):
         load_model(target, tmp_path / "w.pt")
     assert all(torch.equal(tensor, before[key]) for key, tensor in target.state_dict().items())
 
@@ -259,7 +259,7 @@ def test_a_module_of_the_user_s(tmp_path: Path) -> None:
     ],
 )
 def test_data_that_the_model_cannot_classify(tmp_path: Path, data: object, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         loaded(tmp_path, tiny().state_dict(), data=data)
 
 
@@ -282,22 +282,22 @@ def test_data_say_what_fresh_weights_are_for() -> None:
     ],
 )
 def test_mistakes(name: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         load_model(name, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("half", ["mean", "std"])
 def test_half_a_normalisation_does_not_replace_half_of_the_files(tmp_path: Path, half: str) -> None:
     save_weights(tmp_path / "w.safetensors", build_model("lenet", num_classes=3, in_channels=1, mean=[0.1], std=[0.2]))
-    with pytest.raises(UserError, match="mean and std go together"):
+    with pytest.raises(ClasswiseError, match="mean and std go together"):
         load_model(tmp_path / "w.safetensors", **{half: [0.5]})  # type: ignore[arg-type]
 
 
 def test_mistakes_with_files(tmp_path: Path) -> None:
     torch.save(tiny().state_dict(), tmp_path / "w.pt")
-    with pytest.raises(UserError, match="does not name its model; give one"):
+    with pytest.raises(ClasswiseError, match="does not name its model; give one"):
         load_model(tmp_path / "w.pt")
-    with pytest.raises(UserError, match="holds weights already"):
+    with pytest.raises(ClasswiseError, match="holds weights already"):
         load_model(tmp_path / "w.pt", tmp_path / "w.pt")
-    with pytest.raises(UserError, match="is no run folder with weights"):
+    with pytest.raises(ClasswiseError, match="is no run folder with weights"):
         load_model(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import LogitsModel, Normalized, pick_logits
 from classwise.models.base import bare
 from tests.models.samples import Own, tiny
@@ -52,12 +52,12 @@ def test_a_model_with_a_mean_of_its_own_can_be_normalised_and_a_normalised_one_n
     model = Normalized(inner, [0.5], [0.5])
     assert model(torch.ones(1, 1, 1, 1)).tolist() == [[1.0]]
     assert set(model.state_dict()) == {"mean", "std", "model.mean"}
-    with pytest.raises(UserError, match=r"normalises already; give the one inside it, model.model"):
+    with pytest.raises(ClasswiseError, match=r"normalises already; give the one inside it, model.model"):
         Normalized(model, [0.5], [0.5])
 
 
 def test_mean_and_std_of_different_lengths() -> None:
-    with pytest.raises(UserError, match="mean has 1 channels and std 3"):
+    with pytest.raises(ClasswiseError, match="mean has 1 channels and std 3"):
         Normalized(nn.Identity(), [0.5], [0.25] * 3)
 
 
@@ -81,7 +81,7 @@ def test_logits_are_found(output: object) -> None:
     ],
 )
 def test_logits_that_are_not_there(output: object, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         pick_logits(output)
 
 
@@ -95,6 +95,6 @@ def test_a_model_of_two_outputs_becomes_one_of_logits() -> None:
 @pytest.mark.parametrize("channels", [2, 10_000])
 def test_a_normalisation_of_other_channels_is_refused_before_it_is_broadcast(channels: int) -> None:
     model = Normalized(nn.Flatten(), torch.zeros(channels), torch.ones(channels))
-    with pytest.raises(UserError, match=f"the normalisation has {channels} channels and the images have 1"):
+    with pytest.raises(ClasswiseError, match=f"the normalisation has {channels} channels and the images have 1"):
         model(torch.rand(2, 1, 8, 8))
     assert Normalized(nn.Flatten(), [0.0], [1.0])(torch.rand(2, 3, 8, 8)).shape == (2, 192)

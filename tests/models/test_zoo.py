@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import MODELS, build_model, load_model
 from classwise.models.base import Classifier
 from classwise.models.zoo.preactresnet import PreActResNet
@@ -180,10 +180,10 @@ def test_dropout_is_off_unless_asked_for() -> None:
 
 @pytest.mark.parametrize(("width", "message"), [(0.0, "width = 0.0"), (-1.0, "width = -1.0")])
 def test_a_width_must_be_positive(width: float, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         build_model("resnet18", num_classes=10, in_channels=3, width=width)
 
 
 def test_a_depth_that_no_wide_resnet_has() -> None:
-    with pytest.raises(UserError, match=r"depth = 30 .* 6n \+ 4"):
+    with pytest.raises(ClasswiseError, match=r"depth = 30 .* 6n \+ 4"):
         build_model("wideresnet", num_classes=10, in_channels=3, depth=30)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 
@@ -56,7 +56,7 @@ def test_references() -> None:
     assert not catalogue.present("python classwise.nowhere.at_all:thing")
     assert not catalogue.present("python classwise.stats.metrics:no_such_metric")
     assert catalogue.present("facts iclr21:sampled_classes")
-    with pytest.raises(UserError, match="no known kind"):
+    with pytest.raises(ClasswiseError, match="no known kind"):
         catalogue.present("colour red")
 
 
@@ -70,11 +70,11 @@ def test_every_note_touches_items_and_says_something() -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(UserError, match="unknown item 'kdd21/T11'; did you mean 'kdd21/T1'"):
+    with pytest.raises(ClasswiseError, match="unknown item 'kdd21/T11'; did you mean 'kdd21/T1'"):
         catalogue.find("kdd21/T11")
-    with pytest.raises(UserError, match="unknown paper 'kdd22'; did you mean 'kdd21'"):
+    with pytest.raises(ClasswiseError, match="unknown paper 'kdd22'; did you mean 'kdd21'"):
         catalogue.facts("kdd22")
-    with pytest.raises(UserError, match="unknown claim 'cfa23/C99'"):
+    with pytest.raises(ClasswiseError, match="unknown claim 'cfa23/C99'"):
         catalogue.claim("cfa23/C99")
 
 

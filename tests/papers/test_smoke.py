@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from classwise.cli.papers import _claim_lines, _results_facts
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
 from classwise.papers.claims import Answer, Verdict
@@ -196,27 +196,29 @@ def test_claims_in_short(smoke: Smoke) -> None:
 
 def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NAMES == ("smoke", "laptop", "full")
-    with pytest.raises(UserError, match="unknown scale 'labtop'; did you mean 'laptop'"):
+    with pytest.raises(ClasswiseError, match="unknown scale 'labtop'; did you mean 'laptop'"):
         scale_of("kdd21/T1", "labtop")
-    with pytest.raises(UserError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"):
+    with pytest.raises(
+        ClasswiseError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"
+    ):
         scale_of("kdd21/M3", "smoke")
     waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", absent="masks by hand")
     monkeypatch.setattr(catalogue, "items", lambda: {waiting.id: waiting})
-    with pytest.raises(UserError, match="kdd21/T9 cannot run yet; not in this version: masks by hand"):
+    with pytest.raises(ClasswiseError, match="kdd21/T9 cannot run yet; not in this version: masks by hand"):
         scale_of("kdd21/T9", "smoke")
 
 
 def test_a_scale_that_a_row_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = EXPERIMENTS.load("kdd21/T3")
     monkeypatch.setattr(kind, "scales", {"smoke": kind.scales["smoke"]})
-    with pytest.raises(UserError, match="kdd21/T3 has no scale 'full'; it has smoke"):
+    with pytest.raises(ClasswiseError, match="kdd21/T3 has no scale 'full'; it has smoke"):
         scale_of("kdd21/T3", "full")
 
 
 def test_damaged_results(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(UserError, match=r"a.json is damaged; run the experiment again"):
+    with pytest.raises(ClasswiseError, match=r"a.json is damaged; run the experiment again"):
         Result.load(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema_version": 7}')
-    with pytest.raises(UserError, match="format 7, this classwise reads 2"):
+    with pytest.raises(ClasswiseError, match="format 7, this classwise reads 2"):
         Result.load(tmp_path / "b.json")

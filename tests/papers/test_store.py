@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock, Timeout
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Silent
 from classwise.core.storage import replacing
 from classwise.data import load_data
@@ -153,18 +153,18 @@ def test_audits_are_kept_too(tmp_path: Path) -> None:
 def test_a_store_of_another_version_is_one_line(tmp_path: Path) -> None:
     Store(tmp_path)
     (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
-    with pytest.raises(UserError, match=r"store of format 9, made by classwise 3.1; this one reads format 1"):
+    with pytest.raises(ClasswiseError, match=r"store of format 9, made by classwise 3.1; this one reads format 1"):
         Store(tmp_path)
     (tmp_path / "store.json").write_text("[]")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(ClasswiseError, match="damaged"):
         Store(tmp_path)
 
 
 def test_a_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(UserError, match="is not empty and holds no store"):
+    with pytest.raises(ClasswiseError, match="is not empty and holds no store"):
         Store(tmp_path)
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(ClasswiseError, match="is a file"):
         Store(tmp_path / "letter.txt")
 
 

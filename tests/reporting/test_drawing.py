@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from PIL import Image
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Box, Dot, Drawing, Group, Label, Line, shorten
 
 
@@ -65,7 +65,7 @@ def test_a_standalone_file_holds_its_colours(drawing: Drawing) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_line(drawing: Drawing, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(ClasswiseError, match="cannot write"):
         drawing.save(tmp_path / "file" / "a.svg")
 
 

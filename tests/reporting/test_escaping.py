@@ -21,7 +21,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, export_comparison, export_curve, report
 from classwise.reporting.escaping import (
     FORMULA,
@@ -234,7 +234,7 @@ def test_a_table_of_hostile_names_keeps_its_shape() -> None:
     ],
 )
 def test_figures_that_were_read_from_a_file_hold_shapes_only(svg: str) -> None:
-    with pytest.raises(UserError, match="only shapes and texts of a drawing are accepted"):
+    with pytest.raises(ClasswiseError, match="only shapes and texts of a drawing are accepted"):
         checked_svg(svg)
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from classwise.auditing.compare import compare
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, export_comparison
 from classwise.reporting.exporting import file_name
 
@@ -39,7 +39,7 @@ def test_only_the_forms_asked_for(make_audit: MakeAudit, tmp_path: Path) -> None
 
 
 def test_an_unknown_form_is_one_line_and_writes_nothing(make_audit: MakeAudit, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown format 'pgn'; did you mean 'png'\?"):
+    with pytest.raises(ClasswiseError, match=r"unknown format 'pgn'; did you mean 'png'\?"):
         export(make_audit(), tmp_path / "out", ("csv", "pgn"))
     assert not (tmp_path / "out").exists()
 

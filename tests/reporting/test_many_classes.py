@@ -14,7 +14,7 @@ import pytest
 from classwise.auditing.outcomes import MOST_DENSE, Outcomes
 from classwise.auditing.result import Audit
 from classwise.cli.showing import audit_facts, worst_line
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
 from classwise.reporting.findings import Findings
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
@@ -65,7 +65,7 @@ def test_memory_and_pages_are_bounded(superclasses: int | None, tmp_path: Path) 
 
 
 def test_a_dense_matrix_is_refused_and_the_sparse_one_holds_the_same() -> None:
-    with pytest.raises(UserError, match=r"10,000 x 10,000 is too large; use sparse_confusion\('pgd'\)"):
+    with pytest.raises(ClasswiseError, match=r"10,000 x 10,000 is too large; use sparse_confusion\('pgd'\)"):
         outcomes(CLASSES, IMAGES).confusion("pgd")
     small = outcomes(12, 400)
     assert small.sparse_confusion("pgd").toarray().tolist() == small.confusion("pgd").tolist()

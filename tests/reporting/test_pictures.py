@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.pictures import MOST, SIDE, Twins, data_uri, triples
 
 
@@ -67,5 +67,5 @@ def test_no_more_than_a_page_holds() -> None:
 
 
 def test_images_of_another_shape_are_refused() -> None:
-    with pytest.raises(UserError, match="data set that was audited"):
+    with pytest.raises(ClasswiseError, match="data set that was audited"):
         Twins(np.zeros((1, 3, 4, 4), np.float32), np.zeros((1, 3, 8, 8), np.float32), ["a"])

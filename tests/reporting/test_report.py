@@ -14,7 +14,7 @@ from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 from .conftest import audit_of
 from .test_worst_class import result_of
@@ -47,8 +47,8 @@ def test_each_kind_of_result(result: Audit | Comparison | Curve | WorstClass, sh
 
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no page can be written of a dict; accepted are: Audit, Comparison,"):
+    with pytest.raises(ClasswiseError, match="no page can be written of a dict; accepted are: Audit, Comparison,"):
         cw.report({}, tmp_path / "page.html")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="only the page of an audit shows a training run, not that of a Curve"):
+    with pytest.raises(ClasswiseError, match="only the page of an audit shows a training run, not that of a Curve"):
         cw.report(curve(), tmp_path / "page.html", run=object())  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ import pytest
 from classwise.attacks import suites
 from classwise.auditing.result import Audit, Caution
 from classwise.auditing.suite import parse_attacks
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.robustbench import robustbench, write_robustbench
 
 from .conftest import MakeAudit
@@ -111,12 +111,12 @@ def test_what_would_mean_something_else_is_refused(
     make: MakeAudit, meta: dict[str, Any], info: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     chosen = {key: value() if callable(value) else value for key, value in meta.items()}
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         write_robustbench(make(**chosen), tmp_path / "mine.json", info)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "mine.json").exists()
 
 
 def test_other_attacks_are_named(make_audit: MakeAudit) -> None:
-    with pytest.raises(UserError, match=r"this audit ran pgd, cw; audit with --attack autoattack"):
+    with pytest.raises(ClasswiseError, match=r"this audit ran pgd, cw; audit with --attack autoattack"):
         robustbench(make_audit())

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import FloatArray
 
@@ -58,7 +58,7 @@ def test_where_nothing_varies_an_image_is_allowed_for() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(UserError, match="class 4 has no image"):
+    with pytest.raises(ClasswiseError, match="class 4 has no image"):
         Resampled(CORRECT, LABELS, 5)
-    with pytest.raises(UserError, match="rows, images"):
+    with pytest.raises(ClasswiseError, match="rows, images"):
         Resampled(CORRECT[0], LABELS, 4)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import confusion_matrix
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import confusion, confusion_rates, misclassified, superclass_leakage, symmetry
 
 # kdd21 Table 4, line 4: the 1000 attacked cats of CIFAR-10; and the superclasses of Table 2 (0: vehicles, 1: animals).
@@ -85,12 +85,12 @@ def test_symmetry_leaves_out_absent_classes() -> None:
     [([0, 1], [0, 5], "predictions: 5 is not one of"), ([0, 9], [0, 1], "labels: 9"), ([0, 1], [0], "2 labels but 1")],
 )
 def test_mistakes_are_named(labels: list[int], predictions: list[int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         confusion(labels, predictions, 3)
 
 
 def test_wrong_shapes_are_named() -> None:
-    with pytest.raises(UserError, match=r"shape \(C, C\)"):
+    with pytest.raises(ClasswiseError, match=r"shape \(C, C\)"):
         symmetry(np.zeros((2, 3)))
-    with pytest.raises(UserError, match="each of the 3 classes"):
+    with pytest.raises(ClasswiseError, match="each of the 3 classes"):
         superclass_leakage(np.zeros((3, 3)), [0, 1])

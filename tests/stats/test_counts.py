@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, PairedCounts
 from tests.stats.strategies import class_counts
 
@@ -101,6 +101,6 @@ def test_pairs_by_hand() -> None:
 )
 def test_mistakes_are_named(make: object, message: str) -> None:
     assert callable(make)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)

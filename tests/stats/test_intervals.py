@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, clopper_pearson, sidak, wilson
 from tests.stats.strategies import some_counts
@@ -123,7 +123,7 @@ def test_absent_classes_cost_nothing() -> None:
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])
 def test_alpha_out_of_range(alpha: float) -> None:
     for interval in (wilson, clopper_pearson):
-        with pytest.raises(UserError, match="alpha"):
+        with pytest.raises(ClasswiseError, match="alpha"):
             interval(1, 2, alpha)
-    with pytest.raises(UserError, match="alpha"):
+    with pytest.raises(ClasswiseError, match="alpha"):
         sidak(alpha, 3)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts
 
@@ -67,7 +67,7 @@ def test_worst_share_counts_classes_upwards(classes: int, share: float, lowest: 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan])
 def test_worst_share_refuses(share: float) -> None:
-    with pytest.raises(UserError, match="worst share"):
+    with pytest.raises(ClasswiseError, match="worst share"):
         metrics.worst_share([0.5], share)
 
 
@@ -105,7 +105,7 @@ def test_class_confidence_variance() -> None:
 
 @pytest.mark.parametrize("bad", [[[2.0, -1.0]], [[0.5, 0.6]], [[np.nan, 1.0]]])
 def test_logits_are_not_confidences(bad: list[list[float]]) -> None:
-    with pytest.raises(UserError, match="apply a softmax"):
+    with pytest.raises(ClasswiseError, match="apply a softmax"):
         metrics.confidence_variance(bad)
 
 
@@ -117,13 +117,13 @@ def test_trade() -> None:
 
 
 def test_nothing_to_measure_is_said() -> None:
-    with pytest.raises(UserError, match="no class has an image"):
+    with pytest.raises(ClasswiseError, match="no class has an image"):
         metrics.class_variance([np.nan, np.nan])
-    with pytest.raises(UserError, match=r"shape \(C,\)"):
+    with pytest.raises(ClasswiseError, match=r"shape \(C,\)"):
         metrics.worst_class([[0.1, 0.2]])
-    with pytest.raises(UserError, match=r"shape \(N, C\)"):
+    with pytest.raises(ClasswiseError, match=r"shape \(N, C\)"):
         metrics.confidence_variance([0.5, 0.5])
-    with pytest.raises(UserError, match="each of the 2 labels"):
+    with pytest.raises(ClasswiseError, match="each of the 2 labels"):
         metrics.class_confidence_variance([0, 1], [0.1], 2)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import intersected, log_prior_posterior_ratio, success_bounds
 from classwise.stats.racing import (
     Draw,
@@ -221,7 +221,7 @@ def test_usual_sizes() -> None:
     ],
 )
 def test_rules_out_of_range(values: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(ClasswiseError, match=said):
         Rules(**values)  # type: ignore[arg-type]
 
 
@@ -235,16 +235,16 @@ def test_rules_out_of_range(values: dict[str, float], said: str) -> None:
     ],
 )
 def test_counts_that_are_none(images: list[float], survivors: list[int], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(ClasswiseError, match=said):
         Race(images, survivors)
 
 
 def test_a_race_refuses_what_cannot_be() -> None:
     race = Race([30, 30], [20, 20])
-    with pytest.raises(UserError, match="5 successes of 3"):
+    with pytest.raises(ClasswiseError, match="5 successes of 3"):
         race.observe_draw(0, 3, 5)
-    with pytest.raises(UserError, match="of 20 that were left"):
+    with pytest.raises(ClasswiseError, match="of 20 that were left"):
         race.observe_draw(0, 21, 0)
     race.observe_escalation(0, 2)
-    with pytest.raises(UserError, match="class 0"):
+    with pytest.raises(ClasswiseError, match="class 0"):
         race.observe_escalation(0, 1)

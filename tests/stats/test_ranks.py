@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.ranks import kendall, kendalls_w, pearson, spearman, spearman_matrix
 
 X = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
@@ -67,11 +67,11 @@ def test_without_variation_there_is_no_correlation() -> None:
 
 def test_places_that_only_one_list_knows_are_left_out() -> None:
     assert spearman([1, 2, 3, np.nan], [1, 2, 3, 0]).value == pytest.approx(1)
-    with pytest.raises(UserError, match="2 places are known"):
+    with pytest.raises(ClasswiseError, match="2 places are known"):
         pearson([1, np.nan, 3], [1, 2, 3])
 
 
 @pytest.mark.parametrize("rows", [[[1, 2, 3]], [[1], [2]], [[1, np.nan], [2, 3]]])
 def test_rankings_must_be_whole(rows: list[list[float]]) -> None:
-    with pytest.raises(UserError, match="two rows and two classes"):
+    with pytest.raises(ClasswiseError, match="two rows and two classes"):
         kendalls_w(rows)

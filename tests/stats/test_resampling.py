@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts, resampled_rows
 
@@ -43,5 +43,5 @@ def test_percentiles_leave_out_what_is_not_known() -> None:
 
 
 def test_a_row_for_each_judgement_is_asked_for() -> None:
-    with pytest.raises(UserError, match=r"\(judgements, images\)"):
+    with pytest.raises(ClasswiseError, match=r"\(judgements, images\)"):
         resampled_accuracies([True, False], [0, 0], 1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import wilson
 from classwise.stats.paired import holm, mcnemar, tango
@@ -147,20 +147,20 @@ def test_worst_over_seeds_is_seeded_and_ignores_the_order_of_images() -> None:
 @pytest.mark.parametrize("function", [mean_over_seeds, worst_over_seeds])
 def test_mistakes_are_named(function: object) -> None:
     assert callable(function)
-    with pytest.raises(UserError, match="two seeds or more"):
+    with pytest.raises(ClasswiseError, match="two seeds or more"):
         function([[1, 0]], [0, 0], 1)
-    with pytest.raises(UserError, match="two seeds or more"):
+    with pytest.raises(ClasswiseError, match="two seeds or more"):
         function([1, 0], [0, 0], 1)
-    with pytest.raises(UserError, match="each of the 3 labels"):
+    with pytest.raises(ClasswiseError, match="each of the 3 labels"):
         function([[1, 0], [1, 0]], [0, 0, 0], 1)
-    with pytest.raises(UserError, match="no images"):
+    with pytest.raises(ClasswiseError, match="no images"):
         function(np.ones((2, 0)), np.zeros(0, int), 1)
-    with pytest.raises(UserError, match="alpha"):
+    with pytest.raises(ClasswiseError, match="alpha"):
         function([[1, 0], [1, 0]], [0, 0], 1, 0)
 
 
 def test_resamples_are_needed() -> None:
-    with pytest.raises(UserError, match="resamples 0"):
+    with pytest.raises(ClasswiseError, match="resamples 0"):
         worst_over_seeds([[1, 0], [1, 0]], [0, 0], 1, resamples=0)
 
 
@@ -345,11 +345,11 @@ def test_mistakes_of_differences_are_named() -> None:
     one, two = np.ones((1, 4)), np.ones((2, 4))
     labels = np.zeros(4, int)
     for function in (difference_over_seeds, worst_difference_over_seeds):
-        with pytest.raises(UserError, match="one seed of each"):
+        with pytest.raises(ClasswiseError, match="one seed of each"):
             function(one, one, labels, 1, paired=False)
-        with pytest.raises(UserError, match="no pairs"):
+        with pytest.raises(ClasswiseError, match="no pairs"):
             function(one, two, labels, 1, paired=True)
-        with pytest.raises(UserError, match="no images"):
+        with pytest.raises(ClasswiseError, match="no images"):
             function(np.ones((2, 0)), np.ones((2, 0)), np.zeros(0, int), 1, paired=True)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.stats.worst import above_any, minimum, possibly_best, possibly_worst, significantly_above
@@ -138,11 +138,11 @@ def test_minimum_is_seeded_and_bounded(counts: ClassCounts, seed: int) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="no class has an image"):
+    with pytest.raises(ClasswiseError, match="no class has an image"):
         minimum(ClassCounts.zeros(3))
-    with pytest.raises(UserError, match="splits 0"):
+    with pytest.raises(ClasswiseError, match="splits 0"):
         minimum(ClassCounts(np.array([2]), np.array([1])), splits=0)
-    with pytest.raises(UserError, match="alpha"):
+    with pytest.raises(ClasswiseError, match="alpha"):
         possibly_worst(ClassCounts(np.array([2]), np.array([1])), 0)
 
 

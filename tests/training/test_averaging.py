@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.averaging import EMA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
 from classwise.training.recipe import Recipe
@@ -143,11 +143,11 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
 
     monkeypatch.setattr("classwise.training.setup.load_data", read)
     changes = {"data.validation": 0, "selection": "last"}
-    with pytest.raises(UserError, match=r"data.validation = 0 leaves nothing to select or gate on"):
+    with pytest.raises(ClasswiseError, match=r"data.validation = 0 leaves nothing to select or gate on"):
         train("cfa-at-chart", out=tmp_path / "run", changes=changes)
 
 
 @pytest.mark.parametrize("field", ["confidence=0.4", "confidence=1", "threshold=2"])
 def test_a_bad_setting_of_a_gate_names_it(field: str) -> None:
-    with pytest.raises(UserError, match=field.split("=", maxsplit=1)[0]):
+    with pytest.raises(ClasswiseError, match=field.split("=", maxsplit=1)[0]):
         Recipe.read("at", {"averaging": f"fawa-iut:{field}"})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Silent
 from classwise.data import Images, load_data
 from classwise.training import SCHEDULES
@@ -34,7 +34,7 @@ class Listening(Silent):
 
 
 def refused(recipe: str, out: Path, changes: dict[str, Any], data: str | Images = "digits") -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         train(recipe, out=out, data=data, changes=TINY | changes)
     assert "\n" not in str(caught.value)
     assert not out.exists()
@@ -120,7 +120,7 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         ("auto-beta", {"schedules.0.begin": 0}, "begin = 0"),
         ("at", {"selection": "within-eror"}, "did you mean 'within-error'?"),
     ):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(ClasswiseError) as caught:
             Recipe.read(recipe, changes)
         assert says in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -158,7 +158,7 @@ def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
     changes = TINY | {"data.subset": None, "epochs": 1}
     run = train("at", budget="short", out=tmp_path / "run", data=tmp_path / "mine.npz", changes=changes)
     assert run.recipe.data.name == str(tmp_path / "mine.npz")
-    with pytest.raises(UserError, match=r"data should be a name, a path or Images, not tuple"):
+    with pytest.raises(ClasswiseError, match=r"data should be a name, a path or Images, not tuple"):
         train("at", budget="short", out=tmp_path / "other", data=(images.x, images.y), changes=changes)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ import yaml
 
 import classwise
 from classwise.cli import main
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training import recipe as recipes
 from classwise.training.recipe import Recipe
@@ -66,14 +66,14 @@ def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(name: Any, budget: str | None, says: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read(name, budget=budget)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_recipe_that_is_complete_has_no_budgets() -> None:
-    with pytest.raises(UserError, match="recipe 'at' has no budgets"):
+    with pytest.raises(ClasswiseError, match="recipe 'at' has no budgets"):
         Recipe.read(Recipe.read("at"), budget="short")
 
 
@@ -111,7 +111,7 @@ def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_pa
 def test_a_mistake_in_a_budget_is_one_line(block: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"extends: at\nbudgets: {block}\n")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read(file, budget="short")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

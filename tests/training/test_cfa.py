@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
 from classwise.training.classes import ClassSettings, ClassSums
@@ -190,7 +190,7 @@ def test_a_step_average_folds_steps_and_not_epochs() -> None:
 
 
 def test_fawa_without_any_threshold_is_refused() -> None:
-    with pytest.raises(UserError, match="needs a threshold"):
+    with pytest.raises(ClasswiseError, match="needs a threshold"):
         FAWA(threshold=None)
 
 
@@ -199,5 +199,5 @@ def test_vector_beta_sets_the_named_classes_alone() -> None:
     settings = schedule.settings(schedule.start(classes(3)), constants(3), 0)
     assert close(settings.beta, [6.0, 0.5, 2.0])
     assert settings.clean_weight is None
-    with pytest.raises(UserError, match="unknown class 'class 9'"):
+    with pytest.raises(ClasswiseError, match="unknown class 'class 9'"):
         VectorBeta(beta={"class 9": 1.0}).start(classes(3))

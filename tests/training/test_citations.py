@@ -7,7 +7,7 @@ import re
 import pytest
 
 from classwise.core.bibliography import PAPERS, Paper
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.citations import papers
 from classwise.training.recipe_files import recipe_names
 
@@ -56,17 +56,17 @@ def test_an_entry_is_whole_bibtex(paper: object) -> None:
 
 
 def test_an_unknown_name_is_one_line() -> None:
-    with pytest.raises(UserError, match="unknown recipe, part or attack 'cfa-tradess'; did you mean 'cfa-trades'"):
+    with pytest.raises(ClasswiseError, match="unknown recipe, part or attack 'cfa-tradess'; did you mean 'cfa-trades'"):
         papers("cfa-tradess")
 
 
 def test_a_recipe_on_a_budget_is_cited_by_its_name() -> None:
-    with pytest.raises(UserError, match="'at-short'; use at with --budget short"):
+    with pytest.raises(ClasswiseError, match="'at-short'; use at with --budget short"):
         papers("at-short")
 
 
 def test_the_known_names_are_listed_once() -> None:
-    with pytest.raises(UserError, match="known: ") as caught:
+    with pytest.raises(ClasswiseError, match="known: ") as caught:
         papers("zzz")
     known = str(caught.value).partition("known: ")[2].split(", ")
     assert len(known) == len(set(known))

@@ -13,7 +13,7 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -171,7 +171,7 @@ def test_every_model_of_the_zoo_has_a_cosine_head(name: str) -> None:
 
 
 def test_a_wrong_head_and_a_criterion_without_its_head_are_one_line() -> None:
-    with pytest.raises(UserError, match="head = 'sine' should be linear or cosine"):
+    with pytest.raises(ClasswiseError, match="head = 'sine' should be linear or cosine"):
         build_model("lenet", num_classes=3, in_channels=1, head="sine")
-    with pytest.raises(UserError, match="criterion 'he' needs a model of cosines"):
+    with pytest.raises(ClasswiseError, match="criterion 'he' needs a model of cosines"):
         Recipe.read("at", {"objective.criterion": "he"})

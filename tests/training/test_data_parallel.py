@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from classwise.core.distributed import Team
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
@@ -100,7 +100,7 @@ def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> Non
 
 def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
     alone = train("at", budget="short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
-    with pytest.raises(UserError, match="batch_size was 40, now 20; resume with the same"):
+    with pytest.raises(ClasswiseError, match="batch_size was 40, now 20; resume with the same"):
         train("at", budget="short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
     for name, now in (("handed-over", 1), ("taken-over", 2)):
         run = train("at", budget="short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
@@ -111,12 +111,14 @@ def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp
 
 def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
-        assert each["differ"].startswith("UserError: process 1 has another recipe; start all processes with the same")
+        assert each["differ"].startswith(
+            "ClasswiseError: process 1 has another recipe; start all processes with the same"
+        )
 
 
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.training.setup.load_data", None)  # it is found before data is read
-    with pytest.raises(UserError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
+    with pytest.raises(ClasswiseError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
         train("at", budget="short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Silent
 from classwise.data import Images
 from classwise.training.batches import Batches
@@ -52,7 +52,7 @@ def test_a_run_may_start_from_another(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
     shutil.rmtree(first.path)
     train("faal", out=tmp_path / "second", data="digits", changes=changes | still, resume=True)  # not needed any more
-    with pytest.raises(UserError, match="first"):
+    with pytest.raises(ClasswiseError, match="first"):
         train("faal", out=tmp_path / "third", data="digits", changes=changes)
 
 

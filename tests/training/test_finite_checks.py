@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.finite_checks import FiniteLossCheck, all_finite, likely_cause
@@ -57,7 +57,7 @@ def state_of(run: Run) -> dict[str, Any]:
 
 def test_a_learning_rate_that_is_too_high(tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"the loss is not finite at epoch 1, step [234] of 4; .* optimizer.lr = 1e\+06"
+        ClasswiseError, match=r"the loss is not finite at epoch 1, step [234] of 4; .* optimizer.lr = 1e\+06"
     ):
         trained(tmp_path / "run", {"optimizer.lr": 1e6, "rate": "constant"})
     assert not Run(tmp_path / "run").state_file.exists()
@@ -72,7 +72,7 @@ def test_the_last_finite_checkpoint_stays(at: int, place: str, tmp_path: Path, m
     """The loss does not show weights that overflow in the last step: they are checked before they are saved."""
     diverging(monkeypatch, at)
     out = tmp_path / "run"
-    with pytest.raises(UserError, match=f"the {place}.*; the last finite checkpoint is in {out}"):
+    with pytest.raises(ClasswiseError, match=f"the {place}.*; the last finite checkpoint is in {out}"):
         trained(out)
     monkeypatch.undo()
     run = Run.open(out)
@@ -92,7 +92,7 @@ def test_continuing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_policy(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="unknown on_nan 'stopp'; did you mean 'stop'"):
+    with pytest.raises(ClasswiseError, match="unknown on_nan 'stopp'; did you mean 'stop'"):
         trained(tmp_path / "run", on_nan="stopp")
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case
 from classwise.core.compute import EXACT, Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -92,9 +92,9 @@ def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
 
 
 def test_a_tau_too_few_is_one_line() -> None:
-    with pytest.raises(UserError, match="one more tau than milestones"):
+    with pytest.raises(ClasswiseError, match="one more tau than milestones"):
         Friendly(tau=(0, 1), milestones=(0.3, 0.6))
-    with pytest.raises(UserError, match="one more tau than milestones"):
+    with pytest.raises(ClasswiseError, match="one more tau than milestones"):
         Recipe.read("fat", {"objective.tau": [0, 1]})
 
 

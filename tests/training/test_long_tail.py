@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.stats.front import front
@@ -105,10 +105,10 @@ def test_one_class_before_the_others(count: int) -> None:
 )
 def test_a_class_that_is_not_there_is_one_line(spec: dict[str, object]) -> None:
     schedule = make(SCHEDULES, spec)
-    with pytest.raises(UserError, match="unknown class 'class 11'; did you mean 'class 1'"):
+    with pytest.raises(ClasswiseError, match="unknown class 'class 11'; did you mean 'class 1'"):
         schedule.start(classes(3))
     missing = Classes(("a", "class 11"), torch.tensor([3, 0]))
-    with pytest.raises(UserError, match="class 'class 11' has no training image"):
+    with pytest.raises(ClasswiseError, match="class 'class 11' has no training image"):
         schedule.start(missing)
 
 
@@ -161,7 +161,7 @@ def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
     found = schedule.settings(state, ClassSettings(beta=torch.full((3,), 6.0)), 1).beta
     assert found is not None
     assert found.tolist() == [0.5, 6, 6]
-    with pytest.raises(UserError, match="homing should have 4 rows of 4 numbers"):
+    with pytest.raises(ClasswiseError, match="homing should have 4 rows of 4 numbers"):
         schedule.start(classes(4))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.optimisers import Adam
 from classwise.training.recipe import Recipe
 
@@ -29,5 +29,5 @@ def test_adams_first_two_steps_by_hand(decoupled: bool) -> None:
 
 
 def test_a_bad_beta_names_the_field() -> None:
-    with pytest.raises(UserError, match=r"betas.1 = 2"):
+    with pytest.raises(ClasswiseError, match=r"betas.1 = 2"):
         Recipe.read("at-adam", {"optimizer.betas": [0.9, 2]})

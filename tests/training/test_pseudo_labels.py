@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classwise.core.compute import EXACT
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Silent
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -57,7 +57,7 @@ def with_teacher(teacher: Run, **more: Any) -> dict[str, Any]:
 
 
 def says(recipe: str, out: Path, **more: Any) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         train(recipe, out=out, **more)
     assert "\n" not in str(caught.value)
     assert not out.exists()
@@ -128,7 +128,7 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     moved = Path(teacher.path).rename(tmp_path / "elsewhere")
     try:
         cut = train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
-        with pytest.raises(UserError, match="started on other unlabelled images"):
+        with pytest.raises(ClasswiseError, match="started on other unlabelled images"):
             train("rst", budget="short", out=tmp_path / "cut", changes=changes, resume=True)
     finally:
         moved.rename(teacher.path)
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Ima
     ],
 )
 def test_a_bad_recipe_is_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read("rst", changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear, Step
 from classwise.training.recipe import Recipe
@@ -115,7 +115,7 @@ def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, valu
     ],
 )
 def test_a_mistake_is_one_line(name: str, changes: Mapping[str, Any], says: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read(name, changes)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -132,7 +132,7 @@ def test_a_file_may_extend_a_recipe(tmp_path: Path) -> None:
 def test_a_file_that_is_no_recipe_is_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read(file)
     assert "mine.yaml" in str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, ClassSums
 from classwise.training.folder import Run
@@ -70,12 +70,12 @@ def test_another_number_of_processes_is_an_event(tmp_path: Path) -> None:
 def test_another_recipe_or_format_is_refused_by_name(tmp_path: Path) -> None:
     saved, file = state(tmp_path, 1), tmp_path / "state.pt"
     saved.save(file, "recipe", processes=1)
-    with pytest.raises(UserError, match=r"state\.pt belongs to another recipe"):
+    with pytest.raises(ClasswiseError, match=r"state\.pt belongs to another recipe"):
         saved.load(file, "other", 1, CPU)
     for version, message in (
         (SCHEMA_VERSION - 1, "finish the run with the version"),
         (SCHEMA_VERSION + 1, "newer than"),
     ):
         changed(file, schema_version=version)
-        with pytest.raises(UserError, match=f"is of format {version}.*{message}"):
+        with pytest.raises(ClasswiseError, match=f"is of format {version}.*{message}"):
             read_state(file, CPU)

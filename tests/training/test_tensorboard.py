@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Measured, Silent
 from classwise.training.tensorboard import TensorBoard
 from classwise.training.train import train
@@ -84,7 +84,7 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
 
 def test_without_tensorboard_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         TensorBoard(tmp_path)
     _, _, command = str(caught.value).partition("in the clone of classwise: ")
     page = Path(__file__).parents[2] / "docs" / "updates.md"

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.core.storage import CHECKSUMS
 from classwise.data import Images, load_data
@@ -177,7 +177,7 @@ def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> N
 
 
 def says(work: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         work()
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from classwise.cli import main
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.training import trainer
 from classwise.training.classes import ClassSettings, Signals
@@ -84,7 +84,7 @@ def said(call: Any) -> str:
     """The line of the error that a call ends with."""
     try:
         call()
-    except UserError as error:
+    except ClasswiseError as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.inks import SERIES
@@ -86,11 +86,11 @@ def ablation(
         alpha: 1 minus the coverage of the intervals, for new images.
 
     Raises:
-        UserError: if there is no such attack or family, or they judged other images.
+        ClasswiseError: if there is no such attack or family, or they judged other images.
     """
     frames = [_of(model, outcomes, baseline, family, alpha) for model, outcomes in audits.items()]
     if not frames:
-        raise UserError("no outcomes to look at; give those of one model or more")
+        raise ClasswiseError("no outcomes to look at; give those of one model or more")
     return Ablation(baseline, pd.concat(frames, ignore_index=True))
 
 
@@ -103,13 +103,15 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
     for member in members:
         judged = outcomes.judged(member)
         if not np.array_equal(judged.image, plain.image):
-            raise UserError(f"{model!r}: {member!r} and {baseline!r} judged other images; audit without a cascade")
+            raise ClasswiseError(f"{model!r}: {member!r} and {baseline!r} judged other images; audit without a cascade")
         pairs = PairedCounts.from_labels(plain.label, judged.correct, plain.correct, outcomes.num_classes)
         parts = [class_differences(pairs, alpha), overall_difference(pairs, alpha)]
         found = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
         spec = outcomes.meta.attacks[member] or {}
         if "inverse_temperature" not in spec:
-            raise UserError(f"{model!r}: the outcomes do not say which 1/T {member!r} has; give it in attacks' specs")
+            raise ClasswiseError(
+                f"{model!r}: the outcomes do not say which 1/T {member!r} has; give it in attacks' specs"
+            )
         frame = pd.DataFrame(
             {
                 "model": model,

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 
 
@@ -28,12 +28,16 @@ def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
     """The rows of an attack, if they show the last iterate of every image.
 
     Raises:
-        UserError: if the audit stopped at the first breaking image, or left images out: then predictions and
+        ClasswiseError: if the audit stopped at the first breaking image, or left images out: then predictions and
             confidences are those of images that the attack had not finished with.
     """
     rows = outcomes.rows(attack)
     if outcomes.member(attack) != CLEAN and outcomes.meta.stop == "broken":
-        raise UserError(f"{attack!r} was stopped as soon as an image broke; audit with stop='never' for this analysis")
+        raise ClasswiseError(
+            f"{attack!r} was stopped as soon as an image broke; audit with stop='never' for this analysis"
+        )
     if (rows["status"] == "skipped").any():
-        raise UserError(f"{attack!r} skipped images that were broken before; audit without a cascade for this analysis")
+        raise ClasswiseError(
+            f"{attack!r} skipped images that were broken before; audit without a cascade for this analysis"
+        )
     return rows

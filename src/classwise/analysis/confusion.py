@@ -96,7 +96,7 @@ def confused(
         seed: of the resampling.
 
     Raises:
-        UserError: if the rows are not the attack's last iterates.
+        ClasswiseError: if the rows are not the attack's last iterates.
     """
     rows = last_iterates(outcomes, attack)
     rows = rows[rows["prediction"].notna()]

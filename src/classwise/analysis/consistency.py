@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
 from classwise.stats.counts import FloatArray
@@ -73,7 +73,7 @@ def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int
         seed: of those draws.
 
     Raises:
-        UserError: if there are fewer than two rows or two classes.
+        ClasswiseError: if there are fewer than two rows or two classes.
     """
     known = accuracies.dropna(axis=1)
     values = known.to_numpy(dtype=np.float64)
@@ -108,24 +108,24 @@ def ranked_alike(
         seed: of both.
 
     Raises:
-        UserError: if there are not two rankings, or the models have other classes.
+        ClasswiseError: if there are not two rankings, or the models have other classes.
     """
     rows, drawn, names = dict[str, FloatArray](), list[FloatArray](), None
     for model, outcomes in audits.items():
         if names is not None and names != outcomes.class_names:
-            raise UserError(f"{model!r} has other classes than the first model; rankings need the same classes")
+            raise ClasswiseError(f"{model!r} has other classes than the first model; rankings need the same classes")
         names = outcomes.class_names
         chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
         judged = [outcomes.judged(name) for name in chosen]
         if any(len(one.image) != len(judged[0].image) for one in judged):
-            raise UserError(f"{model!r}: the attacks judged other images than each other; audit without a cascade")
+            raise ClasswiseError(f"{model!r}: the attacks judged other images than each other; audit without a cascade")
         for name, one in zip(chosen.values(), judged, strict=True):
             rows[f"{model}, {name}"] = outcomes.counts_of(one).accuracy
         correct = np.stack([one.correct for one in judged])
         again = {"resamples": resamples, "seed": seed + len(drawn)}
         drawn.append(resampled_accuracies(correct, judged[0].label, len(names), **again))
     if names is None:
-        raise UserError("no rankings to compare; give outcomes of two models, or of one under two attacks")
+        raise ClasswiseError("no rankings to compare; give outcomes of two models, or of one under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
     pairs = np.stack([_pairs(spearman_matrix(draw)) for draw in np.concatenate(drawn, axis=1)[:, :, present]])

@@ -14,7 +14,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import BoolArray, FloatArray, PairedCounts, ratio
@@ -76,11 +76,11 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
         seed: of the halves.
 
     Raises:
-        UserError: if the attacks judged other images, or a half has no class of one of the kinds.
+        ClasswiseError: if the attacks judged other images, or a half has no class of one of the kinds.
     """
     first, second = outcomes.judged(weak), outcomes.judged(strong)
     if not np.array_equal(first.image, second.image):
-        raise UserError(f"{weak!r} and {strong!r} judged other images; audit without a cascade")
+        raise ClasswiseError(f"{weak!r} and {strong!r} judged other images; audit without a cascade")
     labels, size = first.label, outcomes.num_classes
     pairs = PairedCounts.from_labels(labels, first.correct, second.correct, size)
     found = class_differences(pairs, alpha)
@@ -127,7 +127,7 @@ def _contrast(chosen_on: PairedCounts, measured_on: PairedCounts) -> tuple[float
     for kind in (vulnerable_classes(accuracy, overall), robust_classes(accuracy, overall)):
         members = kind & (n > 0)
         if not members.any():
-            raise UserError("every class is as robust as the whole on half of the images; there are no two kinds")
+            raise ClasswiseError("every class is as robust as the whole on half of the images; there are no two kinds")
         spread = ratio(ratio(b + c, n) - ratio(b - c, n) ** 2, n)
         means.append(float(ratio(b - c, n)[members].mean()))
         variance += float(spread[members].sum()) / int(members.sum()) ** 2

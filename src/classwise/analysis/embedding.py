@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import wording
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import Cloud, clouds
@@ -76,7 +76,7 @@ def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: fl
         seed: of t-SNE.
 
     Raises:
-        UserError: if no features were kept.
+        ClasswiseError: if no features were kept.
     """
     outcomes = audit.outcomes
     audit.outcomes.require_complete()
@@ -132,19 +132,19 @@ def embedding_of(
         seed: of t-SNE.
 
     Raises:
-        UserError: if the shapes do not fit, or there are no more images than neighbours.
+        ClasswiseError: if the shapes do not fit, or there are no more images than neighbours.
     """
     first, second = np.asarray(clean, dtype=np.float64), np.asarray(attacked, dtype=np.float64)
     truth = class_labels(labels, len(class_names))
     if first.ndim != 2 or first.shape != second.shape or len(first) != len(truth):
-        raise UserError(
+        raise ClasswiseError(
             f"features: expected two of shape ({len(truth)}, F), got {first.shape} and {second.shape}; flatten them"
         )
     numbers = np.arange(len(truth)) if index is None else np.asarray(index)
     chosen = _first_of_each(truth, per_class)
     truth, numbers, kinds = truth[chosen], numbers[chosen], {CLEAN: first[chosen], attack: second[chosen]}
     if len(truth) <= neighbours:
-        raise UserError(f"{len(truth)} images for {neighbours} neighbours each; give more images")
+        raise ClasswiseError(f"{len(truth)} images for {neighbours} neighbours each; give more images")
     both = np.concatenate(list(kinds.values()))
     plane = _plane(both, components, perplexity, seed)
     points = pd.DataFrame(

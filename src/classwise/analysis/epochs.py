@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.training.folder import Run
 
 
@@ -12,11 +12,11 @@ def measured(run: Run, split: str, measure: str) -> pd.DataFrame:
     """Epochs (rows, from 1) by classes (columns, by label) of one measure on one split of a run, fractions.
 
     Raises:
-        UserError: if the run never measured it.
+        ClasswiseError: if the run never measured it.
     """
     epochs = run.epochs
     if epochs.empty:
-        raise UserError(f"{run.path} has not finished an epoch; let it train first")
+        raise ClasswiseError(f"{run.path} has not finished an epoch; let it train first")
     if measure not in epochs:
         raise unknown(f"{run.path}: measure", measure, ["clean", "robust"])
     rows = epochs[epochs["split"] == split]
@@ -24,7 +24,7 @@ def measured(run: Run, split: str, measure: str) -> pd.DataFrame:
         raise unknown(f"{run.path}: split", split, list(dict.fromkeys(epochs["split"])))
     rows = rows[rows[measure].notna()]
     if rows.empty:
-        raise UserError(f"{run.path}: {measure} was never measured on {split!r}; train with a validation split")
+        raise ClasswiseError(f"{run.path}: {measure} was never measured on {split!r}; train with a validation split")
     table = rows.pivot_table(index="epoch", columns="label", values=measure, aggfunc="first").astype(float)
     return table.set_axis(table.index + 1, axis=0)
 

@@ -15,7 +15,7 @@ import torch
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.gallery import Row, gallery
@@ -76,7 +76,7 @@ class Extremes(AnalysisResult):
             images: the data set that was audited; images are found by their number.
 
         Raises:
-            UserError: if an image is not in the data set.
+            ClasswiseError: if an image is not in the data set.
         """
         place = {int(number): row for row, number in enumerate(images.index.tolist())}
         values = self.images.set_index("index")
@@ -84,7 +84,7 @@ class Extremes(AnalysisResult):
         for title, numbers in (("most robust", self.most.tolist()), ("least robust", self.least.tolist())):
             absent = [number for number in numbers if number not in place]
             if absent:
-                raise UserError(f"image {absent[0]} is not in {images.name}; give the data set that was audited")
+                raise ClasswiseError(f"image {absent[0]} is not in {images.name}; give the data set that was audited")
             captions = [f"{values['p_label'][number]:.2f} {values['prediction'][number]}" for number in numbers]
             pixels = images.to("cpu").pixels(torch.tensor([place[number] for number in numbers])).numpy()
             rows.append(Row(f"{title}, by {_BY[self.by]}: confidence and prediction", pixels, captions))
@@ -105,19 +105,19 @@ def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by
         by: ``"p_label"``, the confidence in the class, or ``"margin"``, its logit minus the largest other one.
 
     Raises:
-        UserError: for a class that is not there, or if the outcomes do not know what to sort by.
+        ClasswiseError: for a class that is not there, or if the outcomes do not know what to sort by.
     """
     if not 0 <= label < outcomes.num_classes:
-        raise UserError(
+        raise ClasswiseError(
             f"class {label} is not one of the {outcomes.num_classes} classes 0 .. {outcomes.num_classes - 1}"
         )
     if count < 1:
-        raise UserError(f"count = {count}: give the images of each end, 1 or more")
+        raise ClasswiseError(f"count = {count}: give the images of each end, 1 or more")
     rows = outcomes.rows(attack)
     rows = rows[(rows["label"] == label) & rows[by].notna()]
     name = outcomes.class_names[label]
     if rows.empty:
-        raise UserError(f"no {by} is known of images of {name!r} under {attack!r}; audit the model")
+        raise ClasswiseError(f"no {by} is known of images of {name!r} under {attack!r}; audit the model")
     rows = rows.sort_values([by, "index"], ascending=[False, True], kind="stable")
     names = [outcomes.class_names[int(each)] for each in rows["prediction"]]
     kept = rows[["index", "p_label", "margin", "correct"]].assign(prediction=names).reset_index(drop=True)

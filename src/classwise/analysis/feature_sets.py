@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import Count, NonNegative, Positive, settings
@@ -48,7 +48,7 @@ class RobustFeatures:
             progress: hears of every batch.
 
         Raises:
-            UserError: if the model offers no features.
+            ClasswiseError: if the model offers no features.
         """
         features = _features_of(model)
         draws = CounterRNG(seed, "robust features")
@@ -126,7 +126,7 @@ class NonRobustFeatures:
 def _features_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
     features = getattr(model, "features", None)
     if not callable(features):
-        raise UserError(f"a {type(model).__name__} offers no features(x); take a network of the zoo")
+        raise ClasswiseError(f"a {type(model).__name__} offers no features(x); take a network of the zoo")
     found: Callable[[Tensor], Tensor] = features
     return found
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.analysis.base import AnalysisResult
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.stats.counts import FloatArray, outcomes
@@ -72,14 +72,16 @@ def fluctuation(
         seed: of the resampling.
 
     Raises:
-        UserError: if the shapes do not fit, or a run has fewer than two epochs.
+        ClasswiseError: if the shapes do not fit, or a run has fewer than two epochs.
     """
     tables = {name: outcomes(correct, len(np.asarray(labels))) for name, correct in runs.items()}
     for name, table in tables.items():
         if table.ndim != 2 or len(table) < 2:
-            raise UserError(f"{name!r}: expected shape (epochs, images) with two epochs or more, got {table.shape}")
+            raise ClasswiseError(
+                f"{name!r}: expected shape (epochs, images) with two epochs or more, got {table.shape}"
+            )
     if not tables:
-        raise UserError("no runs to follow; give one or more")
+        raise ClasswiseError("no runs to follow; give one or more")
     stack = np.concatenate(list(tables.values()))
     ends = np.cumsum([len(table) for table in tables.values()])[:-1]
     drawn = np.split(resampled_accuracies(stack, labels, num_classes, resamples=resamples, seed=seed), ends, axis=1)

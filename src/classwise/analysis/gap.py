@@ -12,7 +12,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN, Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import wording
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -81,10 +81,10 @@ def gap(
         seed: of the resampling.
 
     Raises:
-        UserError: if the two have other classes.
+        ClasswiseError: if the two have other classes.
     """
     if standard.class_names != robust.class_names:
-        raise UserError("the two models have other classes; audit both on the same data set")
+        raise ClasswiseError("the two models have other classes; audit both on the same data set")
     counts = (standard.counts(CLEAN), robust.counts(attack))
     shared = counts[0].present & counts[1].present
     names = [name for name, here in zip(standard.class_names, shared, strict=True) if here]

@@ -20,7 +20,7 @@ from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute import FAST, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
@@ -137,10 +137,10 @@ def homing(
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        UserError: if the base run is not finished, the data are of other classes, or ``out`` holds something else.
+        ClasswiseError: if the base run is not finished, the data are of other classes, or ``out`` holds something else.
     """
     if not run.complete:
-        raise UserError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
+        raise ClasswiseError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
     folder = Path(out)
     data, test = _images_of(run, data, test)
     name, chosen = _single_attack(attack, run)
@@ -180,7 +180,7 @@ def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Imag
     """Training and test images: those given, or else those of the run's recipe.
 
     Raises:
-        UserError: if their classes differ.
+        ClasswiseError: if their classes differ.
     """
     settings = run.recipe.data
     if data is None:
@@ -188,7 +188,7 @@ def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Imag
     if test is None:
         test = load_data(settings.name, split="test", root=settings.root, **settings.options)
     if data.class_names != test.class_names:
-        raise UserError(f"{data.name} and {test.name} have other classes; give images of one data set")
+        raise ClasswiseError(f"{data.name} and {test.name} have other classes; give images of one data set")
     return data, test
 
 
@@ -196,11 +196,11 @@ def _single_attack(attack: Attacks, run: Run) -> tuple[str, Attack]:
     """The label and the attack of a specification.
 
     Raises:
-        UserError: if it names several attacks.
+        ClasswiseError: if it names several attacks.
     """
     suite = parse_attacks(attack, norm_of(run.recipe.threat))
     if len(suite.attacks) != 1:
-        raise UserError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
+        raise ClasswiseError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
     ((name, chosen),) = suite.attacks.items()
     return name, chosen
 

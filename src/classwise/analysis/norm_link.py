@@ -14,7 +14,7 @@ from torch import nn
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting import wording
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import scatter
@@ -69,13 +69,13 @@ def row_norms(model: nn.Module) -> FloatArray:
     The layer is ``model.classifier`` where the model has one, else the last linear layer among its modules.
 
     Raises:
-        UserError: if there is no linear layer.
+        ClasswiseError: if there is no linear layer.
     """
     layer = getattr(model, "classifier", None)
     if not isinstance(layer, nn.Linear):
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not linear:
-            raise UserError(f"{type(model).__name__} has no linear layer whose rows could be measured")
+            raise ClasswiseError(f"{type(model).__name__} has no linear layer whose rows could be measured")
         layer = linear[-1]
     norms: FloatArray = layer.weight.detach().double().norm(dim=1).cpu().numpy()
     return norms
@@ -101,7 +101,7 @@ def norm_link(
         seed: of resampling and permutations.
 
     Raises:
-        UserError: if there is not one norm for each class, or fewer than three classes have images.
+        ClasswiseError: if there is not one norm for each class, or fewer than three classes have images.
     """
     return norm_link_of(
         outcomes.counts(attack), outcomes.class_names, norms, attack, alpha=alpha, resamples=resamples, seed=seed
@@ -121,7 +121,9 @@ def norm_link_of(
     """The same of counts."""
     lengths = np.asarray(norms, dtype=np.float64)
     if lengths.shape != (counts.num_classes,):
-        raise UserError(f"norms: expected one for each of the {counts.num_classes} classes, got shape {lengths.shape}")
+        raise ClasswiseError(
+            f"norms: expected one for each of the {counts.num_classes} classes, got shape {lengths.shape}"
+        )
     present = counts.present
     accuracy, length = counts.accuracy[present], lengths[present]
     low, high = class_intervals(counts, alpha)

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from classwise.analysis.base import AnalysisResult
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, IntArray, ratio
@@ -114,12 +114,14 @@ def pairs(matrix: ArrayLike, class_names: Sequence[str], superclasses: Sequence[
         superclasses: the superclass of each class, to set beside.
 
     Raises:
-        UserError: if the matrix is not square, has negative entries or fewer than three classes, or names differ in
-            number.
+        ClasswiseError: if the matrix is not square, has negative entries or fewer than three classes, or names differ
+            in number.
     """
     counts = np.asarray(matrix, dtype=np.int64)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or len(counts) < 3 or counts.min() < 0:
-        raise UserError(f"pairs of classes: expected counts (C, C) of three classes or more, got shape {counts.shape}")
+        raise ClasswiseError(
+            f"pairs of classes: expected counts (C, C) of three classes or more, got shape {counts.shape}"
+        )
     if len(class_names) != len(counts):
-        raise UserError(f"pairs of classes: {len(class_names)} names for {len(counts)} classes; give one for each")
+        raise ClasswiseError(f"pairs of classes: {len(class_names)} names for {len(counts)} classes; give one for each")
     return Pairs(tuple(class_names), None if superclasses is None else tuple(superclasses), counts)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import scatter
 from classwise.stats.counts import FloatArray, ratio
@@ -76,21 +76,21 @@ def sensitivity(
         seed: of the resampling.
 
     Raises:
-        UserError: if the rows are not last iterates, hold no confidences, the attacks judged other images, or fewer
-            than three classes have images.
+        ClasswiseError: if the rows are not last iterates, hold no confidences, the attacks judged other images, or
+            fewer than three classes have images.
     """
     plain, hot = last_iterates(outcomes, attack), last_iterates(outcomes, tempered)
     if not np.array_equal(plain["index"], hot["index"]):
-        raise UserError(f"{attack!r} and {tempered!r} judged other images; audit without a cascade")
+        raise ClasswiseError(f"{attack!r} and {tempered!r} judged other images; audit without a cascade")
     if plain["confidence_variance"].isna().any():
-        raise UserError(f"not all confidences are known under {attack!r}; audit the model")
+        raise ClasswiseError(f"not all confidences are known under {attack!r}; audit the model")
     right = [rows["correct"].to_numpy(dtype=np.float64) for rows in (plain, hot)]
     values = np.stack([plain["confidence_variance"].to_numpy(dtype=np.float64), right[0], right[0] - right[1]])
     labels, size = plain["label"].to_numpy(dtype=np.int64), outcomes.num_classes
     count = np.bincount(labels, minlength=size)
     present = count > 0
     if present.sum() < 3:
-        raise UserError(f"{present.sum()} classes have images; a correlation needs at least 3")
+        raise ClasswiseError(f"{present.sum()} classes have images; a correlation needs at least 3")
     means = np.stack([ratio(np.bincount(labels, weights=row, minlength=size), count) for row in values])
     drawn = resampled_means(values, labels, size, resamples=resamples, seed=seed)[:, :, present]
     cvc, accuracy, drop = means

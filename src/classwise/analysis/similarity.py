@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
 from classwise.stats.counts import FloatArray, class_labels, ratio
@@ -64,7 +64,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
         **options: ``alpha`` and ``seed`` of `similarity_of`.
 
     Raises:
-        UserError: if no logits were kept.
+        ClasswiseError: if no logits were kept.
     """
     outcomes = audit.outcomes
     index, logits = audit.kept.get("logits", CLEAN)
@@ -73,7 +73,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
     if attack is not None:
         judged = outcomes.judged(attack)
         if not np.array_equal(judged.image, index):
-            raise UserError(f"logits were kept of other images than {attack!r} judged; audit without a cascade")
+            raise ClasswiseError(f"logits were kept of other images than {attack!r} judged; audit without a cascade")
         correct = judged.correct
     return similarity_of(logits, labels, outcomes.class_names, correct, **options)  # type: ignore[arg-type]
 
@@ -98,12 +98,12 @@ def similarity_of(
         seed: of resampling and permutations.
 
     Raises:
-        UserError: if the shapes do not fit.
+        ClasswiseError: if the shapes do not fit.
     """
     names = tuple(class_names)
     values, index = np.asarray(logits, dtype=np.float64), class_labels(labels, len(names))
     if values.shape != (len(index), len(names)):
-        raise UserError(f"logits: expected shape ({len(index)}, {len(names)}), got {values.shape}")
+        raise ClasswiseError(f"logits: expected shape ({len(index)}, {len(names)}), got {values.shape}")
     member = (index[:, None] == np.arange(len(names))).astype(np.float64)
     cosines = _cosines(ratio(member.T @ values, member.sum(axis=0)[:, None]))
     nearest = _nearest(cosines)

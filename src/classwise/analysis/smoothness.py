@@ -14,7 +14,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import ratio
@@ -72,11 +72,11 @@ def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        UserError: if rows are not the attack's last iterates, or hold no variance of the confidences.
+        ClasswiseError: if rows are not the attack's last iterates, or hold no variance of the confidences.
     """
     frames = [_of(model, outcomes, attack, alpha) for model, outcomes in audits.items()]
     if not frames:
-        raise UserError("no outcomes to look at; give those of one model or more")
+        raise ClasswiseError("no outcomes to look at; give those of one model or more")
     return Smoothness(attack, pd.concat(frames, ignore_index=True))
 
 
@@ -84,7 +84,9 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
     rows = last_iterates(outcomes, attack)
     rows = rows[rows["confidence_variance"].notna()]
     if rows.empty:
-        raise UserError(f"{model!r}: no confidences are known under {attack!r}; audit the model, or give confidences=")
+        raise ClasswiseError(
+            f"{model!r}: no confidences are known under {attack!r}; audit the model, or give confidences="
+        )
     label, value = rows["label"].to_numpy(), rows["confidence_variance"].to_numpy(dtype=np.float64)
     size = outcomes.num_classes
     count = np.bincount(label, minlength=size)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
@@ -94,10 +94,10 @@ def spread_of(
     """The same of counts.
 
     Raises:
-        UserError: if there is not one bin.
+        ClasswiseError: if there is not one bin.
     """
     if bins < 1:
-        raise UserError(f"bins = {bins}: give the number of intervals, 1 or more")
+        raise ClasswiseError(f"bins = {bins}: give the number of intervals, 1 or more")
     drawn = _histogram(resampled_counts(counts, resamples=resamples, seed=seed), bins)
     low, high = np.quantile(drawn, [alpha / 2, 1 - alpha / 2], axis=0)
     count = _histogram(counts.accuracy[None], bins)[0]

@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.stats.counts import FloatArray
@@ -75,15 +75,15 @@ def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Seque
         steps: which steps; 0 is the start.
 
     Raises:
-        UserError: if the image, an attack or a step was not traced.
+        ClasswiseError: if the image, an attack or a step was not traced.
     """
     trace = audit.trace
     if trace is None or trace.empty:
-        raise UserError(f"image {image} was not traced; audit with trace=[{image}]")
+        raise ClasswiseError(f"image {image} was not traced; audit with trace=[{image}]")
     rows = trace[trace["index"] == image]
     if rows.empty:
         known = ", ".join(map(str, sorted(set(trace["index"]))[:8]))
-        raise UserError(f"image {image} was not traced; there is {known}")
+        raise ClasswiseError(f"image {image} was not traced; there is {known}")
     names = tuple(attacks) or tuple(dict.fromkeys(rows["attack"]))
     found = []
     for name in names:
@@ -93,7 +93,7 @@ def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Seque
         table = mine.pivot_table(index="iteration", columns="class", values="confidence")
         absent = [step for step in steps if step not in table.index]
         if absent:
-            raise UserError(f"{name!r} has no step {absent[0]}; its last is {int(table.index.max())}")
+            raise ClasswiseError(f"{name!r} has no step {absent[0]}; its last is {int(table.index.max())}")
         found.append(table.loc[list(steps)].to_numpy(dtype=np.float64))
     outcomes = audit.outcomes
     label = int(outcomes.labels[np.searchsorted(outcomes.index, image)])

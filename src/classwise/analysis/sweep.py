@@ -15,7 +15,7 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.stats.counts import ratio
@@ -63,14 +63,14 @@ class Sweep(AnalysisResult):
         share their images), ``p`` and ``adjusted`` (Holm over the classes and the overall accuracy).
 
         Raises:
-            UserError: for a value that is not in the sweep.
+            ClasswiseError: for a value that is not in the sweep.
         """
         chosen = self.rows[self.rows["kind"] == kind]
         sides = [chosen[chosen["value"] == value].set_index("class") for value in (first, second)]
         for value, side in zip((first, second), sides, strict=True):
             if side.empty:
                 known = ", ".join(f"{each:g}" for each in sorted(set(chosen["value"])))
-                raise UserError(f"{self.setting} = {value:g} is not in the sweep; there is {known}")
+                raise ClasswiseError(f"{self.setting} = {value:g} is not in the sweep; there is {known}")
         one, two = sides
         change = two["accuracy"] - one["accuracy"]
         error = np.sqrt(sum(side["accuracy"] * (1 - side["accuracy"]) / side["n"] for side in sides))
@@ -113,11 +113,11 @@ def sweep(
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        UserError: if a run did not measure this, or has no epoch in the window.
+        ClasswiseError: if a run did not measure this, or has no epoch in the window.
     """
     frames = [_of(value, run, measure, split, window, alpha) for value, run in sorted(runs.items())]
     if not frames:
-        raise UserError("no runs to compare; give one for each value of the setting")
+        raise ClasswiseError("no runs to compare; give one for each value of the setting")
     return Sweep(setting, measure, pd.concat(frames, ignore_index=True), alpha)
 
 
@@ -126,7 +126,7 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
     counts = images_of(run, split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
     chosen = [inside(int(epoch), run.recipe.epochs, window) for epoch in table.index]
     if not any(chosen):
-        raise UserError(f"{run.path} has no epoch between shares {window[0]:g} and {window[1]:g} of its training")
+        raise ClasswiseError(f"{run.path} has no epoch between shares {window[0]:g} and {window[1]:g} of its training")
     kinds: dict[Kind, Any] = {"window": table[chosen].mean(), "last": table.iloc[-1]}
     best = run.best_epoch()
     if best is not None and best + 1 in table.index:

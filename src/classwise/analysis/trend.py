@@ -13,7 +13,7 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.inks import SERIES
@@ -82,7 +82,7 @@ def trend(
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        UserError: if a run did not measure this, or the window holds no two epochs.
+        ClasswiseError: if a run did not measure this, or the window holds no two epochs.
     """
     epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
     for name, given in runs.items():
@@ -107,7 +107,7 @@ def trend(
         classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
         summary[name] = _summary(frame[_inside(frame["epoch"], run.recipe.epochs, window)], name, alpha)
     if not epochs:
-        raise UserError("no runs to follow; give one or more")
+        raise ClasswiseError("no runs to follow; give one or more")
     whole = pd.DataFrame(summary).T.rename_axis("run")
     return Trend(measure, pd.concat(epochs, ignore_index=True), pd.concat(classes, ignore_index=True), whole)
 
@@ -123,7 +123,7 @@ def _names(run: Run) -> dict[int, str]:
 
 def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
     if len(frame) < 2:
-        raise UserError(f"{name!r}: the window holds {len(frame)} epochs; changes need at least 2")
+        raise ClasswiseError(f"{name!r}: the window holds {len(frame)} epochs; changes need at least 2")
     found = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
     for key, column in (("change", "worst"), ("change_overall", "overall")):
         steps = np.diff(frame[column].to_numpy(dtype=np.float64))

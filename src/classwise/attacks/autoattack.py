@@ -14,7 +14,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
 from classwise.core.compute import EXACT, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
@@ -34,7 +34,7 @@ class AutoAttack:
         compute: how gradients are computed; success is always decided in float32.
 
     Raises:
-        UserError: for an unknown norm or version, or a negative radius.
+        ClasswiseError: for an unknown norm or version, or a negative radius.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class AutoAttack:
     def _right(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """Which images are classified as their labels say, bool (N,), on the CPU."""
         if x.ndim != 4 or y.shape != x.shape[:1]:
-            raise UserError(f"x is {tuple(x.shape)} and y {tuple(y.shape)}; give images (N, C, H, W) and labels (N,)")
+            raise ClasswiseError(
+                f"x is {tuple(x.shape)} and y {tuple(y.shape)}; give images (N, C, H, W) and labels (N,)"
+            )
         logits = torch.cat(list(self._engine(bs).predict(torch.split(x, bs))))
         return (logits.argmax(1) == y.to(logits.device)).cpu()
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine import BoundAttack, Case, State, Stop, perturb
 from classwise.core.compute import Forward
 from classwise.core.description import Described
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Norm, Threat
 
 
@@ -53,7 +53,7 @@ class Attack(Described, ABC):
         """See that it was given all that it cannot run without.
 
         Raises:
-            UserError: if not.
+            ClasswiseError: if not.
         """
 
     @property
@@ -119,4 +119,6 @@ class Attack(Described, ABC):
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
         """Refuse politely: an attack alone has no model and no radius."""
-        raise UserError(f"{type(self).__name__} needs a model and a radius first: attack.bind(model, 'Linf:8/255')")
+        raise ClasswiseError(
+            f"{type(self).__name__} needs a model and a radius first: attack.bind(model, 'Linf:8/255')"
+        )

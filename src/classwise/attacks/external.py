@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.core.compute import Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.registry import is_builtin, load_object
 from classwise.core.settings import Count, settings
 from classwise.models.base import bare
@@ -42,8 +42,8 @@ class Foreign(Attack):
         restarts: how many times to run it on an image that still stands.
 
     Raises:
-        UserError: for none or both of ``attack`` and ``build``, an attack that returns something else than images, or
-            images with a target.
+        ClasswiseError: for none or both of ``attack`` and ``build``, an attack that returns something else than
+            images, or images with a target.
     """
 
     source = ()
@@ -56,16 +56,16 @@ class Foreign(Attack):
 
     def __post_init__(self) -> None:
         if self.attack is not None and self.build is not None:
-            raise UserError("foreign takes attack= or build=, not both")
+            raise ClasswiseError("foreign takes attack= or build=, not both")
         for name in ("attack", "build"):
             value = _loaded(getattr(self, name))
             if value is not None and (not callable(value) or is_builtin(value)):
-                raise UserError(f"foreign: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
+                raise ClasswiseError(f"foreign: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
 
     def check(self) -> None:
         """See that there is an attack."""
         if self.attack is None and self.build is None:
-            raise UserError("foreign needs an attack, such as Foreign(attack=atk) or foreign:build=mine:attack")
+            raise ClasswiseError("foreign needs an attack, such as Foreign(attack=atk) or foreign:build=mine:attack")
 
     @property
     def length(self) -> int:
@@ -82,7 +82,7 @@ class Foreign(Attack):
         del model
         self.check()
         if case.target is not None:
-            raise UserError("a foreign attack is not told of targets; set them in it, and give none here")
+            raise ClasswiseError("a foreign attack is not told of targets; set them in it, and give none here")
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
         return {"x": case.x.clone(), "iteration": count, "done": count > 0}
 
@@ -122,7 +122,7 @@ class Foreign(Attack):
         if not isinstance(made, Tensor) or made.shape != x.shape or made.is_meta:
             meta = "a meta tensor of " if isinstance(made, Tensor) and made.is_meta else ""
             what = f"{meta}shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise UserError(f"{_name(attack)} returns {what}; it should return images of shape {tuple(x.shape)}")
+            raise ClasswiseError(f"{_name(attack)} returns {what}; it should return images of shape {tuple(x.shape)}")
         made = made.detach().to(x.device)
         return made.to(x.dtype) if made.is_floating_point() else made.to(x.dtype) / 255
 
@@ -133,10 +133,10 @@ class Foreign(Attack):
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
         if module is None:
-            raise UserError("foreign: build= needs the model itself, which only an engine has; give attack=")
+            raise ClasswiseError("foreign: build= needs the model itself, which only an engine has; give attack=")
         built = _loaded(self.build)(module)
         if not callable(built):
-            raise UserError(f"{_name(self.build)} returns {built!r}; it should return an attack to be called")
+            raise ClasswiseError(f"{_name(self.build)} returns {built!r}; it should return an attack to be called")
         return built  # type: ignore[no-any-return]  # what it returns is seen when it is called
 
     def _by_foolbox(self, attack: Any, module: nn.Module | None, case: Case, rows: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class Foreign(Attack):
         wrapped = self.model
         if wrapped is None:
             if module is None:
-                raise UserError("foreign: a foolbox attack needs model=, its own wrapped model")
+                raise ClasswiseError("foreign: a foolbox attack needs model=, its own wrapped model")
             wrapped = load_object("foolbox:PyTorchModel")(module, bounds=(0, 1), device=x.device)
         radii = case.threat.radius(case.x).flatten().expand(len(case.x))[rows]
         result = x.clone()

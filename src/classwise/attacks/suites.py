@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 
 SUITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "autoattack": {
@@ -41,7 +41,7 @@ def members(name: str, options: Mapping[str, str] | None = None, norm: str = "Li
         norm: under L1 a suite is its APGD members, with 5 restarts or 5 targets each; FAB and Square are left out.
 
     Raises:
-        UserError: for an unknown suite, version or option.
+        ClasswiseError: for an unknown suite, version or option.
     """
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
@@ -57,5 +57,5 @@ def members(name: str, options: Mapping[str, str] | None = None, norm: str = "Li
         return specs
     kept = tuple(_L1_FORMS.get(spec, spec) for spec in specs if spec.partition(":")[0] in _L1_ONLY)
     if not kept:
-        raise UserError(f"{name}:version={version} has no attack for L1; choose apgd-ce and apgd-t")
+        raise ClasswiseError(f"{name}:version={version} has no attack for L1; choose apgd-ce and apgd-t")
     return kept

@@ -11,7 +11,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, Engine, NoGradientError
 from classwise.auditing.suite import Suite
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
@@ -52,11 +52,13 @@ def require_applicable(suite: Suite, asked: Suite, reason: str) -> None:
     """See that an attack is left.
 
     Raises:
-        UserError: if none is.
+        ClasswiseError: if none is.
     """
     if not suite.attacks:
         names = ", ".join(asked.attacks)
-        raise UserError(f"none of {names} can be applied: {reason}; add an attack without gradients, such as square")
+        raise ClasswiseError(
+            f"none of {names} can be applied: {reason}; add an attack without gradients, such as square"
+        )
 
 
 def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> bool:

@@ -31,7 +31,7 @@ from classwise.core import interruption
 from classwise.core.compute import FAST, Compute
 from classwise.core.distributed import Team, joined
 from classwise.core.environment import environment
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
@@ -106,8 +106,8 @@ def audit(
         The audit, its guards run.
 
     Raises:
-        UserError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a folder that
-            holds something else or is in use; all before any attack.
+        ClasswiseError: for attacks, threat or data that cannot be read, a model that does not fit the data, or a
+            folder that holds something else or is in use; all before any attack.
 
     Example:
         >>> import classwise as cw
@@ -120,14 +120,16 @@ def audit(
         (10, 7)
     """
     if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
-        raise UserError(f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder")
+        raise ClasswiseError(
+            f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder"
+        )
     with joined(alone=alone) as team, contextlib.ExitStack() as stack:
         started = time.monotonic()
         listener = progress if progress is not None and team.first else Silent()
         suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
         cascade = suite.cascade if cascade is None else cascade
         if max_time is not None and not max_time > 0:
-            raise UserError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
+            raise ClasswiseError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
         settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
         settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
         folder = None if out is None else folder_for(Path(out), name)
@@ -173,7 +175,7 @@ def audit(
         if isinstance(ready.source, Stream):
             read = team.all(ready.source.fingerprint())
             if len({each for each in read if each}) > 1:
-                raise UserError("the processes read other images of the stream; give all of them the same order")
+                raise ClasswiseError("the processes read other images of the stream; give all of them the same order")
         if not team.first:
             result: Audit = team.spread(None)
             return result
@@ -221,13 +223,13 @@ def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:
     """See that all processes were asked for the same audit.
 
     Raises:
-        UserError: if they were not.
+        ClasswiseError: if they were not.
     """
     for rank, other in enumerate(settings):
         for key, value in settings[0].items():
             if other[key] != value:
                 mine, theirs = json.dumps(value), json.dumps(other[key])
-                raise UserError(f"process {rank} has another {key}: {theirs[:80]}, not {mine[:80]}")
+                raise ClasswiseError(f"process {rank} has another {key}: {theirs[:80]}, not {mine[:80]}")
 
 
 def _together(recorder: Recorder, team: Team) -> Recorder:

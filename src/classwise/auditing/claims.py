@@ -13,7 +13,7 @@ from torch import Tensor
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Plan
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import check_writable, is_unused, remove_stale_temporaries
 
 
@@ -31,10 +31,10 @@ def check_place(folder: Path, kind: str, *files: str) -> None:
     """Check, before data are read, that files of an evaluation can be written into a folder.
 
     Raises:
-        UserError: if the folder is a file, or they cannot be written.
+        ClasswiseError: if the folder is a file, or they cannot be written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the {kind}")
+        raise ClasswiseError(f"{folder} is a file; give a folder for the {kind}")
     for file in files:
         check_writable(folder / file)
 
@@ -64,13 +64,13 @@ def claim(
         Whether the folder holds this evaluation already.
 
     Raises:
-        UserError: if it holds something else, an evaluation with other settings (the line names the field that
+        ClasswiseError: if it holds something else, an evaluation with other settings (the line names the field that
             differs), or this one while ``resume`` is false.
     """
     remove_stale_temporaries(folder)
     if not (folder / marker).is_file():
         if not is_unused(folder):
-            raise UserError(f"{folder} is not empty and holds no {kind}; give a new folder")
+            raise ClasswiseError(f"{folder} is not empty and holds no {kind}; give a new folder")
         write()
         return False
     before = read()
@@ -79,9 +79,9 @@ def claim(
             differs = _difference(key, before.get(key), value)
             advice = "give another --out, or --resume with the same settings"
             article = "an" if kind[0] in "aeiou" else "a"
-            raise UserError(f"{folder} holds {article} {kind} with other settings: {differs}; {advice}")
+            raise ClasswiseError(f"{folder} holds {article} {kind} with other settings: {differs}; {advice}")
     if not resume:
-        raise UserError(f"{folder} holds this {kind} already; give another --out, or continue it with --resume")
+        raise ClasswiseError(f"{folder} holds this {kind} already; give another --out, or continue it with --resume")
     return True
 
 

@@ -9,7 +9,7 @@ from classwise.auditing.comparison import Comparison, Pair, population
 from classwise.auditing.crossing import Crossing, crossing
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.sources import Source, by_method, read_all
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 __all__ = ["Comparison", "Crossing", "Pair", "compare", "population"]
 
@@ -63,7 +63,8 @@ def compare(
 
     Raises:
         IncompleteError: if an audit lacks verdicts under the attack, unless that is allowed.
-        UserError: if an audit cannot be read, the audits differ in what they should agree in, or the attack is missing.
+        ClasswiseError: if an audit cannot be read, the audits differ in what they should agree in, or the attack is
+            missing.
 
     Example:
         >>> import classwise as cw
@@ -85,5 +86,5 @@ def compare(
     if across is None:
         return Comparison(methods, attack, group, alpha, allow_incomplete)
     if allow_incomplete:
-        raise UserError("a comparison across a field needs complete audits; leave out one of the two")
+        raise ClasswiseError("a comparison across a field needs complete audits; leave out one of the two")
     return crossing(methods, across, attack, group, alpha)

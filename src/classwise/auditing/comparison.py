@@ -15,7 +15,7 @@ from classwise.auditing.likeness import Named, check_alike, members_of, unstated
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import training_seed
-from classwise.core.errors import IncompleteError, UserError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio
@@ -102,7 +102,7 @@ class Comparison:
 
     Raises:
         IncompleteError: if an audit lacks verdicts, unless that is allowed.
-        UserError: if the audits differ in what they should agree in, lack the attack, or one model is there twice.
+        ClasswiseError: if the audits differ in what they should agree in, lack the attack, or one model is there twice.
     """
 
     audits: Mapping[str, tuple[Audit, ...]]
@@ -337,7 +337,7 @@ class Comparison:
 
         Raises:
             IncompleteError: if an audit lacks verdicts.
-            UserError: for a method that is not compared.
+            ClasswiseError: for a method that is not compared.
         """
         self._need_verdicts()
         level = self.alpha if alpha is None else alpha
@@ -408,7 +408,7 @@ def check_methods(
 ) -> None:
     """See that all audits of all methods can be compared."""
     if not methods or not all(methods.values()):
-        raise UserError("nothing to compare: give two audits or more")
+        raise ClasswiseError("nothing to compare: give two audits or more")
     named = [
         Named(_label(name, number, len(audits)), audit)
         for name, audits in methods.items()
@@ -430,7 +430,7 @@ def check_methods(
         for number, audit in enumerate(audits):
             key = (audit.outcomes.meta.model_hash, value_of(across, audit, attack).key if across else None)
             if key[0] and known.setdefault(key, number) != number:
-                raise UserError(
+                raise ClasswiseError(
                     f"runs {known[key] + 1} and {number + 1} of {name!r} are audits of the same model (SHA-256 "
                     f"{key[0][:12]}); give each training seed once"
                 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.core.errors import IncompleteError, UserError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.settings import number
 from classwise.stats.bounds import MEASURES, Bounds
 
@@ -47,24 +47,26 @@ class Condition:
         """Read a condition such as ``worst(all) < 0.2``; the limit may also be ``20 %`` or ``1/5``.
 
         Raises:
-            UserError: if it is not of that form, speaks of something that is not measured, or has a limit that is no
-                fraction, which would make it hold always or never.
+            ClasswiseError: if it is not of that form, speaks of something that is not measured, or has a limit that is
+                no fraction, which would make it hold always or never.
         """
         found = _FORM.fullmatch(text)
         if found is None:
-            raise UserError(f"condition {text!r} is not of the form worst(all) < 0.2")
+            raise ClasswiseError(f"condition {text!r} is not of the form worst(all) < 0.2")
         measure = ".".join(filter(None, (found["measure"], found["part"])))
         if measure not in MEASURES:
             raise unknown(f"measure in condition {text!r}:", measure, MEASURES)
         percent = found["limit"].endswith("%")
         limit = number(found["limit"].rstrip("%").rstrip())
         if not isinstance(limit, float) or not math.isfinite(limit):
-            raise UserError(f"condition {text!r}: {found['limit']!r} is not a number; write 0.2, 20% or 1/5")
+            raise ClasswiseError(f"condition {text!r}: {found['limit']!r} is not a number; write 0.2, 20% or 1/5")
         limit = limit / 100 if percent else limit
         if not 0 <= limit <= 1:
             squared = "; a cv of 900 in the tables is 0.09" if measure == "cv" else ""
             given = found["limit"]
-            raise UserError(f"condition {text!r}: {given} is not between 0 and 1; write 0.2 or 20% for 20 %{squared}")
+            raise ClasswiseError(
+                f"condition {text!r}: {given} is not between 0 and 1; write 0.2 or 20% for 20 %{squared}"
+            )
         return Condition(measure, found["attack"].strip(), found["comparison"], limit)
 
     def __str__(self) -> str:
@@ -79,7 +81,7 @@ class Condition:
 
         Raises:
             IncompleteError: if the attack, or every attack, is not applicable to the model.
-            UserError: if the audit has no such attack, or the number does not exist.
+            ClasswiseError: if the audit has no such attack, or the number does not exist.
         """
         meta = audit.outcomes.meta
         if self.attack in meta.not_applicable:
@@ -95,7 +97,7 @@ class Condition:
         clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
         found = MEASURES[self.measure](counts, clean, audit.alpha)
         if math.isnan(found.low) and (counts.complete or clean is None):
-            raise UserError(f"condition {str(self)!r}: {self.measure} is not defined for this audit")
+            raise ClasswiseError(f"condition {str(self)!r}: {self.measure} is not defined for this audit")
         return found
 
     def value(self, audit: Audit) -> float:
@@ -103,7 +105,7 @@ class Condition:
 
         Raises:
             IncompleteError: if it depends on images that are not judged.
-            UserError: as `bounds` does.
+            ClasswiseError: as `bounds` does.
         """
         low, high = self.bounds(audit)
         if low != high:
@@ -114,7 +116,7 @@ class Condition:
         """Whether the condition holds; None where that depends on images that are not judged.
 
         Raises:
-            UserError: as `bounds` does.
+            ClasswiseError: as `bounds` does.
         """
         low, high = self.bounds(audit)
         compare = _COMPARISONS[self.comparison]
@@ -126,7 +128,7 @@ class Condition:
 
         Raises:
             IncompleteError: if that depends on images that are not judged.
-            UserError: as `bounds` does.
+            ClasswiseError: as `bounds` does.
         """
         decided = self.decide(audit)
         if decided is None:
@@ -142,7 +144,7 @@ def met(audit: Audit, conditions: Iterable[Condition | str]) -> dict[Condition, 
 
     Raises:
         IncompleteError: if whether a condition holds depends on images that are not judged.
-        UserError: as `Condition.parse` and `Condition.bounds` do.
+        ClasswiseError: as `Condition.parse` and `Condition.bounds` do.
     """
     read = [Condition.parse(each) if isinstance(each, str) else each for each in conditions]
     return {condition: condition.bounds(audit) for condition in read if condition.holds(audit)}

@@ -14,7 +14,7 @@ from classwise.auditing.likeness import CROSSED, radius_of, value_of
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import fresh_name
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,23 +116,25 @@ def crossing(
 
     Raises:
         IncompleteError: if an audit lacks verdicts.
-        UserError: for a field that cannot be crossed, audits that differ in another, or a single value.
+        ClasswiseError: for a field that cannot be crossed, audits that differ in another, or a single value.
     """
     if field not in CROSSED:
         raise unknown("field to compare across:", field, CROSSED)
     if attack == CLEAN:
-        raise UserError(f"clean accuracy does not depend on the {field}; leave out across={field!r} (--across {field})")
+        raise ClasswiseError(
+            f"clean accuracy does not depend on the {field}; leave out across={field!r} (--across {field})"
+        )
     check_methods(methods, attack, group, across=field)
     levels: dict[Any, tuple[str, dict[str, list[Audit]]]] = {}
     for name, audits in methods.items():
         for audit in audits:
             value = value_of(field, audit, attack)
             if not value.stated:
-                raise UserError(f"{name!r} does not state its {field}, so it has no place across {field}")
+                raise ClasswiseError(f"{name!r} does not state its {field}, so it has no place across {field}")
             levels.setdefault(value.key, (value.text, {}))[1].setdefault(name, []).append(audit)
     if len(levels) < 2:
         ((text, _),) = levels.values()
-        raise UserError(f"all audits have the same {field}, {text}; leave out across={field!r} (--across {field})")
+        raise ClasswiseError(f"all audits have the same {field}, {text}; leave out across={field!r} (--across {field})")
     order = list(levels.values())
     if field == "threat":
         place = {text: radius_of(next(iter(found.values()))[0]) or ("~", 0.0) for text, found in order}

@@ -77,7 +77,7 @@ def estimate(
         device: where to run.
 
     Raises:
-        UserError: as `audit` does.
+        ClasswiseError: as `audit` does.
     """
     suite = parse_attacks(attacks, norm_of(threat))
     settings: dict[str, Any] = {"stop": stop, "cascade": False, "compute": compute, "batch": batch, "seed": seed}

@@ -18,7 +18,7 @@ from safetensors.numpy import save
 
 from classwise.auditing import parts
 from classwise.auditing.outcomes import CLEAN
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
@@ -34,7 +34,7 @@ def checked_kinds(keep: Any) -> tuple[Kind, ...]:
     """The kinds that a user asked for.
 
     Raises:
-        UserError: for a kind that does not exist.
+        ClasswiseError: for a kind that does not exist.
     """
     kinds = (keep,) if isinstance(keep, str) else tuple(keep)
     for kind in kinds:
@@ -76,11 +76,11 @@ class Kept:
         under an attack their adversarial twins.
 
         Raises:
-            UserError: if nothing of that kind was kept for the attack.
+            ClasswiseError: if nothing of that kind was kept for the attack.
         """
         blocks = self._blocks_of(kind, attack)
         if not blocks:
-            raise UserError(f"no {kind} of {attack!r} were kept; run the audit with keep={kind!r}")
+            raise ClasswiseError(f"no {kind} of {attack!r} were kept; run the audit with keep={kind!r}")
         index, rows = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
         numbers, first = np.unique(index, return_index=True)
         rows = rows[first]
@@ -143,5 +143,5 @@ def _attack_of(path: Path) -> str:
         with safe_open(path, framework="numpy") as file:
             metadata: Mapping[str, str] = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is not a valid safetensors file; {_ADVICE}") from error
+        raise ClasswiseError(f"{path} is not a valid safetensors file; {_ADVICE}") from error
     return metadata.get("attack", "")

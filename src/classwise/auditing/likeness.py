@@ -12,7 +12,7 @@ import numpy as np
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import flat_options
 from classwise.stats.counts import FloatArray
 
@@ -69,7 +69,7 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     and cascade count unless only clean images are compared.
 
     Raises:
-        UserError: naming the first field that differs, both values and both audits.
+        ClasswiseError: naming the first field that differs, both values and both audits.
     """
     _check("class names", one, other, _class_names)
     _check_images(one, other)
@@ -113,9 +113,9 @@ def _check(field: str, one: Named, other: Named, read: Callable[[Audit], Value])
     raise _unlike(field, one, other, mine.text, theirs.text)
 
 
-def _unlike(field: str, one: Named, other: Named, mine: str, theirs: str) -> UserError:
+def _unlike(field: str, one: Named, other: Named, mine: str, theirs: str) -> ClasswiseError:
     hint = f"; across={field!r} (--across {field}) shows them without tests" if field in CROSSED else ""
-    return UserError(
+    return ClasswiseError(
         f"{one.name} and {other.name} differ in {field}: {_short(mine)} and {_short(theirs)}; only audits with the "
         f"same {field} are compared{hint}"
     )
@@ -206,7 +206,7 @@ def _stated_threat(text: str | None) -> Value:
 
     try:
         ball = Threat.parse(text)
-    except UserError:
+    except ClasswiseError:
         return Value(text, text)
     radius = float(f"{float(ball.epsilon):.6g}")
     return Value((ball.norm, radius), _radius_text(ball.norm, radius))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 
 SCHEMA_VERSION = 1
 """The layout of the table and of this metadata."""
@@ -72,7 +72,9 @@ class Meta:
 
     def __post_init__(self) -> None:
         if self.superclasses is not None and len(self.superclasses) != len(self.class_names):
-            raise UserError(f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; one for each")
+            raise ClasswiseError(
+                f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; one for each"
+            )
 
     @property
     def num_classes(self) -> int:
@@ -98,15 +100,15 @@ class Meta:
         """Read what `to_json` wrote; ``where`` begins an error.
 
         Raises:
-            UserError: if a newer version wrote it, or it is not whole.
+            ClasswiseError: if a newer version wrote it, or it is not whole.
         """
         try:
             values: dict[str, Any] = json.loads(text)
             version = int(values.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{where}: these are no outcomes that classwise wrote") from error
+            raise ClasswiseError(f"{where}: these are no outcomes that classwise wrote") from error
         if version > SCHEMA_VERSION:
-            raise UserError(
+            raise ClasswiseError(
                 f"{where}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
             )
         known = {each.name for each in dataclasses.fields(Meta)}

@@ -21,7 +21,7 @@ from scipy import sparse
 from classwise.auditing import parts
 from classwise.auditing.meta import Meta
 from classwise.auditing.parts import COLUMNS
-from classwise.core.errors import IncompleteError, UserError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
@@ -74,7 +74,7 @@ class Outcomes:
         meta: how the rows came about.
 
     Raises:
-        UserError: for missing columns, a row that is there twice, or a label without a class.
+        ClasswiseError: for missing columns, a row that is there twice, or a label without a class.
 
     Example:
         >>> import classwise as cw
@@ -105,7 +105,7 @@ class Outcomes:
         twice = typed.duplicated(["attack", "index"])
         if twice.any():
             row = typed[twice].iloc[0]
-            raise UserError(f"image {row['index']} is there twice under {row['attack']!r}; numbers name images")
+            raise ClasswiseError(f"image {row['index']} is there twice under {row['attack']!r}; numbers name images")
         class_labels(typed["label"].to_numpy(), self.meta.num_classes)
         object.__setattr__(self, "frame", typed)
 
@@ -223,7 +223,7 @@ class Outcomes:
 
         Raises:
             IncompleteError: if images have no row under the attack. `frame` has the rows that there are.
-            UserError: as `member` does.
+            ClasswiseError: as `member` does.
         """
         label = self.member(attack)
         if label in self.missing or self.meta.images is None:
@@ -234,7 +234,7 @@ class Outcomes:
         """The attack that a name stands for.
 
         Raises:
-            UserError: if the name is not known, or stands for several attacks together.
+            ClasswiseError: if the name is not known, or stands for several attacks together.
         """
         if name in self.attacks:
             return name
@@ -242,7 +242,7 @@ class Outcomes:
         if name in self.names and family in self.families and family != name:
             return self.best(family)
         if name in self.names:
-            raise UserError(f"{name!r} is several attacks together; name one of {', '.join(self.attacks)}")
+            raise ClasswiseError(f"{name!r} is several attacks together; name one of {', '.join(self.attacks)}")
         raise unknown("attack", name, self.names)
 
     def best(self, family: str) -> str:
@@ -250,7 +250,7 @@ class Outcomes:
 
         Raises:
             IncompleteError: if a member has not judged every image.
-            UserError: if there is no such family.
+            ClasswiseError: if there is no such family.
         """
         if family not in self.families:
             raise unknown("family of attacks", family, self.families)
@@ -264,7 +264,7 @@ class Outcomes:
         not attack the image any more.
 
         Raises:
-            UserError: for a name that is not in `names`.
+            ClasswiseError: for a name that is not in `names`.
         """
         members = self._members(name)
         found: NDArray[np.int8] = np.min(
@@ -278,7 +278,7 @@ class Outcomes:
 
         Raises:
             IncompleteError: if images are not judged yet; see `bounds`.
-            UserError: for a name that is not in `names`.
+            ClasswiseError: for a name that is not in `names`.
         """
         verdicts = self.verdicts(name)
         if (verdicts < 0).any() or len(self) < self._total or self.meta.images is None:
@@ -303,7 +303,7 @@ class Outcomes:
         Of a family whose strongest member is not known yet, the counts include every member that may be it.
 
         Raises:
-            UserError: for a name that is not in `names`, or a grouping that the table does not have.
+            ClasswiseError: for a name that is not in `names`, or a grouping that the table does not have.
         """
         family = name.removesuffix(f"-{BEST}")
         if name in self.names and name not in self.attacks and family != name:
@@ -330,7 +330,7 @@ class Outcomes:
         """The images by class (None), by ``"superclass"``, or by a grouping of the table.
 
         Raises:
-            UserError: if the table has no such grouping.
+            ClasswiseError: if the table has no such grouping.
         """
         if group is None or group == "class":
             return Grouping(self.class_names, self.labels)
@@ -347,18 +347,18 @@ class Outcomes:
         Rows without a prediction (images that a cascade skipped, logits that are not finite) are left out.
 
         Raises:
-            UserError: if the name stands for several attacks, or there are more than `MOST_DENSE` classes.
+            ClasswiseError: if the name stands for several attacks, or there are more than `MOST_DENSE` classes.
         """
         if self.num_classes > MOST_DENSE:
             size = f"{self.num_classes:,} x {self.num_classes:,}"
-            raise UserError(f"a confusion matrix of {size} is too large; use sparse_confusion({name!r})")
+            raise ClasswiseError(f"a confusion matrix of {size} is too large; use sparse_confusion({name!r})")
         return confusion(*self._predictions(name), self.num_classes)
 
     def sparse_confusion(self, name: str) -> sparse.csr_array:
         """`confusion` as a sparse (C, C) matrix, for any number of classes.
 
         Raises:
-            UserError: if the name stands for several attacks.
+            ClasswiseError: if the name stands for several attacks.
         """
         return sparse_confusion(*self._predictions(name), self.num_classes)
 
@@ -377,13 +377,13 @@ class Outcomes:
             names: one for each group.
 
         Raises:
-            UserError: if the name is taken, the length differs, or an id has no name.
+            ClasswiseError: if the name is taken, the length differs, or an id has no name.
         """
         if name in (*self.frame.columns, "class", "superclass"):
-            raise UserError(f"grouping {name!r}: the name is taken; choose another")
+            raise ClasswiseError(f"grouping {name!r}: the name is taken; choose another")
         groups = class_labels(ids, len(names), f"grouping {name!r}")
         if len(groups) != len(self):
-            raise UserError(f"grouping {name!r}: {len(groups)} ids for {len(self)} images; give one for each")
+            raise ClasswiseError(f"grouping {name!r}: {len(groups)} ids for {len(self)} images; give one for each")
         column = groups[np.searchsorted(self.index, self.frame["index"].to_numpy())]
         meta = dataclasses.replace(self.meta, groups={**self.meta.groups, name: tuple(names)})
         return Outcomes(self.frame.assign(**{name: column}), meta)
@@ -393,19 +393,19 @@ class Outcomes:
 
         Raises:
             IncompleteError: if rows are missing in one of them.
-            UserError: if the images, labels, class names or models differ, or an attack is in both.
+            ClasswiseError: if the images, labels, class names or models differ, or an attack is in both.
         """
         self.require_complete()
         other.require_complete()
         for what in ("class_names", "model_hash", "data_hash"):
             mine, theirs = getattr(self.meta, what), getattr(other.meta, what)
             if mine and theirs and mine != theirs:
-                raise UserError(f"the two tables cannot be joined: they differ in {what.replace('_', ' ')}")
+                raise ClasswiseError(f"the two tables cannot be joined: they differ in {what.replace('_', ' ')}")
         if not (np.array_equal(self.index, other.index) and np.array_equal(self.labels, other.labels)):
-            raise UserError("the two tables cannot be joined: they hold other images or labels")
+            raise ClasswiseError("the two tables cannot be joined: they hold other images or labels")
         twice = sorted(set(self.attacks) & set(other.attacks) - {CLEAN})
         if twice:
-            raise UserError(f"attack {twice[0]!r} is in both tables; rename one of the two")
+            raise ClasswiseError(f"attack {twice[0]!r} is in both tables; rename one of the two")
         theirs = other.frame[~other.frame["attack"].isin(self.attacks)]
         kept = [column for column in theirs.columns if column in self.frame.columns]
         groups = {name: self._images[name] for name in self.meta.groups}
@@ -424,10 +424,10 @@ class Outcomes:
         """Write the table as one part into a folder (``part-00000.parquet``), whole or not at all.
 
         Raises:
-            UserError: if the folder holds parts already, or cannot be written.
+            ClasswiseError: if the folder holds parts already, or cannot be written.
         """
         if parts.listed(Path(folder)):
-            raise UserError(f"{folder} holds outcomes already; give another folder")
+            raise ClasswiseError(f"{folder} holds outcomes already; give another folder")
         parts.write(Path(folder) / parts.name(0), self.frame, self.meta)
 
     @classmethod
@@ -435,7 +435,7 @@ class Outcomes:
         """Read a part, a folder of parts, or the folder of an audit.
 
         Raises:
-            UserError: if there are no outcomes, a file is damaged, or a newer version wrote it.
+            ClasswiseError: if there are no outcomes, a file is damaged, or a newer version wrote it.
         """
         frame, meta = parts.read_all(Path(path))
         return cls(frame, meta)
@@ -461,11 +461,11 @@ class Outcomes:
             **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
 
         Raises:
-            UserError: if a length differs, a label or prediction has no class, or there is no prediction at all.
+            ClasswiseError: if a length differs, a label or prediction has no class, or there is no prediction at all.
         """
         given = ({} if clean is None else {CLEAN: clean}) | dict(attacks or {})
         if not given:
-            raise UserError("no predictions: give clean=, or attacks={'name': predictions}")
+            raise ClasswiseError("no predictions: give clean=, or attacks={'name': predictions}")
         if class_names is None:
             top = max(int(np.max(np.asarray(values), initial=0)) for values in (labels, *given.values()))
             class_names = [str(label) for label in range(top + 1)]
@@ -475,7 +475,9 @@ class Outcomes:
         for label, values in given.items():
             predicted = class_labels(values, classes, f"predictions of {label!r}")
             if len(predicted) != len(truth):
-                raise UserError(f"{len(predicted)} predictions of {label!r} for {len(truth)} labels; give one for each")
+                raise ClasswiseError(
+                    f"{len(predicted)} predictions of {label!r} for {len(truth)} labels; give one for each"
+                )
             block = pd.DataFrame({"index": np.arange(len(truth)), "label": truth, "prediction": predicted})
             block = block.assign(attack=label, correct=predicted == truth, status="ok")
             breaker = np.where(wrong, CLEAN, label)
@@ -551,7 +553,7 @@ def _of_confidences(
 
     probabilities = np.asarray(values, dtype=np.float64)
     if probabilities.shape != (len(truth), classes):
-        raise UserError(f"confidences of {label!r}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
+        raise ClasswiseError(f"confidences of {label!r}: expected ({len(truth)}, {classes}), got {probabilities.shape}")
     rows = np.arange(len(truth))
     columns: dict[str, np.ndarray[Any, Any]] = {
         "p_label": probabilities[rows, truth],

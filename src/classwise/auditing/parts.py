@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.auditing.meta import Meta
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import replacing, verify
 
 COLUMNS: Mapping[str, str] = {
@@ -50,12 +50,12 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     """The frame with exactly the columns of `COLUMNS` and of the metadata's groupings, in their types.
 
     Raises:
-        UserError: if a column is missing that is not of `TOLD`; those are null.
+        ClasswiseError: if a column is missing that is not of `TOLD`; those are null.
     """
     types = {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
     absent = [column for column in types if column not in frame.columns and column not in TOLD]
     if absent:
-        raise UserError(f"the table of outcomes has no column {absent[0]!r}")
+        raise ClasswiseError(f"the table of outcomes has no column {absent[0]!r}")
     return frame.reindex(columns=list(types)).astype(types)
 
 
@@ -87,7 +87,7 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
     """Write a part, whole or not at all; the metadata goes into the Parquet schema.
 
     Raises:
-        UserError: if the disk is full or the folder cannot be written.
+        ClasswiseError: if the disk is full or the folder cannot be written.
     """
     table = pa.Table.from_pandas(typed(frame, meta), preserve_index=False)
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _META: meta.to_json().encode()})
@@ -99,7 +99,7 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
     """Read a part.
 
     Raises:
-        UserError: if it is damaged, not ours, or of a newer version.
+        ClasswiseError: if it is damaged, not ours, or of a newer version.
     """
     of_audit = path.match("outcomes/part-*.parquet")  # the audit computes its rows again
     advice = "remove it and resume the audit" if of_audit else ""
@@ -108,10 +108,10 @@ def read(path: Path) -> tuple[pd.DataFrame, Meta]:
         with path.open("rb") as file:
             table = pq.read_table(file, page_checksum_verification=True)
     except FileNotFoundError as error:
-        raise UserError(f"there is no file {path}") from error
+        raise ClasswiseError(f"there is no file {path}") from error
     except (pa.ArrowException, OSError) as error:
         advice = advice or "give the folder of an audit, a run with one audit, or a file of outcomes"
-        raise UserError(f"{path} is not a valid Parquet file; {advice}") from error
+        raise ClasswiseError(f"{path} is not a valid Parquet file; {advice}") from error
     meta = Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
     return typed(table.to_pandas(), meta), meta
 
@@ -120,14 +120,16 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     """Read one part, a folder of parts, or an audit's folder; the metadata is the last part's, with all notes.
 
     Raises:
-        UserError: if there are no outcomes, or as `read` does.
+        ClasswiseError: if there are no outcomes, or as `read` does.
     """
     if path.is_file():
         return read(path)
     folder = path / "outcomes" if (path / "outcomes").is_dir() else path
     found = [read(part) for part in listed(folder)]
     if not found:
-        raise UserError(f"{path} holds no outcomes; make some with: classwise audit MODEL --data DATA --out {path}")
+        raise ClasswiseError(
+            f"{path} holds no outcomes; make some with: classwise audit MODEL --data DATA --out {path}"
+        )
     notes = dict.fromkeys(note for _, meta in found for note in meta.notes)
     meta = dataclasses.replace(found[-1][1], notes=tuple(notes))
     return pd.concat([frame for frame, _ in found], ignore_index=True), meta

@@ -22,7 +22,7 @@ from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.suite import Suite
 from classwise.core.compute import Compute, check_device
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.threat import Threat
 from classwise.core.user_code import raised_within
 from classwise.data.images import Batch, Column, Images
@@ -59,7 +59,7 @@ class Plan:
         trace: the numbers of the images whose confidences are followed step by step.
 
     Raises:
-        UserError: for settings that do not go together.
+        ClasswiseError: for settings that do not go together.
     """
 
     suite: Suite
@@ -78,9 +78,9 @@ class Plan:
         for label, attack in self.suite.attacks.items():
             if self.threat.norm not in attack.norms:
                 known = " and ".join(attack.norms)
-                raise UserError(f"attack {label!r} has no {self.threat.norm} form; it knows {known}")
+                raise ClasswiseError(f"attack {label!r} has no {self.threat.norm} form; it knows {known}")
         if self.cascade and self.stop == "never":
-            raise UserError("a cascade attacks what is not broken yet, so it needs stop = 'broken'")
+            raise ClasswiseError("a cascade attacks what is not broken yet, so it needs stop = 'broken'")
 
     def engine(self, model: nn.Module, batch: int | None = None) -> Engine:
         """An engine with these settings."""
@@ -138,10 +138,10 @@ def prepare(
         **settings: the rest of the plan.
 
     Raises:
-        UserError: if they do not fit, or one of them cannot be read.
+        ClasswiseError: if they do not fit, or one of them cannot be read.
     """
     if batch is not None and batch < SMALLEST_BATCH:
-        raise UserError(f"batch = {batch}: below {SMALLEST_BATCH} results do not repeat; give more")
+        raise ClasswiseError(f"batch = {batch}: below {SMALLEST_BATCH} results do not repeat; give more")
     source = grouped(as_data(data), group)
     plan = Plan(suite=suite, threat=threat_for(source, threat), batch=batch or USUAL_BATCH, **settings)
     classifier = as_classifier(model, source, device)
@@ -149,10 +149,12 @@ def prepare(
     pieces = pieces_of(source, plan.batch)
     first = next(pieces)
     if "features" in plan.keep and not hasattr(classifier, "features"):
-        raise UserError(f"{name_of(model)} has no method features(x), so its features cannot be kept")
+        raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be kept")
     numbers, times = torch.unique(first.index, return_counts=True)
     if bool((times > 1).any()):
-        raise UserError(f"image {int(numbers[times.argmax()])} is there {int(times.max())} times; numbers name images")
+        raise ClasswiseError(
+            f"image {int(numbers[times.argmax()])} is there {int(times.max())} times; numbers name images"
+        )
     one = first.batch(slice(0, 1))
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
     small = plan.engine(classifier, few)
@@ -161,7 +163,7 @@ def prepare(
         applicable, no_gradient = split_suite(suite, small, first.batch(slice(0, few)), plan.threat)
         fit = fitting_batch(classifier, one.x.to(small.device), batch)
     except torch.OutOfMemoryError as error:
-        raise UserError(f"the device has no memory for {few} images of shape {tuple(one.x.shape[1:])}") from error
+        raise ClasswiseError(f"the device has no memory for {few} images of shape {tuple(one.x.shape[1:])}") from error
     meta = Meta(
         class_names=names,
         attacks={CLEAN: None, **suite.specs()},
@@ -236,12 +238,12 @@ def usual_radius(source: Images | Stream, norm: str) -> float:
     """The radius that the field uses for data that are known by name.
 
     Raises:
-        UserError: if none is usual in this norm.
+        ClasswiseError: if none is usual in this norm.
     """
     known = named_set(source) if isinstance(source, Images) else None
     usual = None if known is None else Threat.parse(known.threat)
     if usual is None or usual.norm != norm or isinstance(usual.epsilon, Tensor):
-        raise UserError(f"no {norm} radius is usual for {source.name!r}; give the largest radius to search")
+        raise ClasswiseError(f"no {norm} radius is usual for {source.name!r}; give the largest radius to search")
     return usual.epsilon
 
 
@@ -249,18 +251,20 @@ def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
     """The ball that was asked for, or the usual one of the data.
 
     Raises:
-        UserError: if none is usual, or there is not one radius for each image.
+        ClasswiseError: if none is usual, or there is not one radius for each image.
     """
     if threat is None:
         known = named_set(source) if isinstance(source, Images) else None
         if known is None:
-            raise UserError(f"no radius is usual for {source.name!r}; give one, such as threat='Linf:8/255'")
+            raise ClasswiseError(f"no radius is usual for {source.name!r}; give one, such as threat='Linf:8/255'")
         return Threat.parse(known.threat)
     ball = Threat.parse(threat)
     if isinstance(ball.epsilon, Tensor):
         count = len(source) if isinstance(source, Images) else None
         if ball.epsilon.shape != (count,):
-            raise UserError(f"radii of shape {tuple(ball.epsilon.shape)} for {count} images; give one number, or (N,)")
+            raise ClasswiseError(
+                f"radii of shape {tuple(ball.epsilon.shape)} for {count} images; give one number, or (N,)"
+            )
     return ball
 
 
@@ -268,7 +272,7 @@ def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
     """The data with the grouping among its columns.
 
     Raises:
-        UserError: if the data have no grouping of that name, or there is not one value for each image.
+        ClasswiseError: if the data have no grouping of that name, or there is not one value for each image.
     """
     if group is None:
         return source
@@ -279,7 +283,7 @@ def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
             raise unknown("grouping of the data:", group, known)
         return source
     if not isinstance(source, Images):
-        raise UserError("a stream can be grouped by superclass only; load the images to group them otherwise")
+        raise ClasswiseError("a stream can be grouped by superclass only; load the images to group them otherwise")
     return _rebuilt(source, source.class_names, {**columns, OWN_GROUP: _column(group)})
 
 
@@ -295,7 +299,7 @@ def _column(group: Column | Sequence[Any] | Tensor) -> Column:
         return group
     values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
     if values.ndim != 1:
-        raise UserError(f"grouping: values of shape {values.shape} should be (N,), one for each image")
+        raise ClasswiseError(f"grouping: values of shape {values.shape} should be (N,), one for each image")
     kinds, ids = np.unique(values, return_inverse=True)
     return Column(torch.from_numpy(ids.astype(np.int64)), tuple(str(kind) for kind in kinds))
 
@@ -304,20 +308,22 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     """How many logits the model returns, tried on a batch.
 
     Raises:
-        UserError: if a layer of torch or of the zoo refuses the images. An error of other code, such as the forward
-            function of a model of the user, is raised unchanged, with the shape of the images as a note.
+        ClasswiseError: if a layer of torch or of the zoo refuses the images. An error of other code, such as the
+            forward function of a model of the user, is raised unchanged, with the shape of the images as a note.
     """
     try:
         (logits,) = engine.predict([batch.x])
     except torch.OutOfMemoryError as error:
-        raise UserError(f"the device has no memory for {engine.batch} images; use a smaller batch") from error
+        raise ClasswiseError(f"the device has no memory for {engine.batch} images; use a smaller batch") from error
+    except ClasswiseError:
+        raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
         if not raised_within(error, torch):
             error.add_note(f"the model was given {images}")
             raise
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"the model cannot read {images}: {reason}") from error
+        raise ClasswiseError(f"the model cannot read {images}: {reason}") from error
     return int(logits.shape[1])
 
 
@@ -327,14 +333,14 @@ def class_names_for(source: Images | Stream, first: Images, logits: int) -> tupl
     Names that are only numbers say how many classes there are at least; the model may have more.
 
     Raises:
-        UserError: if the data have other classes than the model.
+        ClasswiseError: if the data have other classes than the model.
     """
     names = first.class_names
     unnamed = names == tuple(str(number) for number in range(len(names)))
     if unnamed and len(names) < logits:
         return tuple(str(number) for number in range(logits))
     if len(names) != logits:
-        raise UserError(f"the model has {logits} classes and {source.name} {len(names)}; they should be the same")
+        raise ClasswiseError(f"the model has {logits} classes and {source.name} {len(names)}; they should be the same")
     return names
 
 

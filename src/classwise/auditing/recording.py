@@ -15,7 +15,7 @@ from classwise.auditing import keeping, parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import IntArray
 
 BLOCK_ROWS = 2048
@@ -72,12 +72,12 @@ class Recorder:
         """Write what is ready as one part: kept tensors first, the outcomes last.
 
         Raises:
-            UserError: if the folder was removed, or cannot be written.
+            ClasswiseError: if the folder was removed, or cannot be written.
         """
         if not self._waiting:
             return
         if self.folder is not None and not self.folder.is_dir():
-            raise UserError(f"{self.folder} was removed during the audit; start the audit again")
+            raise ClasswiseError(f"{self.folder} was removed during the audit; start the audit again")
         rows = parts.filled([block for block, _ in self._waiting], self.meta)
         label = str(rows["attack"].iloc[0])
         for kind in dict.fromkeys(kind for _, tensors in self._waiting for kind in tensors):

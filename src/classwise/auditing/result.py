@@ -17,7 +17,7 @@ import pyarrow as pa
 from classwise.auditing import parts
 from classwise.auditing.keeping import Kept
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import read_json, replacing, verify, write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
@@ -139,7 +139,7 @@ class Audit:
 
         Raises:
             IncompleteError: if images are not judged yet under the attack; `bounds` has what is known.
-            UserError: for an attack that is not in `names`.
+            ClasswiseError: for an attack that is not in `names`.
         """
         if self.complete and name in self._counts:
             return self._counts[name]
@@ -149,7 +149,7 @@ class Audit:
         """Images of each class, how many are judged under an attack, and how many of these are correct.
 
         Raises:
-            UserError: for an attack that is not in `names`.
+            ClasswiseError: for an attack that is not in `names`.
         """
         return self.outcomes.bounds(name, self.group)
 
@@ -244,7 +244,7 @@ class Audit:
 
         Raises:
             IncompleteError: if images are not judged yet under the attack: any class may turn out to be the weakest.
-            UserError: for an attack that is not in `names`.
+            ClasswiseError: for an attack that is not in `names`.
         """
         counts = self.counts(name)
         low, high = self.intervals(name)
@@ -269,7 +269,7 @@ class Audit:
         ``attrs["shows"]`` says in words which images it shows.
 
         Raises:
-            UserError: for a name that stands for several attacks, or as `Outcomes.confusion` for too many classes.
+            ClasswiseError: for a name that stands for several attacks, or as `Outcomes.confusion` for too many classes.
         """
         names = list(self.outcomes.class_names)
         frame = pd.DataFrame(
@@ -303,13 +303,13 @@ class Audit:
             The folder that now holds the audit.
 
         Raises:
-            UserError: if the folder holds another audit, or cannot be written.
+            ClasswiseError: if the folder holds another audit, or cannot be written.
         """
         folder = folder_for(Path(path), self.name)
         if self.path is not None and folder.resolve() == self.path.resolve():
             return folder
         if (folder / ABOUT).exists() or parts.listed(folder / "outcomes"):
-            raise UserError(f"{folder} holds an audit already; give another folder")
+            raise ClasswiseError(f"{folder} holds an audit already; give another folder")
         self.outcomes.save(folder / "outcomes")
         self.kept.save(folder)
         self.write_trace(folder)
@@ -328,7 +328,7 @@ class Audit:
 
         Raises:
             IncompleteError: if the audit has not judged any image.
-            UserError: if there is no audit, there are several, or a newer version wrote it.
+            ClasswiseError: if there is no audit, there are several, or a newer version wrote it.
         """
         folder = _found(Path(path))
         if (folder / ABOUT).is_file() and not parts.listed(folder / "outcomes"):
@@ -379,12 +379,12 @@ def read_about(folder: Path) -> dict[str, Any]:
     """What `write_about` wrote.
 
     Raises:
-        UserError: if it is damaged, or a newer version wrote it.
+        ClasswiseError: if it is damaged, or a newer version wrote it.
     """
     about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
     version = about["schema_version"]
     if version > SCHEMA_VERSION:
-        raise UserError(
+        raise ClasswiseError(
             f"{folder}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
         )
     return about
@@ -395,7 +395,7 @@ def _read_trace(file: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(file)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UserError(f"{file} is not a valid Parquet file; run the audit again in another folder") from error
+        raise ClasswiseError(f"{file} is not a valid Parquet file; run the audit again in another folder") from error
 
 
 def _found(path: Path) -> Path:
@@ -404,8 +404,8 @@ def _found(path: Path) -> Path:
         return path
     audits = sorted(folder.parent for folder in path.glob(f"audits/*/{ABOUT}"))
     if not audits:
-        raise UserError(f"{path} is a run without an audit; make one with: classwise audit {path}")
+        raise ClasswiseError(f"{path} is a run without an audit; make one with: classwise audit {path}")
     if len(audits) > 1:
         names = ", ".join(str(folder) for folder in audits)
-        raise UserError(f"{path} holds several audits; name one of {names}")
+        raise ClasswiseError(f"{path} holds several audits; name one of {names}")
     return audits[0]

@@ -24,7 +24,7 @@ from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, ski
 from classwise.auditing.tracing import trace_rows
 from classwise.core import interruption
 from classwise.core.distributed import Team
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
@@ -136,7 +136,7 @@ class Runner:
         done = self.recorder.rows(CLEAN, number)
         before = pd.Series(piece.y.cpu().numpy(), number)[done.index]
         if not np.array_equal(before.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
-            raise UserError("the folder holds an audit of other images: their labels differ; give another folder")
+            raise ClasswiseError("the folder holds an audit of other images: their labels differ; give another folder")
         todo = order[~np.isin(number[order.numpy()], done.index)]
         self.progress.begin(CLEAN, len(todo))
         for rows in torch.split(todo, self.plan.batch):
@@ -228,7 +228,9 @@ class Runner:
         """Go on with a batch of half the size, which voids the promise of the same bits."""
         half = self.engine.batch // 2
         if half < SMALLEST_BATCH:
-            raise UserError(f"the device has no memory for {self.engine.batch} images; use one with more") from error
+            raise ClasswiseError(
+                f"the device has no memory for {self.engine.batch} images; use one with more"
+            ) from error
         note = f"batch halved from {self.engine.batch} to {half} for memory"
         self.progress.say(note)
         self.engine = self.plan.engine(self.model, half)

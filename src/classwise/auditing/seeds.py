@@ -10,7 +10,7 @@ from typing import Any
 
 from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT, Audit, folder_for
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.training.folder import Run, runs_in
 
@@ -19,19 +19,19 @@ def seed_runs(folder: str | Path) -> list[Run]:
     """The runs in a folder that ``train --seeds`` made, by seed.
 
     Raises:
-        UserError: if it holds none, runs that differ in more than the seed, or two of one seed.
+        ClasswiseError: if it holds none, runs that differ in more than the seed, or two of one seed.
     """
     runs = sorted((Run.open(path) for path in runs_in(Path(folder))), key=lambda run: run.recipe.seed)
     if not runs:
-        raise UserError(
+        raise ClasswiseError(
             f"{folder} holds no runs seed-0, seed-1, ...; make them with: classwise train RECIPE --seeds 0,1"
         )
     for run in runs[1:]:
         if dataclasses.replace(run.recipe, seed=0) != dataclasses.replace(runs[0].recipe, seed=0):
-            raise UserError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each by itself")
+            raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each by itself")
     for one, other in itertools.pairwise(runs):
         if one.recipe.seed == other.recipe.seed:
-            raise UserError(
+            raise ClasswiseError(
                 f"{one.path} and {other.path} have the same training seed {one.recipe.seed}; audit one of them"
             )
     return runs
@@ -67,8 +67,8 @@ def audit_seeds(
         The audits by training seed, ascending.
 
     Raises:
-        UserError: as `classwise.audit` does; if the runs differ in more than the seed; or, before any work, if a run
-            has such an audit already and ``resume`` is not asked for.
+        ClasswiseError: as `classwise.audit` does; if the runs differ in more than the seed; or, before any work, if a
+            run has such an audit already and ``resume`` is not asked for.
 
     Example:
         >>> import tempfile
@@ -85,7 +85,9 @@ def audit_seeds(
     places = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
     for place in places.values():
         if not resume and (folder_for(place, name) / ABOUT).is_file():
-            raise UserError(f"{place} holds an audit already; continue with resume (--resume), or give another out")
+            raise ClasswiseError(
+                f"{place} holds an audit already; continue with resume (--resume), or give another out"
+            )
     started = time.monotonic()
     found: dict[int, Audit] = {}
     for run in runs:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from classwise.auditing import parts
 from classwise.auditing.result import ABOUT, Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -25,7 +25,7 @@ def audits_in(path: Path) -> list[Path]:
     """The audits or runs that a folder of one method's seeds holds; the path itself if it is no such folder.
 
     Raises:
-        UserError: if the folder holds audits whose names differ in more than a number.
+        ClasswiseError: if the folder holds audits whose names differ in more than a number.
     """
     from classwise.training.folder import runs_in
 
@@ -38,7 +38,7 @@ def audits_in(path: Path) -> list[Path]:
     stems = {re.sub(r"\d+$", "", folder.name) for folder in found}
     if len(stems) > 1 or (len(found) > 1 and any(not folder.name[-1].isdigit() for folder in found)):
         names = ", ".join(folder.name for folder in found[:4])
-        raise UserError(
+        raise ClasswiseError(
             f"{path} holds audits whose names differ in more than a seed's number ({names}); give each by itself, "
             f"as in NAME={found[0]}"
         )
@@ -61,7 +61,7 @@ def read_all(sources: Source | Sequence[Source]) -> tuple[Audit, ...]:
     """The audits of one method, from all of its sources.
 
     Raises:
-        UserError: if one cannot be read.
+        ClasswiseError: if one cannot be read.
     """
     return tuple(
         audit for source in ([sources] if isinstance(sources, Source) else sources) for audit in _expanded(source)
@@ -83,7 +83,7 @@ def by_method(sources: Sequence[Source], across: str | None) -> dict[str, tuple[
         name, digest = found[0]
         if not isinstance(source, Audit) and audits_in(Path(source)) != [Path(source)]:
             if len({each for _, each in found} - {None}) > 1 and across is None:
-                raise UserError(f"the runs in {source} differ in more than the seed; give each by itself")
+                raise ClasswiseError(f"the runs in {source} differ in more than the seed; give each by itself")
             name = name if _run_of(audits[0]) is not None else Path(source).resolve().name
         known = digest is not None and digest in labels
         label = labels[digest] if known and digest is not None else fresh_name(name, methods)

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import read_json, replacing, verify, write_text
 
 SCHEMA_VERSION = 1
@@ -31,7 +31,7 @@ def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Read what `write` wrote.
 
     Raises:
-        UserError: if the file is damaged, or a newer version wrote it.
+        ClasswiseError: if the file is damaged, or a newer version wrote it.
     """
     verify(path, "remove it and resume, which repeats its part of the search")
     try:
@@ -40,9 +40,13 @@ def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         facts: dict[str, Any] = json.loads((table.schema.metadata or {})[_FACTS])
         version = int(facts.pop("schema_version"))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged; remove it and resume, which repeats its part of the search") from error
+        raise ClasswiseError(
+            f"{path} is damaged; remove it and resume, which repeats its part of the search"
+        ) from error
     if version > SCHEMA_VERSION:
-        raise UserError(f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise")
+        raise ClasswiseError(
+            f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise"
+        )
     return table.to_pandas(), facts
 
 
@@ -56,11 +60,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Read what `write_settings` wrote.
 
     Raises:
-        UserError: if the file is damaged, or a newer version wrote it.
+        ClasswiseError: if the file is damaged, or a newer version wrote it.
     """
     about = read_json(path, "search again in another folder", {"schema_version": int, "settings": dict})
     version = about["schema_version"]
     if version > SCHEMA_VERSION:
-        raise UserError(f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise")
+        raise ClasswiseError(
+            f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise"
+        )
     found: dict[str, Any] = about["settings"]
     return found

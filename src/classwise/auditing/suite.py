@@ -12,7 +12,7 @@ from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import Spec, describe, make, parse_spec
 from classwise.core.threat import Threat
 
@@ -65,12 +65,12 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
         norm: the norm of the ball, on which the members of a named suite depend.
 
     Raises:
-        UserError: for an unknown attack or field, an attack that lacks what it needs, no attack at all, or a label with
-            a meaning of its own.
+        ClasswiseError: for an unknown attack or field, an attack that lacks what it needs, no attack at all, or a
+            label with a meaning of its own.
     """
     given_choices = _chosen(DEFAULT_SPECS if attacks is None else attacks)
     if len(given_choices) > limits.ATTACKS:
-        raise UserError(f"{len(given_choices)} attacks are chosen; an audit runs at most {limits.ATTACKS}")
+        raise ClasswiseError(f"{len(given_choices)} attacks are chosen; an audit runs at most {limits.ATTACKS}")
     chosen = [pair for choice in given_choices for pair in _expanded(choice, norm)]
     found: dict[str, Attack] = {}
     families: dict[str, tuple[str, ...]] = {}
@@ -85,13 +85,15 @@ def parse_attacks(attacks: Attacks | None = None, norm: str = "Linf") -> Suite:
             labelled = {f"{base}[{attack.inverse_temperature:g}]": attack for attack in members}
             families[base] = tuple(labelled)
         for label in found.keys() & labelled.keys():
-            raise UserError(f"two attacks are called {label!r}; choose another label for one of them")
+            raise ClasswiseError(f"two attacks are called {label!r}; choose another label for one of them")
         found |= labelled
     if not found:
-        raise UserError("no attack is chosen; name one, such as pgd:steps=20")
+        raise ClasswiseError("no attack is chosen; name one, such as pgd:steps=20")
     taken = {f"{family}-{kind}" for family in families for kind in (BEST, UNION)}
     for label in found.keys() & ({CLEAN, ALL} | taken):
-        raise UserError(f"an attack cannot be called {label!r}, which has a meaning of its own; choose another label")
+        raise ClasswiseError(
+            f"an attack cannot be called {label!r}, which has a meaning of its own; choose another label"
+        )
     return Suite(found, families, cascade=len(chosen) > len(given_choices))
 
 
@@ -122,7 +124,7 @@ def _chosen(attacks: Attacks) -> list[tuple[str | None, Choice]]:
 def _members(choice: Choice) -> list[Any]:
     """The attack that is meant, or the grid of them."""
     if not isinstance(choice, str | Mapping | Attack):
-        raise UserError(f"{choice!r} is no attack; attacks are {', '.join(ATTACKS)}, or a class of your own")
+        raise ClasswiseError(f"{choice!r} is no attack; attacks are {', '.join(ATTACKS)}, or a class of your own")
     if not isinstance(choice, Attack):
         name, options = _named(choice)
         if name == "tpgd" and "inverse_temperature" not in options:

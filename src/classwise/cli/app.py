@@ -27,7 +27,7 @@ from classwise.cli import (
 )
 from classwise.cli.exit_status import ExitStatus
 from classwise.core import interruption
-from classwise.core.errors import UserError, one_line
+from classwise.core.errors import ClasswiseError, one_line
 from classwise.core.user_code import user_code
 from classwise.core.version import __version__
 
@@ -133,5 +133,5 @@ def run(words: Sequence[str]) -> int:
 def _speaks(error: BaseException) -> bool:
     """Of several processes the first one reports; another one only what the first has not received."""
     first = os.environ.get("RANK", "0") == "0"
-    common = isinstance(error, (UserError, *interruption.STOPS))
+    common = isinstance(error, (ClasswiseError, *interruption.STOPS))
     return first or bool(getattr(error, "unheard", not common))

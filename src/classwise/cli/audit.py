@@ -48,7 +48,7 @@ class RowOptions:
     """What the outcomes hold.
 
     Raises:
-        UserError: for a stop rule that does not exist.
+        ClasswiseError: for a stop rule that does not exist.
     """
 
     cascade: Annotated[

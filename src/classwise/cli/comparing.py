@@ -10,7 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Json, new_file, printing_beside, refuse_json
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.auditing.compare import Comparison, Crossing, Pair
@@ -101,13 +101,13 @@ def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path
     """What to compare; by name if names are given.
 
     Raises:
-        UserError: if some have a name and some have none.
+        ClasswiseError: if some have a name and some have none.
     """
     named = ["=" in source and not Path(source).exists() for source in sources]
     if not any(named):
         return [*sources]
     if not all(named):
-        raise UserError(f"{sources[named.index(False)]!r} has no name; name all methods or none, as in at=runs/at")
+        raise ClasswiseError(f"{sources[named.index(False)]!r} has no name; name all methods or none, as in at=runs/at")
     methods: dict[str, list[str | Path]] = {}
     for source in sources:
         name, _, folder = source.partition("=")

@@ -13,7 +13,7 @@ import typer
 
 from classwise.cli.exit_status import ExitStatus
 from classwise.core import interruption
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
@@ -39,7 +39,7 @@ def failure(error: BaseException) -> Failure:
     """The exit status and the line of an error that ended a command."""
     if (number := interruption.received()) is not None:
         return _stopped(error, _STOPPED[number])
-    if isinstance(error, UserError):
+    if isinstance(error, ClasswiseError):
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
         return Failure(status, str(error))
     if (place := user_code(error)) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,7 @@ class ModelSource:
     """A model, named but not yet read.
 
     Raises:
-        UserError: for values that are wrong whatever the model is.
+        ClasswiseError: for values that are wrong whatever the model is.
     """
 
     model: Annotated[
@@ -49,7 +49,7 @@ class ModelSource:
         _ = self.normalisation
         pairs(self.model_set, "--model-set")
         if (self.mean is None) != (self.std is None):
-            raise UserError("--mean and --std go together; give both or neither")
+            raise ClasswiseError("--mean and --std go together; give both or neither")
 
     @property
     def normalisation(self) -> dict[str, list[float] | None]:
@@ -76,7 +76,7 @@ class ModelSource:
         """The run whose folder, or one of whose weights files, this is.
 
         Raises:
-            UserError: for a path or a name of nothing, or one without a run that is needed.
+            ClasswiseError: for a path or a name of nothing, or one without a run that is needed.
         """
         from classwise.models.loading.loader import is_stored
         from classwise.training.folder import Run
@@ -93,17 +93,19 @@ class ModelSource:
         """`run`, for a command that takes one model.
 
         Raises:
-            UserError: for a folder of the runs of several seeds, too.
+            ClasswiseError: for a folder of the runs of several seeds, too.
         """
         if self.seed_runs():
-            raise UserError(f"{self.model} holds a run of each seed, and this command takes one; name one of the runs")
+            raise ClasswiseError(
+                f"{self.model} holds a run of each seed, and this command takes one; name one of the runs"
+            )
         return self.run(needed=needed)
 
     def load(self, images: Images, device: str) -> nn.Module | str:
         """The model; the path itself where that is enough, so that an evaluation knows the run behind it.
 
         Raises:
-            UserError: if it cannot be read.
+            ClasswiseError: if it cannot be read.
         """
         bare = self.weights is None and self.width is None and not self.model_set and self.mean is None
         if bare and Path(self.model).exists():
@@ -117,7 +119,7 @@ class ModelSource:
         }
         for key in chosen:
             if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "container"):
-                raise UserError(
+                raise ClasswiseError(
                     f"--model-set {key}: not an option of a model; see --weights, --width, --mean and their like"
                 )
         chosen |= self.normalisation
@@ -142,7 +144,7 @@ class DataSource:
         """The images; those of a run where none are named.
 
         Raises:
-            UserError: if they cannot be read, or neither images nor a run is named.
+            ClasswiseError: if they cannot be read, or neither images nor a run is named.
         """
         from classwise.data.loading import load_data
 
@@ -150,7 +152,7 @@ class DataSource:
         data, root = self.data, self.root
         if data is None:
             if run is None:
-                raise UserError("give the images to attack, as in --data cifar10 or --data photos/")
+                raise ClasswiseError("give the images to attack, as in --data cifar10 or --data photos/")
             data, root = run.recipe.data.name, root or run.recipe.data.root
             chosen |= run.recipe.data.options
         chosen |= pairs(self.data_set, "--data-set")
@@ -182,7 +184,7 @@ def threat_of(text: str | None, run: Run | None) -> Threat | None:
     """The threat that is asked for, else that of the run; None for neither.
 
     Raises:
-        UserError: for a threat that cannot be read.
+        ClasswiseError: for a threat that cannot be read.
     """
     from classwise.core.threat import Threat
 

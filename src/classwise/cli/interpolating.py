@@ -9,7 +9,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.training.posthoc.weight_interpolation import WeightInterpolation
@@ -85,4 +85,4 @@ def _shares(text: str) -> list[float]:
     try:
         return [float(word) for word in text.split(",")]
     except ValueError as error:
-        raise UserError(f"--shares {text!r}: give numbers from 0 to 1 with commas, such as 0.3,0.5,0.7") from error
+        raise ClasswiseError(f"--shares {text!r}: give numbers from 0 to 1 with commas, such as 0.3,0.5,0.7") from error

@@ -11,7 +11,7 @@ import typer
 from classwise.cli import console
 from classwise.cli.options import Budget, Changes, DataOptions, Json, Root, pairs
 from classwise.core.description import summary
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.core.registry import Registry
@@ -197,12 +197,12 @@ def recipes(
     whole = names[:1] == ["show"]
     names = names[whole:]
     if len(names) > 1 or (whole and not names):
-        raise UserError(f"recipes {given}: name one recipe, as in classwise recipes show cfa-at")
+        raise ClasswiseError(f"recipes {given}: name one recipe, as in classwise recipes show cfa-at")
     if not names:
         if wanted:
-            raise UserError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
+            raise ClasswiseError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
         if budget is not None:
-            raise UserError("--budget is of one recipe; name it, as in classwise recipes at --budget short")
+            raise ClasswiseError("--budget is of one recipe; name it, as in classwise recipes at --budget short")
         found = [(Recipe.read(known), budgets_of(known)) for known in recipe_names()]
         if json:
             console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs in place of tables.")]
 Root = Annotated[
@@ -105,13 +105,13 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     """``["a.b=c"]`` as ``{"a.b": "c"}``.
 
     Raises:
-        UserError: if an item has no key or no equals sign.
+        ClasswiseError: if an item has no key or no equals sign.
     """
     found: dict[str, str] = {}
     for item in items or ():
         key, equals, value = item.partition("=")
         if not equals or not key.strip():
-            raise UserError(f"{option} {item!r} should be {_PAIRS[option]}")
+            raise ClasswiseError(f"{option} {item!r} should be {_PAIRS[option]}")
         found[key.strip()] = value.strip()
     return found
 
@@ -120,11 +120,11 @@ def integers(text: str, option: str) -> list[int]:
     """``"0,1,2"`` as numbers, each once.
 
     Raises:
-        UserError: if an item is no whole number of at least 0, or comes twice.
+        ClasswiseError: if an item is no whole number of at least 0, or comes twice.
     """
     items = [item.strip() for item in text.split(",")]
     if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
-        raise UserError(f"{option} {text!r} should be different whole numbers with commas, as in {option} 0,1,2")
+        raise ClasswiseError(f"{option} {text!r} should be different whole numbers with commas, as in {option} 0,1,2")
     return [int(item) for item in items]
 
 
@@ -132,21 +132,21 @@ def numbers(text: str | None, option: str) -> list[float] | None:
     """``"0.49,0.48,0.45"`` as numbers; None stays None.
 
     Raises:
-        UserError: if an item is no number.
+        ClasswiseError: if an item is no number.
     """
     if text is None:
         return None
     try:
         return [float(item) for item in text.split(",")]
     except ValueError as error:
-        raise UserError(f"{option} {text!r} should be numbers with commas, one per channel") from error
+        raise ClasswiseError(f"{option} {text!r} should be numbers with commas, one per channel") from error
 
 
 def check_device(device: str) -> str:
     """The device, if this machine has it.
 
     Raises:
-        UserError: if it has not.
+        ClasswiseError: if it has not.
     """
     from classwise.core import compute
 
@@ -158,14 +158,14 @@ def new_file(path: Path | None, option: str) -> Path | None:
     """The path of a file to write, checked before long work; nothing is left there. ``-`` is ``/dev/stdout``.
 
     Raises:
-        UserError: if there is a folder in its place, or it cannot be written.
+        ClasswiseError: if there is a folder in its place, or it cannot be written.
     """
     from classwise.core.storage import check_writable
 
     if path is None:
         return None
     if path.is_dir():
-        raise UserError(f"{option} {path} is a folder; give the name of a file in it")
+        raise ClasswiseError(f"{option} {path} is a folder; give the name of a file in it")
     target = Path("/dev/stdout") if str(path) == "-" else path
     check_writable(target)
     return target
@@ -175,12 +175,12 @@ def new_folder(path: Path) -> Path:
     """The path of a folder to write into, checked before long work; nothing is left there.
 
     Raises:
-        UserError: if there is a file in its place, or nothing can be written in it.
+        ClasswiseError: if there is a file in its place, or nothing can be written in it.
     """
     from classwise.core.storage import check_writable
 
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; give a folder")
+        raise ClasswiseError(f"{path} is a file; give a folder")
     check_writable(path / "file")
     return path
 
@@ -189,12 +189,12 @@ def refuse_json(json: bool, file: Path | None) -> None:
     """Refuse two outputs on stdout.
 
     Raises:
-        UserError: if JSON and a file should both go there.
+        ClasswiseError: if JSON and a file should both go there.
     """
     from classwise.core.destinations import is_stdout
 
     if json and file is not None and is_stdout(file):
-        raise UserError("--json and a file named - both go to stdout; give the file another name")
+        raise ClasswiseError("--json and a file named - both go to stdout; give the file another name")
 
 
 @contextlib.contextmanager
@@ -213,10 +213,10 @@ def seconds(minutes: float | None) -> float | None:
     """``--max-time`` in seconds.
 
     Raises:
-        UserError: if it is not above 0.
+        ClasswiseError: if it is not above 0.
     """
     if minutes is not None and not minutes > 0:
-        raise UserError(f"--max-time {minutes:g}: give the minutes that the command may take, above 0")
+        raise ClasswiseError(f"--max-time {minutes:g}: give the minutes that the command may take, above 0")
     return None if minutes is None else 60 * minutes
 
 
@@ -224,12 +224,12 @@ def share(text: str, option: str, example: str) -> float:
     """``"0.02"`` or ``"2%"`` as a fraction.
 
     Raises:
-        UserError: if it is no number.
+        ClasswiseError: if it is no number.
     """
     from classwise.core.settings import number
 
     percent = text.rstrip().endswith("%")
     value = number(text.rstrip().rstrip("%").rstrip())
     if not isinstance(value, float):
-        raise UserError(f"{option} {text!r} is not a number; write {example}")
+        raise ClasswiseError(f"{option} {text!r} is not a number; write {example}")
     return value / 100 if percent else value

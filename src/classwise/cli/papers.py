@@ -11,7 +11,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import Device, Json, check_device, new_file, new_folder
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
@@ -64,7 +64,7 @@ def papers(
     changed |= {"--device": device != "cpu", "--json": json}
     for option, asked in changed.items():
         if asked and option not in TAKES[what]:
-            raise UserError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
+            raise ClasswiseError(f"papers {what} takes no {option}; it takes {' and '.join(TAKES[what])}")
     if what == "list":
         _list(given, json)
     elif what == "show":
@@ -77,7 +77,7 @@ def papers(
 
 def _named(names: list[str], what: str) -> list[str]:
     if not names:
-        raise UserError(f"papers {what}: name an item, as in classwise papers {what} cfa23/F1; list has them all")
+        raise ClasswiseError(f"papers {what}: name an item, as in classwise papers {what} cfa23/F1; list has them all")
     return names
 
 
@@ -277,7 +277,7 @@ def _page(papers: list[str], store: Path, out: Path | None) -> None:
 
     chosen = [catalogue.paper(name) for name in papers] or list(catalogue.PAPERS)
     if not store.exists():
-        raise UserError(f"no store at {store}; papers run ID --store {store} makes one")
+        raise ClasswiseError(f"no store at {store}; papers run ID --store {store} makes one")
     kept, folder = Store(store), out or store / "pages"
     targets = {name: new_file(folder / f"{name}.html", "--out") for name in chosen}
     for name, target in targets.items():

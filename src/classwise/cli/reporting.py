@@ -10,7 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.options import grouped, new_file, new_folder, pairs, printing_beside
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from classwise.auditing.result import Audit
@@ -24,7 +24,7 @@ class ExportOptions:
     """Tables and figures as files.
 
     Raises:
-        UserError: for options without the one that they belong to.
+        ClasswiseError: for options without the one that they belong to.
     """
 
     export: Annotated[
@@ -43,11 +43,11 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.files is not None and self.export is None:
-            raise UserError(
+            raise ClasswiseError(
                 "--files says where exported files go; name their forms with --export, as in --export csv,pdf"
             )
         if self.raw_csv and "csv" not in self.formats:
-            raise UserError("--raw-csv says how CSV files are written; ask for them with --export csv")
+            raise ClasswiseError("--raw-csv says how CSV files are written; ask for them with --export csv")
 
     @property
     def formats(self) -> list[str]:
@@ -60,7 +60,7 @@ class RobustBenchOptions:
     """RobustBench's ``model_info`` as a file.
 
     Raises:
-        UserError: for options without the one that they belong to.
+        ClasswiseError: for options without the one that they belong to.
     """
 
     robustbench: Annotated[
@@ -80,7 +80,7 @@ class RobustBenchOptions:
 
     def __post_init__(self) -> None:
         if self.facts and self.robustbench is None:
-            raise UserError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
+            raise ClasswiseError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
 
     @property
     def facts(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _check(folder: Path) -> None:
     """Compare the files of a folder with their checksums.
 
     Raises:
-        UserError: if a file differs; it names the first ones.
+        ClasswiseError: if a file differs; it names the first ones.
     """
     from classwise.core.storage import check_files
 
@@ -172,5 +172,5 @@ def _check(folder: Path) -> None:
         names = ", ".join(str(path.relative_to(folder)) for path in damaged[:NAMED])
         more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
         files = f"{len(damaged)} of {len(valid) + len(damaged)} files with a checksum"
-        raise UserError(f"{folder}: {files} are damaged: {names}{more}")
+        raise ClasswiseError(f"{folder}: {files} are damaged: {names}{more}")
     console.echo(f"{len(valid)} files match their checksums, {len(unverified)} have no checksum")

@@ -12,7 +12,7 @@ from classwise.cli import console
 from classwise.cli.comparing import COLUMNS, method_row
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.showing import audit_facts
-from classwise.core.errors import IncompleteError, UserError
+from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from classwise.auditing.condition import Condition
@@ -27,13 +27,13 @@ def refuse_for_seeds(model: ModelSource, **given: object) -> None:
     """Refuse options that are about a single model.
 
     Raises:
-        UserError: naming the first such option that was given.
+        ClasswiseError: naming the first such option that was given.
     """
     of_model = {name: getattr(model, name) for name in ("weights", "width", "mean", "std", "model_set")}
     for name, value in (of_model | given).items():
         if value:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(
+            raise ClasswiseError(
                 f"{option} is for one model, and {model.model} holds a run of each seed; name one of the runs"
             )
 

@@ -24,7 +24,7 @@ from classwise.cli.options import (
     integers,
     pairs,
 )
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.core.progress import Progress
@@ -83,7 +83,7 @@ def train(
     for key, value in pairs(options, "--data-set").items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
-        raise UserError("--seed and --seeds exclude each other; give one of them")
+        raise ClasswiseError("--seed and --seeds exclude each other; give one of them")
     plan, policy = Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
@@ -93,7 +93,7 @@ def train(
         device = check_device(local_device(device))
         if estimate:
             if team.size > 1:
-                raise UserError("--estimate times one process; leave torchrun out, and divide by the processes")
+                raise ClasswiseError("--estimate times one process; leave torchrun out, and divide by the processes")
             _estimate(plan, len(folders), device, json)
             return
         with console.resumable("continue with --resume"):
@@ -112,13 +112,13 @@ def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | 
     """Add what an option asks for; None is an option that was not given.
 
     Raises:
-        UserError: if ``--set`` asks for another value of the field.
+        ClasswiseError: if ``--set`` asks for another value of the field.
     """
     if value is None:
         return
     if field in wanted and str(wanted[field]) != str(value):
         asked = f"{option}{value}" if option.endswith("=") else f"{option} {value}"
-        raise UserError(f"{asked} and --set {field}={wanted[field]} differ; give one of them")
+        raise ClasswiseError(f"{asked} and --set {field}={wanted[field]} differ; give one of them")
     wanted[field] = value
 
 

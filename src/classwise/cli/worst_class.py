@@ -23,7 +23,7 @@ from classwise.cli.options import (
     seconds,
     share,
 )
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
     from classwise.auditing.worst_class.result import WorstClass
@@ -73,7 +73,7 @@ def worst_class(
     threat_of(threat, None)  # refused before anything is read
     settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}
     if resume and out is None:
-        raise UserError("--resume needs the folder of the search; give --out")
+        raise ClasswiseError("--resume needs the folder of the search; give --out")
     page = new_file(html, "--html")
     refuse_json(json, page)
     run = model.single_run(needed=data.data is None)
@@ -94,14 +94,14 @@ def _certainty(confidence: str, tolerance: str | None) -> dict[str, float | None
     """The confidence and the tolerance as fractions.
 
     Raises:
-        UserError: if they are out of range.
+        ClasswiseError: if they are out of range.
     """
     sure = share(confidence, "--confidence", "0.95 or 95%")
     if not 0 < sure < 1:
-        raise UserError(f"--confidence {confidence} should lie between 0 and 1, as 0.95 or 95%")
+        raise ClasswiseError(f"--confidence {confidence} should lie between 0 and 1, as 0.95 or 95%")
     slack = None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%")
     if slack is not None and not 0 <= slack < 1:
-        raise UserError(f"--tolerance {tolerance} should be at least 0 and below 1, as 0.02 or 2%")
+        raise ClasswiseError(f"--tolerance {tolerance} should be at least 0 and below 1, as 0.02 or 2%")
     return {"confidence": sure, "tolerance": slack}
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 
 Forward = Callable[[Tensor], Tensor]
@@ -84,14 +84,14 @@ def check_device(device: str | torch.device) -> None:
     """See that this machine has the device.
 
     Raises:
-        UserError: if it has not.
+        ClasswiseError: if it has not.
     """
     try:
         usable = not torch.empty(0, device=device).is_meta
     except Exception as error:  # torch raises many kinds for a device that is not there
-        raise UserError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
+        raise ClasswiseError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
     if not usable:
-        raise UserError(f"device {str(device)!r} computes no values; cpu always works")
+        raise ClasswiseError(f"device {str(device)!r} computes no values; cpu always works")
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 _DESCRIPTORS = re.compile(r"/dev/fd|/proc/(\d+)(?:/task/\d+)?/fd")
 """The folders of open descriptors."""
@@ -26,7 +26,7 @@ def destination(path: str | os.PathLike[str]) -> Path | int:
     already, and what is written to it later, is not ours to replace.
 
     Raises:
-        UserError: if nothing can be written there: a folder, a socket, a block device, too many links.
+        ClasswiseError: if nothing can be written there: a folder, a socket, a block device, too many links.
     """
     place = Path(path)
     for _ in range(_LINKS):
@@ -37,10 +37,10 @@ def destination(path: str | os.PathLike[str]) -> Path | int:
             break
         place = place.parent / place.readlink()
     else:
-        raise UserError(f"cannot write {path}: too many levels of symbolic links; give another file")
+        raise ClasswiseError(f"cannot write {path}: too many levels of symbolic links; give another file")
     kind = _REFUSED.get(stat.S_IFMT(place.stat().st_mode)) if place.exists() else None
     if kind is not None:
-        raise UserError(f"cannot write {path}: it is {kind}; give the name of a file")
+        raise ClasswiseError(f"cannot write {path}: it is {kind}; give the name of a file")
     return place
 
 
@@ -70,7 +70,7 @@ def send(content: Path, place: Path | int) -> None:
     """Write the content of a file to a stream.
 
     Raises:
-        UserError: if the reader of a FIFO closes it.
+        ClasswiseError: if the reader of a FIFO closes it.
         BrokenPipeError: if that of a descriptor does.
         OSError: if it cannot be written; of a FIFO that no process reads at once (ENXIO), without waiting.
     """
@@ -87,7 +87,7 @@ def send(content: Path, place: Path | int) -> None:
     except BrokenPipeError as error:
         if isinstance(place, int):  # such as stdout into `head`
             raise
-        raise UserError(f"cannot write {place}: its reader closed it; start one that reads to the end") from error
+        raise ClasswiseError(f"cannot write {place}: its reader closed it; start one that reads to the end") from error
 
 
 def permissions(place: Path) -> int:

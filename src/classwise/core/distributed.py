@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 ARRIVAL_SECONDS = 1800.0
 """How long a process waits for the others to come."""
@@ -36,7 +36,7 @@ _SUM_SECONDS = 0.0001
 _ASK_SECONDS = 0.5
 
 
-class PeerError(UserError):
+class PeerError(ClasswiseError):
     """Another process failed; what it said is repeated."""
 
 
@@ -52,7 +52,7 @@ class LostError(PeerError):
         )
 
 
-class UnheardError(UserError):
+class UnheardError(ClasswiseError):
     """This process failed, and the first one has not heard of it in time, so this one must say it itself."""
 
     unheard = True
@@ -209,7 +209,7 @@ class _Joined(Team):
 
     def announce(self, error: BaseException) -> bool:
         """Leave a message that this process fails; whether the first one has read it, or failed itself."""
-        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__} {error}".strip()
+        said = str(error) if isinstance(error, ClasswiseError) else f"{type(error).__name__} {error}".strip()
         try:
             if self.first:
                 self._store.set("told", "")  # before the count, which lets the others go
@@ -307,7 +307,7 @@ def joined(*, alone: bool = False) -> Iterator[Team]:
     except PeerError:
         raise
     except BaseException as error:
-        if not team.announce(error) and isinstance(error, UserError):
+        if not team.announce(error) and isinstance(error, ClasswiseError):
             raise UnheardError(str(error)) from error
         raise
     finally:
@@ -327,7 +327,7 @@ def launched() -> Iterator[Team]:
         dist.init_process_group("gloo")
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"the processes of torchrun do not find each other: {reason}") from error
+        raise ClasswiseError(f"the processes of torchrun do not find each other: {reason}") from error
     # Only at the end: over one store of torchrun a group can be made once.
     atexit.register(_leave)
     with joined() as team:

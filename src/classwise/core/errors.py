@@ -26,8 +26,8 @@ def one_line(message: str) -> str:
     return line
 
 
-class UserError(Exception):
-    """A mistake in what the user gave: one line that names the value and the remedy.
+class ClasswiseError(ValueError):
+    """An invalid value, file or combination of options, as one line that names it and what is accepted.
 
     The command line prints the line and exits with status 2.
 
@@ -35,7 +35,7 @@ class UserError(Exception):
         >>> import classwise as cw
         >>> try:
         ...     cw.load_data("digitz")
-        ... except cw.UserError as error:
+        ... except cw.ClasswiseError as error:
         ...     print(error)
         unknown data set 'digitz'; did you mean 'digits'?
     """
@@ -44,16 +44,16 @@ class UserError(Exception):
         super().__init__(one_line(message))
 
 
-class IncompleteError(UserError):
+class IncompleteError(ClasswiseError):
     """Images are not yet judged, so the asked number or verdict is unknown.
 
     The command line prints the line and exits with status 3.
     """
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: str, known: Iterable[str]) -> ClasswiseError:
     """The error for a name that is not known, with the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
-    return UserError(f"unknown {kind} {name!r}; {hint}")
+    return ClasswiseError(f"unknown {kind} {name!r}; {hint}")

@@ -10,7 +10,7 @@ import math
 import os
 from pathlib import Path
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 RECIPE_BYTES = 256 << 10
 """Size of a recipe file."""
@@ -67,18 +67,18 @@ def check_size(needed: int, what: str, stored: int | None = None) -> None:
         stored: the bytes that the data have on the disk.
 
     Raises:
-        UserError: if there are fewer bytes of memory, or more than `EXPANSION` bytes for each stored one.
+        ClasswiseError: if there are fewer bytes of memory, or more than `EXPANSION` bytes for each stored one.
     """
     if needed <= FREE_BYTES:
         return
     if stored is not None and needed > EXPANSION * max(stored, 1):
-        raise UserError(
+        raise ClasswiseError(
             f"{what} expands to {_shown(needed)} from {_shown(stored)}, more than {EXPANSION} times: "
             "it is refused as a decompression bomb; store it uncompressed"
         )
     free = free_bytes()
     if needed > free:
-        raise UserError(
+        raise ClasswiseError(
             f"{what} needs {_shown(needed)} of memory and {_shown(free)} are free; use a smaller part of it"
         )
 
@@ -105,10 +105,10 @@ def check_classes(count: int, images: int, where: str) -> None:
     """Refuse more classes (or groups) than `CLASSES` and than there are images.
 
     Raises:
-        UserError: naming the count.
+        ClasswiseError: naming the count.
     """
     if count > max(CLASSES, images):
-        raise UserError(
+        raise ClasswiseError(
             f"{where}: {count} classes for {images} images; at most {CLASSES}, or one per image, are read: "
             "labels should count from 0 without gaps"
         )

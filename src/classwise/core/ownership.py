@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if sys.platform != "win32":
     import fcntl
@@ -42,7 +42,7 @@ def owned(folder: Path) -> Iterator[None]:
     A folder in which no file can be created is not owned: what is written there fails by itself.
 
     Raises:
-        UserError: if another process owns the folder; the line names it.
+        ClasswiseError: if another process owns the folder; the line names it.
     """
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     handle = _locked(folder)
@@ -75,14 +75,14 @@ def check(path: Path) -> None:
     """Check, before a file is renamed to ``path``, that this process still owns the folder that it is for.
 
     Raises:
-        UserError: if another process has taken the folder over.
+        ClasswiseError: if another process has taken the folder over.
     """
     if not _owned:
         return
     place = path.resolve()
     for folder in place.parents:
         if folder in _owned and (owner := _owner_of(folder)).get("token") != _owned[folder]:
-            raise UserError(f"{folder} now belongs to {_name(owner)}; this process has written nothing since then")
+            raise ClasswiseError(f"{folder} now belongs to {_name(owner)}; this process has written nothing since then")
 
 
 def contents(folder: Path) -> list[Path]:
@@ -94,7 +94,7 @@ def _locked(folder: Path) -> int | None:
     """The open and locked file of a folder's owner; None where none can be created.
 
     Raises:
-        UserError: if another process owns the folder.
+        ClasswiseError: if another process owns the folder.
     """
     path = folder / OWNER
     while True:
@@ -104,7 +104,7 @@ def _locked(folder: Path) -> int | None:
         except OSError as error:
             if error.errno in _READ_ONLY:
                 return None
-            raise UserError(f"cannot write {path}: {error.strerror}; give another place") from error
+            raise ClasswiseError(f"cannot write {path}: {error.strerror}; give another place") from error
         try:
             _lock(handle)
         except OSError as error:
@@ -113,7 +113,7 @@ def _locked(folder: Path) -> int | None:
             if error.errno in _HELD or _lives(owner):
                 os.close(handle)
                 advice = "wait until it has ended, or give another folder"
-                raise UserError(f"{folder} is in use by {_name(owner)}; {advice}") from error
+                raise ClasswiseError(f"{folder} is in use by {_name(owner)}; {advice}") from error
         if os.fstat(handle).st_nlink:
             return handle
         os.close(handle)  # its owner removed the file after it was opened here

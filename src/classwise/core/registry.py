@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 
 T = TypeVar("T")
 
@@ -23,13 +23,13 @@ def load_object(path: str, kind: str = "object") -> Any:
     """The object that ``"package.module:name"`` stands for; the working folder is searched too.
 
     Raises:
-        UserError: if the module or the name in it does not exist.
+        ClasswiseError: if the module or the name in it does not exist.
     """
     _calls_user_code = True  # the module's own statements
     module_name, _, attribute = path.partition(":")
     names = [*module_name.split("."), attribute]
     if len(path) > limits.NAME_LENGTH or not all(name.isidentifier() for name in names):
-        raise UserError(f"{kind} {path!r} is not of the form package.module:name")
+        raise ClasswiseError(f"{kind} {path!r} is not of the form package.module:name")
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -38,10 +38,12 @@ def load_object(path: str, kind: str = "object") -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
-            raise UserError(f"{kind} {path!r}: there is no module {error.name!r}") from error
+            raise ClasswiseError(f"{kind} {path!r}: there is no module {error.name!r}") from error
+        raise
+    except ClasswiseError:
         raise
     except (ValueError, TypeError) as error:
-        raise UserError(f"{kind} {path!r} is not of the form package.module:name") from error
+        raise ClasswiseError(f"{kind} {path!r} is not of the form package.module:name") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -104,9 +106,9 @@ class Registry(Mapping[str, str], Generic[T]):
             package = entry.dist.name if entry.dist is not None else "?"
             other = "classwise" if entry.name in self._own else found.get(entry.name, "").partition(":")[0]
             if other:
-                raise UserError(f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}")
+                raise ClasswiseError(f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}")
             if ":" not in entry.value:
-                raise UserError(
+                raise ClasswiseError(
                     f"{self.kind} {entry.name!r} of the package {package!r}: {entry.value!r} is not of the form "
                     "package.module:name"
                 )
@@ -126,8 +128,8 @@ class Registry(Mapping[str, str], Generic[T]):
         """Import the class (or the callable) of that name or path.
 
         Raises:
-            UserError: if the name is not known, with the nearest known one; or for a path of something that is no such
-                part, which is never called.
+            ClasswiseError: if the name is not known, with the nearest known one; or for a path of something that is no
+                such part, which is never called.
         """
         path = name if ":" in name else self.get(name)
         if path is None:
@@ -156,7 +158,7 @@ class Registry(Mapping[str, str], Generic[T]):
             ):
                 return
             wanted.append(f"a Python function of {self._arguments} arguments")
-        raise UserError(f"{self.kind} {path!r} is {described(found)}; give {' or '.join(wanted)}")
+        raise ClasswiseError(f"{self.kind} {path!r} is {described(found)}; give {' or '.join(wanted)}")
 
     def name_of(self, cls: type) -> str:
         """The shortest name under which a recipe can ask for the class."""

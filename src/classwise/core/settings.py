@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Container, Mapping
@@ -13,7 +14,7 @@ import pydantic.dataclasses
 import yaml
 
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.registry import Registry
 
 T = TypeVar("T")
@@ -21,11 +22,25 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def settings(cls: type[T]) -> type[T]:
-    """Make the class a frozen, keyword-only dataclass that checks its values and refuses unknown keys."""
+    """Make the class a frozen, keyword-only dataclass that validates its values and refuses unknown keys.
+
+    Its constructor raises `ClasswiseError` for an invalid value.
+    """
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     decorate: Callable[[type[T]], Any] = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)
-    decorated: type[T] = decorate(cls)
-    return decorated
+    decorated: Any = decorate(cls)
+    validate = decorated.__init__
+
+    @functools.wraps(validate)
+    def init(self: T, *args: Any, **values: Any) -> None:
+        try:
+            validate(self, *args, **values)
+        except pydantic.ValidationError as error:
+            raise _refusal(error, cls.__name__) from None
+
+    decorated.__init__ = init
+    made: type[T] = decorated
+    return made
 
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -91,10 +106,10 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
     ``transfer:attack=pgd,attack.steps=20`` gives ``{"attack": {"name": "pgd", "steps": "20"}}``.
 
     Raises:
-        UserError: if an option is not of the form ``key=value``, or the spec is too long or nests too deeply.
+        ClasswiseError: if an option is not of the form ``key=value``, or the spec is too long or nests too deeply.
     """
     if len(text) > limits.SPEC_LENGTH:
-        raise UserError(f"spec {text[:40]!r}... has {len(text)} letters; at most {limits.SPEC_LENGTH} are read")
+        raise ClasswiseError(f"spec {text[:40]!r}... has {len(text)} letters; at most {limits.SPEC_LENGTH} are read")
     name, _, rest = text.partition(":")
     if rest and name not in known and "=" not in rest.partition(":")[0]:
         attribute, _, rest = rest.partition(":")
@@ -103,9 +118,9 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals:
-            raise UserError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
+            raise ClasswiseError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
         if key.count(".") > limits.SPEC_DEPTH:
-            raise UserError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} parts inside each other")
+            raise ClasswiseError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} parts inside each other")
         options[key.strip()] = value.strip()
     return name.strip(), _nested(options)
 
@@ -132,16 +147,18 @@ def read_yaml(text: str, where: str) -> Any:
         where: begins the line of an error.
 
     Raises:
-        UserError: if it is not YAML, holds other tags or keys than plain ones, an integer beyond 64 bits, or more than
-            `limits.YAML_VALUES` values or `limits.YAML_DEPTH` levels, aliases counted as what they stand for.
+        ClasswiseError: if it is not YAML, holds other tags or keys than plain ones, an integer beyond 64 bits, or more
+            than `limits.YAML_VALUES` values or `limits.YAML_DEPTH` levels, aliases counted as what they stand for.
     """
     try:
         _check_expansion(text, where)
         value = yaml.load(text, Loader=_PlainLoader)  # noqa: S506  # it is a SafeLoader
     except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML of plain data: {error}") from error
+        raise ClasswiseError(f"{where} is not YAML of plain data: {error}") from error
+    except ClasswiseError:
+        raise
     except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:  # of a scalar with a tag it is not
-        raise UserError(f"{where}: a value is not what its tag says ({error})") from error
+        raise ClasswiseError(f"{where}: a value is not what its tag says ({error})") from error
     _check_plain(value, where)
     return value
 
@@ -154,7 +171,7 @@ def _check_expansion(text: str, where: str) -> None:
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_):
-                raise UserError(f"{where}: the alias *{event.anchor} refers to a value that contains it")
+                raise ClasswiseError(f"{where}: the alias *{event.anchor} refers to a value that contains it")
             total += sizes.get(str(event.anchor), 1)
         elif isinstance(event, yaml.ScalarEvent):
             total += 1
@@ -164,13 +181,13 @@ def _check_expansion(text: str, where: str) -> None:
             open_.append((event.anchor, total))
             total += 1
             if len(open_) > limits.YAML_DEPTH:
-                raise UserError(f"{where} has more than {limits.YAML_DEPTH} collections inside each other")
+                raise ClasswiseError(f"{where} has more than {limits.YAML_DEPTH} collections inside each other")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_.pop()
             if anchor is not None:
                 sizes[anchor] = total - before
         if total > limits.YAML_VALUES:
-            raise UserError(
+            raise ClasswiseError(
                 f"{where} has more than {limits.YAML_VALUES} values, aliases counted as what they stand for"
             )
 
@@ -180,13 +197,13 @@ def _check_plain(value: Any, where: str) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str) and type(key) is not int:
-                raise UserError(f"{where}: the key {key!r} should be a name")
+                raise ClasswiseError(f"{where}: the key {key!r} should be a name")
             _check_plain(inner, where)
     elif isinstance(value, list):
         for inner in value:
             _check_plain(inner, where)
     elif type(value) is int and abs(value) > limits.INTEGER:
-        raise UserError(f"{where}: an integer of {value.bit_length()} bits; integers have at most 64")
+        raise ClasswiseError(f"{where}: an integer of {value.bit_length()} bits; integers have at most 64")
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +238,8 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make the dataclass from a mapping.
 
     Raises:
-        UserError: for an unknown key (with the nearest known one) or a value out of range; ``where`` begins the line.
+        ClasswiseError: for an unknown key (with the nearest known one) or a value out of range; ``where`` begins the
+            line.
     """
     if dataclasses.is_dataclass(cls):
         known = [field.name for field in dataclasses.fields(cls) if field.init]
@@ -231,7 +249,13 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     try:
         return pydantic.TypeAdapter(cls).validate_python(dict(values))
     except pydantic.ValidationError as error:
-        raise UserError(f"{where}: {explain(error)}") from error
+        raise _refusal(error, where) from None
+
+
+def _refusal(error: pydantic.ValidationError, where: str) -> ClasswiseError:
+    """The error that a class raised itself, or one line on the first invalid field."""
+    cause = error.errors()[0].get("ctx", {}).get("error")
+    return cause if isinstance(cause, ClasswiseError) else ClasswiseError(f"{where}: {explain(error)}")
 
 
 def explain(error: pydantic.ValidationError) -> str:
@@ -250,7 +274,7 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
     """Build the part that a spec names; a part that is built already is returned as it is.
 
     Raises:
-        UserError: for an unknown name or field, or a bad value.
+        ClasswiseError: for an unknown name or field, or a bad value.
     """
     if isinstance(spec, str):
         name, options = parse_spec(spec, registry)
@@ -258,7 +282,7 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
         options = dict(spec)
         name = options.pop("name", None)
         if not isinstance(name, str):
-            raise UserError(f"{registry.kind} {dict(spec)!r} has no 'name'")
+            raise ClasswiseError(f"{registry.kind} {dict(spec)!r} has no 'name'")
     else:
         return spec
     return build(registry.load(name), options, f"{registry.kind} {name!r}")

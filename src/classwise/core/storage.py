@@ -30,7 +30,7 @@ from typing import Any
 
 from classwise.core import ownership
 from classwise.core.destinations import check_stream, destination, is_stream, permissions, send
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 if sys.platform != "win32":
     import fcntl
@@ -68,8 +68,8 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
         checksum: append the file's digest to the folder's ``checksums.txt``; always done where that file exists.
 
     Raises:
-        UserError: if the disk is full, the file cannot be written there, or another process owns its folder now, and
-            ``path`` is then unchanged; or if it is a FIFO that no process reads.
+        ClasswiseError: if the disk is full, the file cannot be written there, or another process owns its folder now,
+            and ``path`` is then unchanged; or if it is a FIFO that no process reads.
         BrokenPipeError: if the reader of a stream closes it.
     """
     with _explained(Path(path)):
@@ -108,7 +108,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """Check, before long work, that a file can be created at ``path``; remove stale temporary files of that name.
 
     Raises:
-        UserError: as `replacing` does; whether a process reads a FIFO shows only when it is opened.
+        ClasswiseError: as `replacing` does; whether a process reads a FIFO shows only when it is opened.
     """
     with _explained(Path(path)):
         target = destination(path)
@@ -133,20 +133,22 @@ def _explained(target: Path) -> Iterator[None]:
         if error.errno is None or isinstance(error, BrokenPipeError):
             raise
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"no space left on the disk while writing {target}; free some and run again") from error
+            raise ClasswiseError(
+                f"no space left on the disk while writing {target}; free some and run again"
+            ) from error
         if error.errno == errno.ENXIO:
-            raise UserError(f"cannot write {target}: no process reads from it; start its reader first") from error
+            raise ClasswiseError(f"cannot write {target}: no process reads from it; start its reader first") from error
         if error.errno in _REFUSALS:
-            raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
+            raise ClasswiseError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
         advice = "check the disk and run again, or give another place"
-        raise UserError(f"cannot write {target}: {os.strerror(error.errno)}; {advice}") from error
+        raise ClasswiseError(f"cannot write {target}: {os.strerror(error.errno)}; {advice}") from error
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, checksum: bool = False) -> None:
     """Write a file, completely or not at all.
 
     Raises:
-        UserError: as `replacing` does.
+        ClasswiseError: as `replacing` does.
     """
     with replacing(path, checksum=checksum) as temporary, open(temporary, "wb") as file:
         file.write(content)
@@ -156,7 +158,7 @@ def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = Fals
     """Write a text file, completely or not at all.
 
     Raises:
-        UserError: as `replacing` does.
+        ClasswiseError: as `replacing` does.
     """
     write_bytes(path, text.encode(), checksum=checksum)
 
@@ -246,15 +248,15 @@ def verify(path: str | os.PathLike[str], advice: str = "") -> None:
         advice: what the reader can do if it is damaged.
 
     Raises:
-        UserError: if the file has checksums and matches none of them, or cannot be read.
+        ClasswiseError: if the file has checksums and matches none of them, or cannot be read.
     """
     try:
         valid = matches(path)
     except OSError as error:
-        raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
     if valid is False:
         advice = advice or f"restore it from a copy, or delete its lines in {CHECKSUMS} to read it unverified"
-        raise UserError(f"{os.fspath(path)} is damaged: its SHA-256 is not in {CHECKSUMS}; {advice}")
+        raise ClasswiseError(f"{os.fspath(path)} is damaged: its SHA-256 is not in {CHECKSUMS}; {advice}")
 
 
 def matches(path: str | os.PathLike[str]) -> bool | None:
@@ -275,17 +277,17 @@ def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """The valid, the damaged and the unverified files in a folder and those below it, in order.
 
     Raises:
-        UserError: if there is no such folder, or a file cannot be read.
+        ClasswiseError: if there is no such folder, or a file cannot be read.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        raise ClasswiseError(f"there is no folder {folder}")
     found: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
     try:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != CHECKSUMS and not _TEMPORARY.fullmatch(path.name):
                 found[matches(path)].append(path)
     except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {error.filename}: {error.strerror}") from error
     return found[True], found[False], found[None]
 
 
@@ -298,20 +300,20 @@ def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = No
         keys: entries that it must hold, and their types.
 
     Raises:
-        UserError: if it is missing, damaged, no JSON object, or lacks a key.
+        ClasswiseError: if it is missing, damaged, no JSON object, or lacks a key.
     """
     verify(path, advice)
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged (no JSON); {advice or 'restore it from a copy'}") from error
+        raise ClasswiseError(f"{path} is damaged (no JSON); {advice or 'restore it from a copy'}") from error
     for key, kind in (keys or {}).items():
         if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-            raise UserError(f"{path} is damaged (no entry {key!r}); {advice or 'restore it from a copy'}")
+            raise ClasswiseError(f"{path} is damaged (no entry {key!r}); {advice or 'restore it from a copy'}")
     if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged (no JSON object); {advice or 'restore it from a copy'}")
+        raise ClasswiseError(f"{path} is damaged (no JSON object); {advice or 'restore it from a copy'}")
     return found
 
 

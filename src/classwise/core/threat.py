@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import number
 
@@ -64,7 +64,7 @@ class Threat:
         known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) <= limits.RADIUS)
         if not known:
             text = f"; text is for Threat.parse('{self.norm}:{given}')" if isinstance(given, str) else ""
-            raise UserError(
+            raise ClasswiseError(
                 f"epsilon = {given!r}: a radius is a number from 0 to {limits.RADIUS:,}, such as 8/255{text}"
             )
 
@@ -73,18 +73,19 @@ class Threat:
         """Read ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
 
         Raises:
-            UserError: for an unknown norm or preset, a radius that is not a number of at least 0, or what is no text.
+            ClasswiseError: for an unknown norm or preset, a radius that is not a number of at least 0, or what is no
+                text.
         """
         if isinstance(text, Threat):
             return text
         if not isinstance(text, str):
-            raise UserError(f"threat {text!r} is neither text nor a Threat; write it as in 'Linf:8/255'")
+            raise ClasswiseError(f"threat {text!r} is neither text nor a Threat; write it as in 'Linf:8/255'")
         if ":" not in text and text not in PRESETS:
             raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
         norm, _, radius = PRESETS.get(text, text).partition(":")
         epsilon = number(radius)
         if not isinstance(epsilon, float):
-            raise UserError(f"threat {text!r}: {radius!r} is not a number; write it as in Linf:8/255")
+            raise ClasswiseError(f"threat {text!r}: {radius!r} is not a number; write it as in Linf:8/255")
         known = {name.lower(): name for name in get_args(Norm)}
         if norm.lower() not in known:
             raise unknown("norm", norm, get_args(Norm))

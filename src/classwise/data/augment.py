@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.description import Described
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import settings
 
@@ -40,11 +40,11 @@ def crop_flip(
         (N, C, H, W) of the type of ``x``, in channels-last memory order.
 
     Raises:
-        UserError: if ``padding`` is negative, or not smaller than the image (reflection needs that).
+        ClasswiseError: if ``padding`` is negative, or not smaller than the image (reflection needs that).
     """
     count, _, height, width = x.shape
     if padding < 0 or (border == "reflect" and padding >= min(height, width)):
-        raise UserError(
+        raise ClasswiseError(
             f"padding {padding} does not fit images of {height}x{width}; it should be 0 to {min(height, width) - 1}"
         )
     shift = draws.child("crop").integers(index, (2,), 2 * padding + 1) - padding

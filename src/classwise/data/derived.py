@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
 
@@ -21,7 +21,7 @@ def class_number(images: Images, which: int | str) -> int:
     """The number of a class given by number or name.
 
     Raises:
-        UserError: if there is no such class.
+        ClasswiseError: if there is no such class.
     """
     if isinstance(which, str) and which in images.class_names:
         return images.class_names.index(which)
@@ -29,7 +29,7 @@ def class_number(images: Images, which: int | str) -> int:
         raise unknown(f"class of {images.name}", which, images.class_names)
     number = int(which)
     if not 0 <= number < images.num_classes:
-        raise UserError(f"{images.name} has no class {number}; it has 0 to {images.num_classes - 1}")
+        raise ClasswiseError(f"{images.name} has no class {number}; it has 0 to {images.num_classes - 1}")
     return number
 
 
@@ -43,7 +43,7 @@ def without_class(images: Images, which: int | str) -> Images:
         which: the class, by number or name.
 
     Raises:
-        UserError: if there is no such class, or nothing is left.
+        ClasswiseError: if there is no such class, or nothing is left.
     """
     number = class_number(images, which)
     return images.renamed(f"{images.name} without {images.class_names[number]}").take(images.y != number)
@@ -53,11 +53,11 @@ def only_classes(images: Images, which: Iterable[int | str]) -> Images:
     """The images of some classes, relabelled 0, 1, ... in the order given, under the names of those classes alone.
 
     Raises:
-        UserError: for an unknown class, one given twice, or none.
+        ClasswiseError: for an unknown class, one given twice, or none.
     """
     numbers = [class_number(images, one) for one in which]
     if not numbers or len(set(numbers)) < len(numbers):
-        raise UserError(f"classes {numbers} should be different ones, and at least one")
+        raise ClasswiseError(f"classes {numbers} should be different ones, and at least one")
     new = torch.full((images.num_classes,), -1, device=images.device)
     new[torch.tensor(numbers, device=images.device)] = torch.arange(len(numbers), device=images.device)
     part = images.take(new[images.y] >= 0)
@@ -79,10 +79,10 @@ def superclass_of(images: Images) -> Mapping[str, str]:
     """The name of each class's superclass.
 
     Raises:
-        UserError: if the set has none.
+        ClasswiseError: if the set has none.
     """
     if images.superclasses is None:
-        raise UserError(f"{images.name} has no superclasses")
+        raise ClasswiseError(f"{images.name} has no superclasses")
     parents = images.superclasses
     return {name: images.superclass_names[parents[number]] for number, name in enumerate(images.class_names)}
 
@@ -91,7 +91,7 @@ def by_superclass(images: Images) -> Images:
     """The same images with their superclasses as classes.
 
     Raises:
-        UserError: if the set has none.
+        ClasswiseError: if the set has none.
     """
     superclass_of(images)
     parents = torch.tensor(images.superclasses, device=images.device)
@@ -122,14 +122,16 @@ def coloured_background(
         (N, 3, H, W) uint8, with the column ``background``.
 
     Raises:
-        UserError: if images are not grey, a class is in no group or in two, or a colour is none.
+        ClasswiseError: if images are not grey, a class is in no group or in two, or a colour is none.
     """
     if images.shape[0] != 1:
-        raise UserError(f"{images.name} has {images.shape[0]} channels; coloured backgrounds need grey images")
+        raise ClasswiseError(f"{images.name} has {images.shape[0]} channels; coloured backgrounds need grey images")
     if sorted(number for group in groups for number in group) != list(range(images.num_classes)):
-        raise UserError(f"groups {groups} should hold each of the {images.num_classes} classes of {images.name} once")
+        raise ClasswiseError(
+            f"groups {groups} should hold each of the {images.num_classes} classes of {images.name} once"
+        )
     if len(colours) != len(groups) or any(len(one) != 3 or not all(0 <= v <= 1 for v in one) for one in colours):
-        raise UserError(f"colours {colours} should be three numbers in [0, 1] for each of {len(groups)} groups")
+        raise ClasswiseError(f"colours {colours} should be three numbers in [0, 1] for each of {len(groups)} groups")
     group_of = torch.tensor(
         [next(g for g, group in enumerate(groups) if c in group) for c in range(images.num_classes)]
     )
@@ -153,11 +155,11 @@ def white_background(images: Images, masks: Tensor) -> Images:
         masks: (N, H, W) bool, true on the object, a row for each image: your own, or those of `object_masks`.
 
     Raises:
-        UserError: if the masks have another shape or type.
+        ClasswiseError: if the masks have another shape or type.
     """
     if masks.dtype != torch.bool or masks.shape != (len(images), *images.shape[1:]):
         wanted = (len(images), *images.shape[1:])
-        raise UserError(f"masks of {masks.dtype} {tuple(masks.shape)} should be bool {wanted}, true on the object")
+        raise ClasswiseError(f"masks of {masks.dtype} {tuple(masks.shape)} should be bool {wanted}, true on the object")
     white = 255 if images.x.dtype == torch.uint8 else 1
     x = torch.where(masks[:, None].to(images.device), images.x, torch.full_like(images.x[:1], white))
     return images.with_pixels(x, f"{images.name} on white")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 Rows = Tensor | slice
 """Which images: int64 row numbers, a bool mask, or a slice."""
@@ -96,7 +96,7 @@ class Images:
         """Check everything once, so that nothing later has to.
 
         Raises:
-            UserError: for wrong shapes or types, pixels outside [0, 1], NaN, or labels without a class.
+            ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, or labels without a class.
         """
         x = as_pixels(as_tensor(x, name), name)
         y = as_labels(as_tensor(y, name), len(x), name).to(x.device)
@@ -106,12 +106,12 @@ class Images:
         number = torch.arange(len(x)) if index is None else as_labels(as_tensor(index, name), len(x), f"{name} index")
         parents = None if superclasses is None else tuple(int(parent) for parent in superclasses)
         if parents is not None and len(parents) != len(names):
-            raise UserError(f"{name}: {len(parents)} superclasses for {len(names)} classes; give one per class")
+            raise ClasswiseError(f"{name}: {len(parents)} superclasses for {len(names)} classes; give one per class")
         parent_names = tuple(superclass_names or ())
         if parents is not None and not parent_names:
             parent_names = tuple(str(parent) for parent in range(max(parents) + 1))
         if parents is not None and not 0 <= min(parents) <= max(parents) < len(parent_names):
-            raise UserError(
+            raise ClasswiseError(
                 f"{name}: superclasses run from {min(parents)} to {max(parents)}, {len(parent_names)} have names"
             )
         for key, column in (columns or {}).items():
@@ -162,7 +162,7 @@ class Images:
         columns = {key: Column(column.ids[home], column.names) for key, column in self.columns.items()}
         part = self._with(x=self.x[here], y=self.y[here], index=self.index[here], columns=columns)
         if not len(part):
-            raise UserError(f"{self.name}: no image is left after the choice of rows")
+            raise ClasswiseError(f"{self.name}: no image is left after the choice of rows")
         return part
 
     def renamed(self, name: str) -> Images:
@@ -177,17 +177,17 @@ class Images:
             name: what the new set is called.
 
         Raises:
-            UserError: for another number of images, or pixels that are none.
+            ClasswiseError: for another number of images, or pixels that are none.
         """
         if len(x) != len(self):
-            raise UserError(f"{name}: {len(x)} images in place of {len(self)}")
+            raise ClasswiseError(f"{name}: {len(x)} images in place of {len(self)}")
         return self._with(x=as_pixels(x, name), name=name)
 
     def with_labels(self, y: Tensor) -> Images:
         """The same images with other labels of the same classes.
 
         Raises:
-            UserError: if the labels are not one per image, or have no class.
+            ClasswiseError: if the labels are not one per image, or have no class.
         """
         labels = as_labels(y, len(self), self.name)
         check_labels(labels, self.class_names, self.name)
@@ -197,7 +197,7 @@ class Images:
         """The same images with one more `Column`.
 
         Raises:
-            UserError: if the ids are not one per image, or have no name.
+            ClasswiseError: if the ids are not one per image, or have no name.
         """
         where = f"{self.name}, column {key!r}"
         column = Column(as_labels(ids.cpu(), len(self), where), tuple(names))
@@ -221,7 +221,7 @@ class Images:
     def batches(self, size: int) -> Iterator[Batch]:
         """All images in order, ``size`` at a time; the last batch may be smaller."""
         if size < 1:
-            raise UserError(f"batch size {size} should be at least 1")
+            raise ClasswiseError(f"batch size {size} should be at least 1")
         for start in range(0, len(self), size):
             yield self.batch(slice(start, start + size))
 
@@ -250,7 +250,7 @@ def as_tensor(values: Any, where: str) -> Tensor:
     """A tensor of a tensor, an array or a number; memory is shared where torch can.
 
     Raises:
-        UserError: if the values are no numbers.
+        ClasswiseError: if the values are no numbers.
     """
     if isinstance(values, np.ndarray) and not (values.flags.writeable and values.flags.c_contiguous):
         values = values.copy()
@@ -258,30 +258,30 @@ def as_tensor(values: Any, where: str) -> Tensor:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise UserError(f"{where}: values of type {kind} are not numbers that torch can hold") from error
+        raise ClasswiseError(f"{where}: values of type {kind} are not numbers that torch can hold") from error
 
 
 def as_pixels(x: Tensor, where: str) -> Tensor:
     """Check (N, C, H, W) pixels; uint8 stays as it is, floating point becomes float32.
 
     Raises:
-        UserError: for another shape or type, no images, NaN, or values outside [0, 1].
+        ClasswiseError: for another shape or type, no images, NaN, or values outside [0, 1].
     """
     if x.ndim != 4:
         hint = "; add the channel with x[:, None]" if x.ndim == 3 else ""
-        raise UserError(f"{where}: images of shape {tuple(x.shape)} should be (N, channels, height, width){hint}")
+        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} should be (N, channels, height, width){hint}")
     if x.numel() == 0:
-        raise UserError(f"{where}: images of shape {tuple(x.shape)} are empty; at least one image is needed")
+        raise ClasswiseError(f"{where}: images of shape {tuple(x.shape)} are empty; at least one image is needed")
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():
-        raise UserError(f"{where}: pixels of type {x.dtype} should be uint8, or float in [0, 1]")
+        raise ClasswiseError(f"{where}: pixels of type {x.dtype} should be uint8, or float in [0, 1]")
     low, high = (float(value) for value in torch.aminmax(x))
     if not (low >= 0 and high <= 1):
         if low != low or high != high:
-            raise UserError(f"{where}: some pixels are NaN; pixels should be float in [0, 1]")
+            raise ClasswiseError(f"{where}: some pixels are NaN; pixels should be float in [0, 1]")
         hint = "divide by 255" if low >= 0 and 1 < high <= 255 else "undo the normalisation: it belongs into the model"
-        raise UserError(f"{where}: pixels run from {low:.4g} to {high:.4g} and should be in [0, 1]; {hint}")
+        raise ClasswiseError(f"{where}: pixels run from {low:.4g} to {high:.4g} and should be in [0, 1]; {hint}")
     return x.to(torch.float32)
 
 
@@ -289,12 +289,12 @@ def as_labels(y: Tensor, count: int, where: str) -> Tensor:
     """Check (N,) whole numbers and make them int64.
 
     Raises:
-        UserError: for another shape or type.
+        ClasswiseError: for another shape or type.
     """
     if y.shape != (count,):
-        raise UserError(f"{where}: labels of shape {tuple(y.shape)} should be ({count},), one per image")
+        raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)} should be ({count},), one per image")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise UserError(f"{where}: labels of type {y.dtype} should be whole numbers")
+        raise ClasswiseError(f"{where}: labels of type {y.dtype} should be whole numbers")
     return y.to(torch.int64)
 
 
@@ -302,12 +302,14 @@ def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
     """Check that every label has a class.
 
     Raises:
-        UserError: naming the first label outside the classes and its row.
+        ClasswiseError: naming the first label outside the classes and its row.
     """
     outside = (y < 0) | (y >= len(class_names))
     if bool(outside.any()):
         row = int(outside.int().argmax())
-        raise UserError(f"{where}: label {int(y[row])} of image {row} is not in 0..{len(class_names) - 1}, the classes")
+        raise ClasswiseError(
+            f"{where}: label {int(y[row])} of image {row} is not in 0..{len(class_names) - 1}, the classes"
+        )
 
 
 def _rows_on(rows: Rows, device: torch.device) -> Rows:

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import build
 from classwise.data.formats import FORMATS
 from classwise.data.images import Images
@@ -58,7 +58,7 @@ def load_data(
         The images, on the CPU, uint8 where they are stored so.
 
     Raises:
-        UserError: if the name, path, split, format or option is not known, or a file is not as it should be.
+        ClasswiseError: if the name, path, split, format or option is not known, or a file is not as it should be.
 
     Example:
         >>> import classwise as cw
@@ -68,17 +68,17 @@ def load_data(
     text = os.fspath(source)
     for what, given in (("data", text), ("root", "" if root is None else os.fspath(root))):
         if "\0" in given:
-            raise UserError(f"{what} {given!r}: a path has no NUL character")
+            raise ClasswiseError(f"{what} {given!r}: a path has no NUL character")
     path = Path(text).expanduser()
     if text in DATA or (":" in text and not path.exists()):
         if data_format is not None or options:
             given = "data_format" if data_format is not None else next(iter(options))
-            raise UserError(f"data set {text!r} takes no option {given!r}; options are for files and folders")
+            raise ClasswiseError(f"data set {text!r} takes no option {given!r}; options are for files and folders")
         images = _load_named(DATA.load(text)(), split, root, download)
     else:
         if not path.exists():
             named = text == path.name and not path.suffix
-            raise unknown("data set", text, DATA) if named else UserError(f"there is no file or folder {text}")
+            raise unknown("data set", text, DATA) if named else ClasswiseError(f"there is no file or folder {text}")
         images = _load_path(path, split, data_format, options)
     return images if subset is None else images.take(stratified_subset(images.y, subset, seed))
 
@@ -101,12 +101,12 @@ def _load_named(known: DataSet, split: str, root: str | os.PathLike[str] | None,
             return images
     looked = f"{known.name} ({split}) is not in {', '.join(str(place) for place in places)}"
     if not download or not known.remote:
-        raise UserError(f"{looked}; put its files into one of them, or set CLASSWISE_DATA to their folder")
+        raise ClasswiseError(f"{looked}; put its files into one of them, or set CLASSWISE_DATA to their folder")
     target = Path(root or os.environ.get("CLASSWISE_DATA") or CACHE).expanduser()
     _fetch(known, target, looked)
     images = known.read(target, split)
     if images is None:
-        raise UserError(f"{looked}, and the files fetched into {target} do not hold it")
+        raise ClasswiseError(f"{looked}, and the files fetched into {target} do not hold it")
     return images
 
 
@@ -128,7 +128,9 @@ def _fetch(known: DataSet, target: Path, looked: str) -> None:
         except (OSError, ValueError) as error:  # no network, no permission, another hash
             fault = "its content is not the known one" if isinstance(error, ValueError) else type(error).__name__
             reason = f"{remote.url} could not be fetched ({fault})"
-            raise UserError(f"{looked}, and {reason}; get it elsewhere and set CLASSWISE_DATA to its folder") from error
+            raise ClasswiseError(
+                f"{looked}, and {reason}; get it elsewhere and set CLASSWISE_DATA to its folder"
+            ) from error
         if remote.file_name.endswith(".tar.gz"):
             _unpack(Path(path), folder)
 
@@ -158,4 +160,4 @@ def _recognise(path: Path) -> str:
     for name in FORMATS:
         if FORMATS.load(name)().accepts(path):
             return name
-    raise UserError(f"{path} is in no known format; known: {', '.join(FORMATS)}")
+    raise ClasswiseError(f"{path} is in no known format; known: {', '.join(FORMATS)}")

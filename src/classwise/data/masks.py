@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, NonNegative, settings
 from classwise.data.images import Images
 
@@ -43,11 +43,13 @@ class GrabCut:
         """The masks (N, H, W), bool, true on the object, on the CPU.
 
         Raises:
-            UserError: if the rectangle would be empty.
+            ClasswiseError: if the rectangle would be empty.
         """
         _, height, width = images.shape
         if min(height, width) <= 2 * self.inset:
-            raise UserError(f"inset = {self.inset} leaves nothing of images of {width}x{height}; give a smaller one")
+            raise ClasswiseError(
+                f"inset = {self.inset} leaves nothing of images of {width}x{height}; give a smaller one"
+            )
         return torch.cat([self._masks(batch.x) for batch in images.batches(_BATCH)]).cpu()
 
     def _masks(self, x: Tensor) -> Tensor:
@@ -140,10 +142,12 @@ def background_brightness(images: Images, masks: Tensor) -> Tensor:
         (N,) float64 in [0, 1], on the CPU; NaN where a mask leaves no background.
 
     Raises:
-        UserError: if the masks have another shape.
+        ClasswiseError: if the masks have another shape.
     """
     if masks.shape != (len(images), *images.shape[1:]):
-        raise UserError(f"masks {tuple(masks.shape)} should be {(len(images), *images.shape[1:])}, one for each image")
+        raise ClasswiseError(
+            f"masks {tuple(masks.shape)} should be {(len(images), *images.shape[1:])}, one for each image"
+        )
     outside = ~masks.cpu()
     grey = torch.cat([batch.x.double().mean(1).cpu() for batch in images.batches(_BATCH)])
     return (grey * outside).sum((1, 2)) / outside.sum((1, 2))
@@ -169,10 +173,12 @@ def mask_quality(masks: Tensor, others: Tensor | None = None, inset: int = 2) ->
     """Measure masks (N, H, W), bool, alone and against others of the same images.
 
     Raises:
-        UserError: if the others have another shape.
+        ClasswiseError: if the others have another shape.
     """
     if others is not None and others.shape != masks.shape:
-        raise UserError(f"masks of shapes {tuple(masks.shape)} and {tuple(others.shape)} are not of the same images")
+        raise ClasswiseError(
+            f"masks of shapes {tuple(masks.shape)} and {tuple(others.shape)} are not of the same images"
+        )
     height, width = masks.shape[1:]
     area = masks.double().mean((1, 2))
     most = max(0, height - 2 * inset) * max(0, width - 2 * inset) / (height * width)

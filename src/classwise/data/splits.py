@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.storage import write_text
 
@@ -30,17 +30,17 @@ def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Te
         round(share * n) are held out (halves to even), at least one.
 
     Raises:
-        UserError: if the share is not in (0, 1), or a class would have no image left.
+        ClasswiseError: if the share is not in (0, 1), or a class would have no image left.
     """
     if not 0 < share < 1:
-        raise UserError(f"share {share} of a split should be between 0 and 1, for example 0.1")
+        raise ClasswiseError(f"share {share} of a split should be between 0 and 1, for example 0.1")
     counts = torch.bincount(y.cpu())
     quota = (counts * share).to(torch.float64).round().to(torch.int64)
     quota = quota.clamp(min=1).minimum(counts)
     emptied = (quota == counts) & (counts > 0)
     if bool(emptied.any()):
         label = int(emptied.int().argmax())
-        raise UserError(f"class {label} has {int(counts[label])} images: too few to hold out a share of {share}")
+        raise ClasswiseError(f"class {label} has {int(counts[label])} images: too few to hold out a share of {share}")
     held = _rank_in_class(y, seed, "split") < quota[y.cpu()]
     return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
 
@@ -60,10 +60,10 @@ def stratified_subset(y: Tensor, count: int, seed: int = 0) -> Tensor:
         ``count`` ascending row numbers.
 
     Raises:
-        UserError: if ``count`` is not in 1..N.
+        ClasswiseError: if ``count`` is not in 1..N.
     """
     if not 1 <= count <= len(y):
-        raise UserError(f"a subset of {count} images cannot be taken from {len(y)}; give 1 to {len(y)}")
+        raise ClasswiseError(f"a subset of {count} images cannot be taken from {len(y)}; give 1 to {len(y)}")
     exact = torch.bincount(y.cpu()) * count
     quota = exact // len(y)
     missing = count - int(quota.sum())
@@ -92,7 +92,7 @@ def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fin
         fingerprint: `Images.fingerprint` of the data that the rows belong to.
 
     Raises:
-        UserError: if the file cannot be written.
+        ClasswiseError: if the file cannot be written.
     """
     rows = {name: part.tolist() for name, part in parts.items()}
     content = {"schema_version": SCHEMA_VERSION, "fingerprint": fingerprint, "parts": rows}
@@ -110,19 +110,22 @@ def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[s
         int64 row numbers by name.
 
     Raises:
-        UserError: if the file is missing, of a newer schema, no split, or made for other data.
+        ClasswiseError: if the file is missing, of a newer schema, no split, or made for other data.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         version = int(content["schema_version"])
-        if version > SCHEMA_VERSION:
-            raise UserError(f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update classwise")
-        made_for = str(content["fingerprint"])
-        parts = {str(name): torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
+        if version <= SCHEMA_VERSION:
+            made_for = str(content["fingerprint"])
+            parts = {str(name): torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
     except OSError as error:
-        raise UserError(f"cannot read the split {path}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a split that classwise wrote") from error
+        raise ClasswiseError(f"{path} is not a split that classwise wrote") from error
+    if version > SCHEMA_VERSION:
+        raise ClasswiseError(f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update classwise")
     if fingerprint and made_for and fingerprint != made_for:
-        raise UserError(f"{path} was made for other data ({made_for[:12]}, here {fingerprint[:12]}); make a new split")
+        raise ClasswiseError(
+            f"{path} was made for other data ({made_for[:12]}, here {fingerprint[:12]}); make a new split"
+        )
     return parts

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.formats.layout import channels_first
 from classwise.data.formats.pictures import pixels_of, stack
 from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
@@ -52,11 +52,11 @@ class Stream:
         """Wrap a source; nothing is read yet.
 
         Raises:
-            UserError: if it can be neither iterated nor indexed.
+            ClasswiseError: if it can be neither iterated nor indexed.
         """
         readable = hasattr(source, "__iter__") or (hasattr(source, "__len__") and hasattr(source, "__getitem__"))
         if not readable or isinstance(source, Mapping):
-            raise UserError(f"{name}: {type(source).__name__} is no Dataset, DataLoader or iterable of (x, y)")
+            raise ClasswiseError(f"{name}: {type(source).__name__} is no Dataset, DataLoader or iterable of (x, y)")
         self.class_names = tuple(class_names) if class_names else None
         self.name = name
         self.split = split
@@ -99,11 +99,11 @@ class Stream:
         """All images in the order of the source, ``size`` at a time; the last batch may be smaller.
 
         Raises:
-            UserError: for an item that is not (x, y), pixels outside [0, 1], a label without a class, images of
+            ClasswiseError: for an item that is not (x, y), pixels outside [0, 1], a label without a class, images of
                 different sizes, no image at all, or a second pass over an iterator.
         """
         if size < 1:
-            raise UserError(f"batch size {size} should be at least 1")
+            raise ClasswiseError(f"batch size {size} should be at least 1")
         pixels, labels = hashlib.sha256(), hashlib.sha256()
         start = 0
         for x, y in _rebatch(self._pieces(), size):
@@ -113,7 +113,7 @@ class Stream:
             start += len(y)
             yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
         if start == 0:
-            raise UserError(f"{self.name} gave no image")
+            raise ClasswiseError(f"{self.name} gave no image")
         self._digest = hashlib.sha256(pixels.digest() + labels.digest()).hexdigest()
 
     def fingerprint(self) -> str:
@@ -128,7 +128,9 @@ class Stream:
         items: Iterator[Any] = iter(source)
         if items is source:
             if self._spent:
-                raise UserError(f"{self.name} is an iterator and was read already; give a Dataset, DataLoader or list")
+                raise ClasswiseError(
+                    f"{self.name} is an iterator and was read already; give a Dataset, DataLoader or list"
+                )
             self._spent = True
         return items
 
@@ -140,9 +142,9 @@ class Stream:
             if self.class_names is not None:
                 check_labels(y, self.class_names, where)
             elif int(y.min()) < 0:
-                raise UserError(f"{where}: label {int(y.min())} is negative; labels count from 0")
+                raise ClasswiseError(f"{where}: label {int(y.min())} is negative; labels count from 0")
             if shape is not None and x.shape[1:] != shape:
-                raise UserError(
+                raise ClasswiseError(
                     f"{where}: an image of shape {tuple(x.shape[1:])} after those of {tuple(shape)}; resize them"
                 )
             shape = x.shape[1:]
@@ -162,12 +164,12 @@ def as_data(
         split: "train", "test", ... or empty.
 
     Raises:
-        UserError: if it is none of these, or the images or labels are not as they should be.
+        ClasswiseError: if it is none of these, or the images or labels are not as they should be.
     """
     if isinstance(source, (Images, Stream)):
         return source
     if isinstance(source, str):
-        raise UserError(f"data {source!r} is text; load_data({source!r}) reads a data set of that name or path")
+        raise ClasswiseError(f"data {source!r} is text; load_data({source!r}) reads a data set of that name or path")
     if isinstance(source, (tuple, list)) and len(source) == 2 and all(_is_array(part) for part in source):
         x, y = source
         return Images(channels_first(x, name) if isinstance(x, np.ndarray) else x, y, class_names, name, split)
@@ -197,7 +199,7 @@ def _rebatch(pieces: Iterator[Piece], size: int) -> Iterator[Piece]:
 
 def _as_piece(item: Any, where: str) -> Piece:
     if not isinstance(item, (tuple, list)) or len(item) < 2:
-        raise UserError(f"{where}: {type(item).__name__} should be a pair (x, y) of images and labels")
+        raise ClasswiseError(f"{where}: {type(item).__name__} should be a pair (x, y) of images and labels")
     y = as_tensor(item[1], where).cpu()
     x = _as_tensor(item[0], single=y.ndim == 0, where=where).cpu()
     x = as_pixels(x, where)
@@ -212,4 +214,4 @@ def _as_tensor(x: Any, single: bool, where: str) -> Tensor:
         return as_tensor(channels_first(x[None] if single else x, where), where)
     if isinstance(x, Tensor):
         return x[None] if single else x
-    raise UserError(f"{where}: images of type {type(x).__name__} should be a tensor, an array or a Pillow image")
+    raise ClasswiseError(f"{where}: images of type {type(x).__name__} should be a tensor, an array or a Pillow image")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 
 class Classifier(nn.Module, ABC):
@@ -73,10 +73,10 @@ def channels(count: int, width: float) -> int:
     """The number of channels at a width factor: ``count * width``, rounded, at least 1.
 
     Raises:
-        UserError: if the factor is not positive.
+        ClasswiseError: if the factor is not positive.
     """
     if not width > 0:
-        raise UserError(f"width = {width} should be a positive factor of the number of channels, such as 0.25")
+        raise ClasswiseError(f"width = {width} should be a positive factor of the number of channels, such as 0.25")
     return max(1, round(count * width))
 
 

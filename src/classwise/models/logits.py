@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models.base import Wrapper
 
 
@@ -14,7 +14,7 @@ def pick_logits(output: object) -> Tensor:
     """The logits (N, C) in a model's output: a tensor, the first of a tuple or list, ``.logits`` or ``["logits"]``.
 
     Raises:
-        UserError: if there are none, or they are not a matrix of floating-point numbers.
+        ClasswiseError: if there are none, or they are not a matrix of floating-point numbers.
     """
     found = output
     if isinstance(found, Mapping):
@@ -24,12 +24,12 @@ def pick_logits(output: object) -> Tensor:
     elif isinstance(found, tuple | list) and found:
         found = found[0]
     if not isinstance(found, Tensor):
-        raise UserError(
+        raise ClasswiseError(
             f"the model returns a {type(output).__name__} in which there are no logits; return a tensor (N, C), "
             "a tuple that begins with it, or an object or dict with 'logits'"
         )
     if found.ndim != 2 or not found.is_floating_point():
-        raise UserError(
+        raise ClasswiseError(
             f"the model returns {str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}; "
             "logits are floats of shape (N, C), one row an image"
         )
@@ -48,5 +48,7 @@ class LogitsModel(Wrapper):
         logits = pick_logits(self.model(x))
         if len(logits) != len(x) or logits.is_meta:
             shape = f"{'meta tensor' if logits.is_meta else 'tensor'} of shape {tuple(logits.shape)}"
-            raise UserError(f"the model returns a {shape} for {len(x)} images; logits are (N, C), one row an image")
+            raise ClasswiseError(
+                f"the model returns a {shape} for {len(x)} images; logits are (N, C), one row an image"
+            )
         return logits

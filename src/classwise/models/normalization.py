@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models.base import Wrapper
 
 
@@ -19,7 +19,8 @@ class Normalized(Wrapper):
     model has (``features``, ``classifier``, ...) can be asked of this one; ``features`` normalises first.
 
     Raises:
-        UserError: if mean and std differ in length, a deviation is not positive, or the model is normalised already.
+        ClasswiseError: if mean and std differ in length, a deviation is not positive, or the model is normalised
+            already.
 
     Example:
         >>> import torch
@@ -36,16 +37,16 @@ class Normalized(Wrapper):
 
     def __init__(self, model: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
         if isinstance(model, Normalized):
-            raise UserError("the model normalises already; give the one inside it, model.model")
+            raise ClasswiseError("the model normalises already; give the one inside it, model.model")
         super().__init__(model)
         # Not register_buffer: it would take what the inner model answers for these names as attributes of this one.
         self._buffers["mean"], self._buffers["std"] = _per_channel(mean), _per_channel(std)
         if self.mean.shape != self.std.shape:
-            raise UserError(
+            raise ClasswiseError(
                 f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one of each a channel"
             )
         if not self.mean.numel() or not bool((self.std > 0).all() and torch.isfinite(self.mean + self.std).all()):
-            raise UserError(
+            raise ClasswiseError(
                 f"std = {self.std.flatten().tolist()} should be positive, mean and std finite, one a channel"
             )
 
@@ -53,11 +54,11 @@ class Normalized(Wrapper):
         """(N, C, H, W) in [0, 1] to what the inner model reads.
 
         Raises:
-            UserError: if the images have another number of channels; a single mean is for all channels.
+            ClasswiseError: if the images have another number of channels; a single mean is for all channels.
         """
         channels = self.mean.shape[1]
         if channels not in (1, x.shape[1]):  # they would be broadcast to as many channels
-            raise UserError(f"the normalisation has {channels} channels and the images have {x.shape[1]}")
+            raise ClasswiseError(f"the normalisation has {channels} channels and the images have {x.shape[1]}")
         return (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_bytes
 
 SCHEMA_VERSION = 1
@@ -43,7 +43,7 @@ def save_weights(
         checksum: Append the file's digest to the folder's ``checksums.txt``.
 
     Raises:
-        UserError: if the disk is full, the folder cannot be written, or a number is too large for the precision.
+        ClasswiseError: if the disk is full, the folder cannot be written, or a number is too large for the precision.
     """
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
     about = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
@@ -69,6 +69,6 @@ def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if dtype is not None and kept.is_floating_point():
         limit = torch.finfo(dtype).max
         if bool((kept.abs() > limit).any()):
-            raise UserError(f"{name} holds {float(kept.abs().max()):.3g}, more than {dtype} can ({limit:.5g})")
+            raise ClasswiseError(f"{name} holds {float(kept.abs().max()):.3g}, more than {dtype} can ({limit:.5g})")
         kept = kept.to(dtype)
     return kept.clone(memory_format=torch.contiguous_format)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def find(name: str) -> Item:
     """The item of an id.
 
     Raises:
-        UserError: for an unknown id, with the nearest one.
+        ClasswiseError: for an unknown id, with the nearest one.
     """
     if name not in items():
         raise unknown("item", name, items())
@@ -254,7 +254,7 @@ def paper(name: str) -> str:
     """The name itself.
 
     Raises:
-        UserError: if there is no such paper.
+        ClasswiseError: if there is no such paper.
     """
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
@@ -266,7 +266,7 @@ def facts(name: str) -> Mapping[str, Any]:
     """The facts of a paper: bibliography, tables, figures in words, claims.
 
     Raises:
-        UserError: if there is no such paper.
+        ClasswiseError: if there is no such paper.
     """
     return _read(f"facts/{paper(name)}.yaml")
 
@@ -285,7 +285,7 @@ def claim(name: str) -> Mapping[str, str]:
     """A claim of a paper: its words, the quantity behind it, what the paper found.
 
     Raises:
-        UserError: for an unknown claim.
+        ClasswiseError: for an unknown claim.
     """
     known = {one["id"]: one for one in facts(name.partition("/")[0])["claims"]}
     if name not in known:
@@ -323,7 +323,7 @@ def present(reference: str) -> bool:
     if kind == "theorem":
         return name in importlib.import_module("classwise.papers.theory.theorems").STATEMENTS
     if kind not in REGISTRIES:
-        raise UserError(f"reference {reference!r} is of no known kind")
+        raise ClasswiseError(f"reference {reference!r} is of no known kind")
     module, _, attribute = REGISTRIES[kind].partition(":")
     return name in getattr(importlib.import_module(module), attribute)
 

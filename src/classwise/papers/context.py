@@ -10,7 +10,7 @@ import torch
 
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec
 from classwise.data.images import Images
@@ -44,7 +44,7 @@ class Context:
         """A context for each available data set, with the same store and trainings; and why others are missing.
 
         Raises:
-            UserError: if none is available.
+            ClasswiseError: if none is available.
         """
         found, absent = dict[str, Context](), dict[str, str]()
         for name in names:
@@ -52,13 +52,13 @@ class Context:
             own.trainings = self.trainings
             try:
                 _ = own.train_images, own.test_images
-            except UserError as error:
+            except ClasswiseError as error:
                 absent[name] = str(error)
                 self.progress.say(f"{name} is left out: {error}")
                 continue
             found[name] = own
         if not found:
-            raise UserError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
+            raise ClasswiseError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
         return found, absent
 
     @cached_property

@@ -34,7 +34,7 @@ def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> 
     """Write one self-contained page for a paper, with every result that the store holds.
 
     Raises:
-        UserError: for an unknown paper, a damaged result, or if the file cannot be written.
+        ClasswiseError: for an unknown paper, a damaged result, or if the file cannot be written.
     """
     write_text(path, render("paper.html", _context(catalogue.paper(name), store)))
     return Path(path)

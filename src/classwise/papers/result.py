@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.papers.claims import Verdict
@@ -72,13 +72,17 @@ class Result:
         """Read a result that `save` wrote.
 
         Raises:
-            UserError: if the file is damaged or of another format.
+            ClasswiseError: if the file is damaged or of another format.
         """
+        damaged = f"{path} is damaged; run the experiment again"
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
             version = plain.pop("schema_version")
-            if version != SCHEMA_VERSION:
-                raise UserError(f"{path} is of format {version}, this classwise reads {SCHEMA_VERSION}; run it again")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ClasswiseError(damaged) from error
+        if version != SCHEMA_VERSION:
+            raise ClasswiseError(f"{path} is of format {version}, this classwise reads {SCHEMA_VERSION}; run it again")
+        try:
             tables = [
                 Table(
                     table["caption"],
@@ -95,7 +99,7 @@ class Result:
             verdicts = [Verdict(**_known(verdict)) for verdict in plain.pop("verdicts")]
             return Result(tables=tables, figures=figures, verdicts=verdicts, **plain)
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged; run the experiment again") from error
+            raise ClasswiseError(damaged) from error
 
 
 def _known(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import Progress
 from classwise.papers import catalogue
 from classwise.papers.catalogue import EXPERIMENTS
@@ -20,14 +20,14 @@ def experiment(name: str) -> Experiment:
     """The experiment of an item.
 
     Raises:
-        UserError: for an unknown id, or an item that is covered or missing; the message names the alternative.
+        ClasswiseError: for an unknown id, or an item that is covered or missing; the message names the alternative.
     """
     item = catalogue.find(name)
     if item.status == "covered":
         suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
-        raise UserError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
+        raise ClasswiseError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
     if item.status == "missing":
-        raise UserError(f"{name} cannot run yet; {item.missing}")
+        raise ClasswiseError(f"{name} cannot run yet; {item.missing}")
     return EXPERIMENTS.load(name)()
 
 
@@ -35,13 +35,13 @@ def scale_of(name: str, scale: str) -> Scale:
     """A scale of an experiment.
 
     Raises:
-        UserError: for an unknown scale, or one that this experiment lacks.
+        ClasswiseError: for an unknown scale, or one that this experiment lacks.
     """
     if scale not in NAMES:
         raise unknown("scale", scale, NAMES)
     found = {str(key): value for key, value in experiment(name).scales.items()}
     if scale not in found:
-        raise UserError(f"{name} has no scale {scale!r}; it has {', '.join(found)}")
+        raise ClasswiseError(f"{name} has no scale {scale!r}; it has {', '.join(found)}")
     return found[scale]
 
 
@@ -49,7 +49,7 @@ def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: P
     """Run an experiment, and save its result in the store.
 
     Raises:
-        UserError: for an unknown id or scale, or missing data.
+        ClasswiseError: for an unknown id or scale, or missing data.
     """
     started = time.monotonic()
     chosen = scale_of(name, scale)

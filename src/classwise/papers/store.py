@@ -23,7 +23,7 @@ from classwise.auditing.audit import Audit, audit
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
 from classwise.core.compute import FAST, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec
 from classwise.core.storage import is_unused, read_json, write_text
@@ -74,7 +74,7 @@ class Store:
         path: the folder, created if missing.
 
     Raises:
-        UserError: if it contains something else, or a store of another format.
+        ClasswiseError: if it contains something else, or a store of another format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -82,14 +82,14 @@ class Store:
         self._work = Work()
         about = self.path / _ABOUT
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; give a folder for the store")
+            raise ClasswiseError(f"{self.path} is a file; give a folder for the store")
         # checked before the file of the store: another process may be creating the same store
         strange = not is_unused(self.path)
         if about.is_file():
             _check_version(about)
             return
         if strange:
-            raise UserError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
+            raise ClasswiseError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
         facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
         write_text(about, json.dumps(facts, indent=2) + "\n")
 
@@ -116,7 +116,7 @@ class Store:
             progress: reports the progress.
 
         Raises:
-            UserError: as `classwise.train`.
+            ClasswiseError: as `classwise.train`.
         """
         threat = recipe.threat
         assert threat is not None, "the scale has set it"
@@ -186,7 +186,7 @@ class Store:
             progress: reports the progress.
 
         Raises:
-            UserError: as `classwise.audit`.
+            ClasswiseError: as `classwise.audit`.
         """
         weights_name = which or trained.run.default_weights()
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
@@ -301,7 +301,7 @@ class _Record:
             seconds = None if found["seconds"] is None else float(found["seconds"])
             return _Record(file, seconds, str(found["state"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} is damaged; remove it") from error
+            raise ClasswiseError(f"{file} is damaged; remove it") from error
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -331,7 +331,7 @@ def _check_version(about: Path) -> None:
     facts = read_json(about, advice, {"schema_version": int, "classwise": str})
     version, maker = facts["schema_version"], facts["classwise"]
     if version != SCHEMA_VERSION:
-        raise UserError(
+        raise ClasswiseError(
             f"{about.parent} is a store of format {version}, made by classwise {maker}; this one reads format "
             f"{SCHEMA_VERSION}: give another folder, as --store DIR"
         )

@@ -148,7 +148,7 @@ class Drawing:
         """Write a file whose form the ending tells: ``.svg``, ``.png`` or ``.pdf``. Nothing of the clock gets into it.
 
         Raises:
-            UserError: if the file cannot be written.
+            ClasswiseError: if the file cannot be written.
         """
         kind = Path(path).suffix.removeprefix(".")
         if kind == "svg":

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pandas as pd
 from markupsafe import Markup
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 """How a cell begins that a spreadsheet would compute, or that would read as one whose apostrophe was removed."""
@@ -63,11 +63,11 @@ def checked_svg(text: str) -> Markup:
     """A drawing that was read from a file, as markup.
 
     Raises:
-        UserError: if it holds anything but the shapes and texts of a `Drawing`.
+        ClasswiseError: if it holds anything but the shapes and texts of a `Drawing`.
     """
     fault = _fault(text)
     if fault:
-        raise UserError(f"figure: only shapes and texts of a drawing are accepted, got {fault}")
+        raise ClasswiseError(f"figure: only shapes and texts of a drawing are accepted, got {fault}")
     return Markup(text)  # noqa: S704  # checked above
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from classwise.auditing.keeping import EXAMPLES
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.findings import Findings
 from classwise.reporting.pictures import MOST, Twins
 
@@ -68,6 +68,6 @@ def _examples(audit: Audit, attack: str) -> dict[int, NDArray[Any]]:
     """The kept examples under an attack, by image number; none where none were kept."""
     try:
         index, images = audit.kept.get(EXAMPLES, attack)
-    except UserError:  # that is how the store says that it has none
+    except ClasswiseError:  # that is how the store says that it has none
         return {}
     return dict(zip(index.tolist(), images, strict=True))

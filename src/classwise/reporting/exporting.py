@@ -67,7 +67,7 @@ def export(
         The files, in the order of writing.
 
     Raises:
-        UserError: for an unknown format, or if a file cannot be written.
+        ClasswiseError: for an unknown format, or if a file cannot be written.
     """
     if not audit.complete:
         return _export_bounds(audit, folder, formats, raw_csv=raw_csv)
@@ -117,7 +117,7 @@ def export_comparison(
         The files, in the order of writing.
 
     Raises:
-        UserError: for an unknown format, or if a file cannot be written.
+        ClasswiseError: for an unknown format, or if a file cannot be written.
     """
     classes = comparison.classes.copy()
     classes.columns = pd.Index(["_".join(filter(None, names)) for names in classes.columns])
@@ -146,7 +146,7 @@ def write_files(
     ``raw_csv`` as in `export`.
 
     Raises:
-        UserError: for an unknown format, or if a file cannot be written.
+        ClasswiseError: for an unknown format, or if a file cannot be written.
     """
     for kind in formats:
         if kind not in FORMATS:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 MOST = 8
 """Triples on a page."""
@@ -29,7 +29,7 @@ class Twins:
         captions: (N,) what is to be said of each pair.
 
     Raises:
-        UserError: if the two are of different shapes.
+        ClasswiseError: if the two are of different shapes.
     """
 
     clean: NDArray[np.float32]
@@ -38,7 +38,7 @@ class Twins:
 
     def __post_init__(self) -> None:
         if self.clean.ndim != 4 or self.clean.shape != self.adversarial.shape:
-            raise UserError(
+            raise ClasswiseError(
                 f"images {self.clean.shape} and adversarial images {self.adversarial.shape} should have one shape "
                 "(N, channels, height, width); give the data set that was audited"
             )

@@ -18,7 +18,7 @@ from typing import Any
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 
@@ -56,7 +56,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
 
     Raises:
         IncompleteError: if the audit is incomplete.
-        UserError: if a key would mean something else than RobustBench means by it, or ``info`` has an unknown key.
+        ClasswiseError: if a key would mean something else than RobustBench means by it, or ``info`` has an unknown key.
     """
     given = _checked(info or {})
     meta = audit.outcomes.meta
@@ -64,7 +64,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
     _refuse_other_meaning(audit, norm, radius)
     dataset = given.pop("dataset", meta.data)
     if dataset not in BOARDS:
-        raise UserError(
+        raise ClasswiseError(
             f"RobustBench has no data set {dataset!r}; where yours is one of {', '.join(BOARDS)} under another name, "
             "say so with dataset=NAME"
         )
@@ -93,7 +93,7 @@ def write_robustbench(
     """Write what `robustbench` says as a JSON file, and return it.
 
     Raises:
-        UserError: as `robustbench` does, or if the file cannot be written.
+        ClasswiseError: as `robustbench` does, or if the file cannot be written.
     """
     value = robustbench(audit, info)
     write_text(Path(path), json.dumps(_plain(value), indent=2, ensure_ascii=False) + "\n")
@@ -106,7 +106,7 @@ def _checked(info: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in info.items():
         if key in _MEASURED:
-            raise UserError(f"{key} is measured by the audit; leave it out")
+            raise ClasswiseError(f"{key} is measured by the audit; leave it out")
         if key not in known:
             raise unknown("field of RobustBench:", key, known)
         found[key] = _typed(key, str(value))
@@ -116,11 +116,11 @@ def _checked(info: Mapping[str, str]) -> dict[str, Any]:
 def _typed(key: str, text: str) -> str | bool | int:
     if key in _SWITCHES:
         if text.lower() not in ("true", "false"):
-            raise UserError(f"{key}={text}: true or false")
+            raise ClasswiseError(f"{key}={text}: true or false")
         return text.lower() == "true"
     if key == "number_forward_passes":
         if not (text.isdecimal() and int(text) > 0):
-            raise UserError(f"{key}={text}: a whole number, 1 for most models")
+            raise ClasswiseError(f"{key}={text}: a whole number, 1 for most models")
         return int(text)
     if key in _PERCENT:
         try:
@@ -128,7 +128,7 @@ def _typed(key: str, text: str) -> str | bool | int:
         except ValueError:
             share = math.nan
         if not 0 <= share <= 100:
-            raise UserError(f"{key}={text}: an accuracy in percent without the sign, such as 53.42")
+            raise ClasswiseError(f"{key}={text}: an accuracy in percent without the sign, such as 53.42")
     return text
 
 
@@ -136,22 +136,26 @@ def _refuse_other_meaning(audit: Audit, norm: str, radius: str) -> None:
     """See that ``eps``, ``clean_acc`` and ``autoattack_acc`` would say what RobustBench means by them."""
     meta = audit.outcomes.meta
     if norm not in ("Linf", "L2") or radius == "per-image":
-        raise UserError(f"RobustBench has leaderboards for one radius in Linf or L2; the threat here is {meta.threat}")
+        raise ClasswiseError(
+            f"RobustBench has leaderboards for one radius in Linf or L2; the threat here is {meta.threat}"
+        )
     if meta.split == "train":
-        raise UserError("RobustBench judges test images; this audit is of the training split")
+        raise ClasswiseError("RobustBench judges test images; this audit is of the training split")
     wanted = parse_attacks(SUITE, norm).specs()
     ran = {label: spec for label, spec in meta.attacks.items() if label != CLEAN}
     if ran != wanted:
         other = next((label for label in ran if ran[label] != wanted.get(label)), None)
         what = f"{', '.join(ran) or 'no attack'}" if other is None or set(ran) != set(wanted) else f"another {other}"
-        raise UserError(
+        raise ClasswiseError(
             f"autoattack_acc means AutoAttack's standard version and this audit ran {what}; audit with "
             f"--attack {SUITE} and nothing else"
         )
     if CLEAN not in meta.attacks:
-        raise UserError("clean_acc is not known; the audit has no clean pass")
+        raise ClasswiseError("clean_acc is not known; the audit has no clean pass")
     if meta.stop == "never":
-        raise UserError("AutoAttack counts every iterate; this audit took the last ones, so run it with stop=broken")
+        raise ClasswiseError(
+            "AutoAttack counts every iterate; this audit took the last ones, so run it with stop=broken"
+        )
     audit.outcomes.require_complete()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
 from classwise.stats.interval_estimators import IntervalEstimator, interval
 from classwise.stats.intervals import Estimate, two_sided_z
@@ -35,7 +35,7 @@ class Resampled:
         seed: of the resampling.
 
     Raises:
-        UserError: if a label is out of range, the lengths differ, or a class has no image.
+        ClasswiseError: if a label is out of range, the lengths differ, or a class has no image.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Resampled:
         index = class_labels(labels, num_classes)
         right = outcomes(correct, len(index))
         if right.ndim != 2:
-            raise UserError(f"correct: expected shape (rows, images), got {right.shape}")
+            raise ClasswiseError(f"correct: expected shape (rows, images), got {right.shape}")
         count = np.bincount(index, minlength=num_classes)
         for label in np.flatnonzero(count == 0)[:1]:
-            raise UserError(f"class {label} has no image; resampling needs one of each class")
+            raise ClasswiseError(f"class {label} has no image; resampling needs one of each class")
         self.count, self.right, self.labels = count, right, index
         self.accuracy = np.stack([ClassCounts.from_labels(index, row, num_classes).accuracy for row in right])
         self.resampled = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
 
 
@@ -24,7 +24,7 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
         (C, C) int64; matrices of parts of a data set add up.
 
     Raises:
-        UserError: if a label or a prediction is out of range, or the lengths differ.
+        ClasswiseError: if a label or a prediction is out of range, or the lengths differ.
 
     Example:
         >>> from classwise import metrics
@@ -34,7 +34,9 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
     """
     truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
     if len(truth) != len(predicted):
-        raise UserError(f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label")
+        raise ClasswiseError(
+            f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label"
+        )
     flat = np.bincount(num_classes * truth + predicted, minlength=num_classes**2)
     return flat.astype(np.int64).reshape(num_classes, num_classes)
 
@@ -43,11 +45,13 @@ def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int
     """`confusion` as a sparse (C, C) matrix: its size grows with the images, not with C squared.
 
     Raises:
-        UserError: as `confusion` does.
+        ClasswiseError: as `confusion` does.
     """
     truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
     if len(truth) != len(predicted):
-        raise UserError(f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label")
+        raise ClasswiseError(
+            f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label"
+        )
     ones = np.ones(len(truth), dtype=np.int64)
     return sparse.csr_array(sparse.coo_array((ones, (truth, predicted)), shape=(num_classes, num_classes)))
 
@@ -111,7 +115,7 @@ def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: Array
         superclasses: (C,) whole numbers, the superclass of each class.
 
     Raises:
-        UserError: if there is not one superclass for each class.
+        ClasswiseError: if there is not one superclass for each class.
 
     Example:
         >>> from classwise import metrics
@@ -121,7 +125,7 @@ def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: Array
     cells = sparse.coo_array(matrix if sparse.issparse(matrix) else _square(matrix))
     group, classes = np.asarray(superclasses), cells.shape[0]
     if group.shape != (classes,):
-        raise UserError(f"superclasses: expected one for each of the {classes} classes, got shape {group.shape}")
+        raise ClasswiseError(f"superclasses: expected one for each of the {classes} classes, got shape {group.shape}")
     wrong = cells.row != cells.col
     truth, predicted, count = cells.row[wrong], cells.col[wrong], np.nan_to_num(cells.data[wrong].astype(np.float64))
     _, kind, size = np.unique(group, return_inverse=True, return_counts=True)
@@ -176,5 +180,5 @@ def symmetry(matrix: ArrayLike) -> Symmetry:
 def _square(matrix: ArrayLike) -> FloatArray:
     array = np.asarray(matrix, dtype=np.float64)
     if array.ndim != 2 or array.shape[0] != array.shape[1]:
-        raise UserError(f"confusion matrix: expected shape (C, C), got {array.shape}")
+        raise ClasswiseError(f"confusion matrix: expected shape (C, C), got {array.shape}")
     return array

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
@@ -20,11 +20,11 @@ def whole_numbers(values: ArrayLike, what: str) -> IntArray:
     """``values`` as a one-dimensional int64 array.
 
     Raises:
-        UserError: if the values are not whole numbers in one dimension.
+        ClasswiseError: if the values are not whole numbers in one dimension.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise UserError(f"{what}: expected whole numbers of shape (N,), got {array.dtype} of shape {array.shape}")
+        raise ClasswiseError(f"{what}: expected whole numbers of shape (N,), got {array.dtype} of shape {array.shape}")
     return array.astype(np.int64)
 
 
@@ -32,12 +32,12 @@ def class_labels(labels: ArrayLike, num_classes: int, what: str = "labels") -> I
     """``labels`` as an (N,) int64 array, each in 0 .. ``num_classes`` - 1.
 
     Raises:
-        UserError: if they are no whole numbers or out of range.
+        ClasswiseError: if they are no whole numbers or out of range.
     """
     array = whole_numbers(labels, what)
     bad = array[(array < 0) | (array >= num_classes)]
     if bad.size:
-        raise UserError(f"{what}: {bad[0]} is not one of the {num_classes} classes 0 .. {num_classes - 1}")
+        raise ClasswiseError(f"{what}: {bad[0]} is not one of the {num_classes} classes 0 .. {num_classes - 1}")
     return array
 
 
@@ -45,13 +45,15 @@ def outcomes(correct: ArrayLike, images: int) -> BoolArray:
     """``correct`` as an array of booleans whose last axis has a value per image.
 
     Raises:
-        UserError: if a value is neither true nor false (nor 1 nor 0), or if there is not one per image.
+        ClasswiseError: if a value is neither true nor false (nor 1 nor 0), or if there is not one per image.
     """
     array = np.asarray(correct)
     if array.shape[-1:] != (images,):
-        raise UserError(f"correct: expected a value for each of the {images} labels, got shape {array.shape}")
+        raise ClasswiseError(f"correct: expected a value for each of the {images} labels, got shape {array.shape}")
     if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
-        raise UserError("correct: expected true or false for each image; compare the predictions with the labels first")
+        raise ClasswiseError(
+            "correct: expected true or false for each image; compare the predictions with the labels first"
+        )
     return array.astype(np.bool_)
 
 
@@ -73,10 +75,12 @@ class _Sums:
         arrays = {name: whole_numbers(getattr(self, name), name) for name in names}
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) != 1:
-            raise UserError(f"{', '.join(arrays)}: expected one length, got {sorted(shape[0] for shape in shapes)}")
+            raise ClasswiseError(
+                f"{', '.join(arrays)}: expected one length, got {sorted(shape[0] for shape in shapes)}"
+            )
         for name, array in arrays.items():
             if (array < 0).any():
-                raise UserError(f"{name}: {array.min()} is negative; counts start at 0")
+                raise ClasswiseError(f"{name}: {array.min()} is negative; counts start at 0")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
@@ -92,7 +96,7 @@ class _Sums:
         if type(other) is not type(self):
             return NotImplemented
         if other.num_classes != self.num_classes:
-            raise UserError(f"cannot add counts of {self.num_classes} and of {other.num_classes} classes")
+            raise ClasswiseError(f"cannot add counts of {self.num_classes} and of {other.num_classes} classes")
         return type(self)(*(mine + theirs for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)))
 
     def __eq__(self, other: object) -> bool:
@@ -112,7 +116,8 @@ class ClassCounts(_Sums):
         correct: (C,) int64, those that are classified correctly.
 
     Raises:
-        UserError: if the arrays differ in length, are no whole numbers, or a class has more right answers than images.
+        ClasswiseError: if the arrays differ in length, are no whole numbers, or a class has more right answers than
+            images.
     """
 
     count: IntArray
@@ -122,7 +127,7 @@ class ClassCounts(_Sums):
         super().__post_init__()
         for label in np.flatnonzero(self.correct > self.count)[:1]:
             images = self.count[label]
-            raise UserError(f"class {label}: {self.correct[label]} of {images} images right; count comes first")
+            raise ClasswiseError(f"class {label}: {self.correct[label]} of {images} images right; count comes first")
 
     @classmethod
     def zeros(cls, num_classes: int) -> Self:
@@ -139,12 +144,12 @@ class ClassCounts(_Sums):
             num_classes: C; classes that no label names are absent.
 
         Raises:
-            UserError: if a label is out of range, or the lengths differ.
+            ClasswiseError: if a label is out of range, or the lengths differ.
         """
         index = class_labels(labels, num_classes)
         right = outcomes(correct, len(index))
         if right.ndim != 1:
-            raise UserError(f"correct: expected shape ({len(index)},), got {right.shape}")
+            raise ClasswiseError(f"correct: expected shape ({len(index)},), got {right.shape}")
         return cls(np.bincount(index, minlength=num_classes), np.bincount(index[right], minlength=num_classes))
 
     @property
@@ -174,7 +179,7 @@ class PairedCounts(_Sums):
         neither: (C,) int64, wrong both times.
 
     Raises:
-        UserError: if the arrays differ in length or are no whole numbers.
+        ClasswiseError: if the arrays differ in length or are no whole numbers.
     """
 
     both: IntArray
@@ -193,12 +198,12 @@ class PairedCounts(_Sums):
             num_classes: C.
 
         Raises:
-            UserError: if a label is out of range, or the lengths differ.
+            ClasswiseError: if a label is out of range, or the lengths differ.
         """
         index = class_labels(labels, num_classes)
         cell = 2 * (1 - outcomes(first, len(index)).astype(np.int64)) + (1 - outcomes(second, len(index)))
         if cell.ndim != 1:
-            raise UserError(f"first, second: expected shape ({len(index)},), got {cell.shape}")
+            raise ClasswiseError(f"first, second: expected shape ({len(index)},), got {cell.shape}")
         table = np.bincount(4 * index + cell, minlength=4 * num_classes).reshape(num_classes, 4)
         return cls(*table.T)
 

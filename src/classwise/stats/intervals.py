@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 
 WALD_ENOUGH = 10.0
@@ -34,10 +34,10 @@ def checked_level(alpha: float) -> float:
     """``alpha`` itself.
 
     Raises:
-        UserError: unless it lies between 0 and 1.
+        ClasswiseError: unless it lies between 0 and 1.
     """
     if not 0 < alpha < 1:
-        raise UserError(f"alpha {alpha}: the error level lies between 0 and 1; 0.05 gives 95 % intervals")
+        raise ClasswiseError(f"alpha {alpha}: the error level lies between 0 and 1; 0.05 gives 95 % intervals")
     return alpha
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import (
     Leakage,
     Symmetry,
@@ -70,7 +70,7 @@ def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> F
         (C,) fractions; NaN for absent classes.
 
     Raises:
-        UserError: if a label is out of range, or the lengths differ.
+        ClasswiseError: if a label is out of range, or the lengths differ.
 
     Example:
         >>> from classwise import metrics
@@ -165,7 +165,7 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
         share: the share of the classes, above 0 and at most 1.
 
     Raises:
-        UserError: if the share is out of range.
+        ClasswiseError: if the share is out of range.
 
     Example:
         >>> from classwise import metrics
@@ -173,7 +173,7 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
         0.2
     """
     if not 0 < share <= 1:
-        raise UserError(f"worst share {share}: give a share of the classes above 0 and at most 1, such as 0.2")
+        raise ClasswiseError(f"worst share {share}: give a share of the classes above 0 and at most 1, such as 0.2")
     present = np.sort(_present(accuracy))
     # 0.07 * 100 is a little above 7 in binary: that is not an eighth class.
     classes = math.ceil(share * len(present) - 1e-9)
@@ -243,7 +243,7 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
         (N,) in 0 .. (C-1)/C^2.
 
     Raises:
-        UserError: if the rows are no probabilities.
+        ClasswiseError: if the rows are no probabilities.
 
     Example:
         >>> from classwise import metrics
@@ -252,10 +252,12 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
     """
     confidences = np.asarray(probabilities, dtype=np.float64)
     if confidences.ndim != 2:
-        raise UserError(f"probabilities: expected shape (N, C), got {confidences.shape}")
+        raise ClasswiseError(f"probabilities: expected shape (N, C), got {confidences.shape}")
     # bfloat16 confidences add up to 1 within a percent.
     if not ((confidences >= 0).all() and (np.abs(confidences.sum(axis=1) - 1) < 0.02).all()):
-        raise UserError("probabilities: each row must be at least 0 and add up to 1; apply a softmax to the logits")
+        raise ClasswiseError(
+            "probabilities: each row must be at least 0 and add up to 1; apply a softmax to the logits"
+        )
     return np.asarray(confidences.var(axis=1))
 
 
@@ -271,7 +273,7 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
         (C,) in 0 .. (C-1)/C^2; NaN for absent classes.
 
     Raises:
-        UserError: if a label is out of range, or the lengths differ.
+        ClasswiseError: if a label is out of range, or the lengths differ.
 
     Example:
         >>> from classwise import metrics
@@ -282,7 +284,9 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
     index = class_labels(labels, num_classes)
     values = np.asarray(variance, dtype=np.float64)
     if values.shape != index.shape:
-        raise UserError(f"confidence variance: expected one for each of the {len(index)} labels, got {values.shape}")
+        raise ClasswiseError(
+            f"confidence variance: expected one for each of the {len(index)} labels, got {values.shape}"
+        )
     count = np.bincount(index, minlength=num_classes)
     return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
 
@@ -320,10 +324,10 @@ def trade(
 def _present(accuracy: ArrayLike) -> FloatArray:
     values = np.asarray(accuracy, dtype=np.float64)
     if values.ndim != 1:
-        raise UserError(f"class accuracies: expected shape (C,), got {values.shape}")
+        raise ClasswiseError(f"class accuracies: expected shape (C,), got {values.shape}")
     present = values[~np.isnan(values)]
     if not present.size:
-        raise UserError("class accuracies: no class has an image, so there is nothing to measure")
+        raise ClasswiseError("class accuracies: no class has an image, so there is nothing to measure")
     return present
 
 

@@ -144,7 +144,7 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
         The plug-in difference and the stricter of the two bounds on each side.
 
     Raises:
-        UserError: if no class has an image.
+        ClasswiseError: if no class has an image.
     """
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
     paired = class_differences(pairs, alpha / 2, simultaneous=True)

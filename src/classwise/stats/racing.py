@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, whole_numbers
 from classwise.stats.intervals import checked_level
@@ -50,7 +50,7 @@ class Rules:
         together: how many classes are drawn from at once; 1 takes the fewest passes, more fill a device.
 
     Raises:
-        UserError: for a value out of range.
+        ClasswiseError: for a value out of range.
     """
 
     alpha: float = 0.05
@@ -63,14 +63,14 @@ class Rules:
     def __post_init__(self) -> None:
         checked_level(self.alpha)
         if not 0 <= self.tolerance < 1:
-            raise UserError(f"tolerance = {self.tolerance}: a fraction of at least 0 and below 1, such as 0.02")
+            raise ClasswiseError(f"tolerance = {self.tolerance}: a fraction of at least 0 and below 1, such as 0.02")
         for name in ("draw", "together"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: give a whole number of at least 1")
+                raise ClasswiseError(f"{name} = {getattr(self, name)}: give a whole number of at least 1")
         if not 1 <= len(self.priors) <= 2 or any(not min(prior) > 0 for prior in self.priors):
-            raise UserError(f"priors = {self.priors}: one or two pairs (a, b) of numbers above 0")
+            raise ClasswiseError(f"priors = {self.priors}: one or two pairs (a, b) of numbers above 0")
         if not 0 <= self.patience <= 1:
-            raise UserError(f"patience = {self.patience}: a share of the pool, in [0, 1]")
+            raise ClasswiseError(f"patience = {self.patience}: a share of the pool, in [0, 1]")
 
     @property
     def levels(self) -> int:
@@ -193,20 +193,20 @@ class Race:
         most: (C,) the largest.
 
     Raises:
-        UserError: if the counts are no counts, or no class has an image.
+        ClasswiseError: if the counts are no counts, or no class has an image.
     """
 
     def __init__(self, images: ArrayLike, survivors: ArrayLike, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
         self.images, self.survivors = whole_numbers(images, "images"), whole_numbers(survivors, "survivors")
         if self.images.shape != self.survivors.shape:
-            raise UserError(f"{len(self.images)} classes with images and {len(self.survivors)} with survivors")
+            raise ClasswiseError(f"{len(self.images)} classes with images and {len(self.survivors)} with survivors")
         if (self.survivors < 0).any() or (self.survivors > self.images).any():
             place = int(np.flatnonzero((self.survivors < 0) | (self.survivors > self.images))[0])
-            raise UserError(f"class {place}: {self.survivors[place]} survivors of {self.images[place]} images")
+            raise ClasswiseError(f"class {place}: {self.survivors[place]} survivors of {self.images[place]} images")
         self.present = self.images > 0
         if not self.present.any():
-            raise UserError("no class has an image, so none is the worst")
+            raise ClasswiseError("no class has an image, so none is the worst")
         self.pool = self.survivors.copy()
         self.level, self.drawn, self.hits, self.known = (np.zeros_like(self.pool) for _ in range(4))
         self.least, self.most = np.zeros_like(self.pool), self.pool.copy()
@@ -262,10 +262,10 @@ class Race:
         """Of ``count`` further survivors of a class, the rest of the suite succeeded on ``successes``.
 
         Raises:
-            UserError: if so many were not left.
+            ClasswiseError: if so many were not left.
         """
         if not 0 <= successes <= count <= self.unsettled[label]:
-            raise UserError(
+            raise ClasswiseError(
                 f"class {label}: {successes} successes of {count}, of {self.unsettled[label]} that were left"
             )
         self.drawn[label] += count
@@ -278,10 +278,10 @@ class Race:
         The draws so far are settled; the interval begins anew on what is left, whose order is still a random one.
 
         Raises:
-            UserError: if the class was escalated before, or so many were not left.
+            ClasswiseError: if the class was escalated before, or so many were not left.
         """
         if self.level[label] + 1 >= self.rules.levels or not 0 <= successes <= self.unsettled[label]:
-            raise UserError(
+            raise ClasswiseError(
                 f"class {label}: {successes} successes of the escalation, of {self.unsettled[label]} that were left"
             )
         left = self.unsettled[label] - successes

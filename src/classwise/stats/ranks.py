@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, ratio
 
 ENUMERATED = 8
@@ -61,7 +61,7 @@ def pearson(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, se
         seed: of those draws.
 
     Raises:
-        UserError: if the lengths differ, or fewer than three places are known.
+        ClasswiseError: if the lengths differ, or fewer than three places are known.
     """
     x, y = _known(first, second)
     value = _correlation(x, y[None])[0]
@@ -79,7 +79,7 @@ def kendall(first: ArrayLike, second: ArrayLike) -> Association:
     """Kendall's tau-b; its p-value is exact without ties in short lists, else the normal approximation.
 
     Raises:
-        UserError: as `pearson` does.
+        ClasswiseError: as `pearson` does.
     """
     x, y = _known(first, second)
     found = stats.kendalltau(x, y)
@@ -106,7 +106,7 @@ def kendalls_w(rows: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> A
         seed: of the draws.
 
     Raises:
-        UserError: if there are fewer than two rows or two columns, or NaN.
+        ClasswiseError: if there are fewer than two rows or two columns, or NaN.
     """
     ranked = ranks(_matrix(rows))
     judges, items = ranked.shape
@@ -130,17 +130,19 @@ def _scatter(sums: FloatArray) -> FloatArray:
 def _matrix(rows: ArrayLike) -> FloatArray:
     values = np.asarray(rows, dtype=np.float64)
     if values.ndim != 2 or min(values.shape) < 2 or np.isnan(values).any():
-        raise UserError(f"rankings: expected two rows and two classes or more without gaps, got shape {values.shape}")
+        raise ClasswiseError(
+            f"rankings: expected two rows and two classes or more without gaps, got shape {values.shape}"
+        )
     return values
 
 
 def _known(first: ArrayLike, second: ArrayLike) -> tuple[FloatArray, FloatArray]:
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise UserError(f"correlation: expected two lists of one length, got shapes {x.shape} and {y.shape}")
+        raise ClasswiseError(f"correlation: expected two lists of one length, got shapes {x.shape} and {y.shape}")
     known = np.isfinite(x) & np.isfinite(y)
     if known.sum() < 3:
-        raise UserError(f"correlation: {known.sum()} places are known in both lists; at least 3 are needed")
+        raise ClasswiseError(f"correlation: {known.sum()} places are known in both lists; at least 3 are needed")
     return x[known], y[known]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, checked_level
 
@@ -33,12 +33,12 @@ def resampled_accuracies(
         (R, A, C) fractions; NaN for absent classes.
 
     Raises:
-        UserError: if a label is out of range, or the lengths differ.
+        ClasswiseError: if a label is out of range, or the lengths differ.
     """
     index = class_labels(labels, num_classes)
     right = outcomes(correct, len(index))
     if right.ndim != 2:
-        raise UserError(f"correct: expected shape (judgements, images), got {right.shape}")
+        raise ClasswiseError(f"correct: expected shape (judgements, images), got {right.shape}")
     generator = np.random.default_rng(seed)
     found = np.full((resamples, len(right), num_classes), np.nan)
     for label in np.unique(index):
@@ -64,11 +64,11 @@ def resampled_means(
         (R, A, C) means; NaN for absent classes.
 
     Raises:
-        UserError: if a label is out of range, or the lengths differ.
+        ClasswiseError: if a label is out of range, or the lengths differ.
     """
     index, rows = class_labels(labels, num_classes), np.asarray(values, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != len(index):
-        raise UserError(f"values: expected shape (quantities, {len(index)}), got {rows.shape}")
+        raise ClasswiseError(f"values: expected shape (quantities, {len(index)}), got {rows.shape}")
     generator = np.random.default_rng(seed)
     found = np.full((resamples, len(rows), num_classes), np.nan)
     for label in np.unique(index):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, checked_level, score_interval, two_sided_z
 from classwise.stats.paired import holm, mcnemar, tango
@@ -62,7 +62,7 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: int, alp
         alpha: 1 minus the coverage.
 
     Raises:
-        UserError: if there is a single seed, a label is out of range, or the lengths differ.
+        ClasswiseError: if there is a single seed, a label is out of range, or the lengths differ.
     """
     checked_level(alpha)
     right, index = _runs(correct, labels, num_classes)
@@ -134,8 +134,8 @@ def difference_over_seeds(
         paired: run s of both methods has the same seed, so S = T and differences are taken seed by seed.
 
     Raises:
-        UserError: if there is one seed of each, paired methods differ in the number of seeds, a label is out of range,
-            or the lengths differ.
+        ClasswiseError: if there is one seed of each, paired methods differ in the number of seeds, a label is out of
+            range, or the lengths differ.
     """
     checked_level(alpha)
     ours, theirs, index = _both(first, second, labels, num_classes, paired=paired)
@@ -201,7 +201,7 @@ def worst_difference_over_seeds(
         seed: of the resampling.
 
     Raises:
-        UserError: as `difference_over_seeds` does.
+        ClasswiseError: as `difference_over_seeds` does.
     """
     z = two_sided_z(alpha)
     ours, theirs, index = _both(first, second, labels, num_classes, paired=paired)
@@ -288,10 +288,11 @@ def worst_over_seeds(
         seed: of the resampling.
 
     Raises:
-        UserError: if there is a single seed, a label is out of range, the lengths differ, or ``resamples`` is below 1.
+        ClasswiseError: if there is a single seed, a label is out of range, the lengths differ, or ``resamples`` is
+            below 1.
     """
     if resamples < 1:
-        raise UserError(f"resamples {resamples}: the bootstrap needs at least 1, and hundreds to be of use")
+        raise ClasswiseError(f"resamples {resamples}: the bootstrap needs at least 1, and hundreds to be of use")
     right, index = _runs(correct, labels, num_classes)
     z, runs = two_sided_z(alpha), len(right)
     count = np.bincount(index, minlength=num_classes)
@@ -347,11 +348,13 @@ def _both(
     index = class_labels(labels, num_classes)
     ours, theirs = (np.atleast_2d(outcomes(runs, len(index))) for runs in (first, second))
     if not len(index):
-        raise UserError("no images, so there is nothing to compare")
+        raise ClasswiseError("no images, so there is nothing to compare")
     if paired and len(ours) != len(theirs):
-        raise UserError(f"{len(ours)} and {len(theirs)} seeds are no pairs; give paired=False")
+        raise ClasswiseError(f"{len(ours)} and {len(theirs)} seeds are no pairs; give paired=False")
     if max(len(ours), len(theirs)) < 2:
-        raise UserError("one seed of each method shows no variance over seeds; compare the two runs on their images")
+        raise ClasswiseError(
+            "one seed of each method shows no variance over seeds; compare the two runs on their images"
+        )
     return ours, theirs, index
 
 
@@ -359,9 +362,9 @@ def _runs(correct: ArrayLike, labels: ArrayLike, num_classes: int) -> tuple[Bool
     index = class_labels(labels, num_classes)
     right = outcomes(correct, len(index))
     if right.ndim != 2 or len(right) < 2:
-        raise UserError(f"correct: expected shape (seeds, images) with two seeds or more, got {right.shape}")
+        raise ClasswiseError(f"correct: expected shape (seeds, images) with two seeds or more, got {right.shape}")
     if not len(index):
-        raise UserError("correct: no images, so there is nothing to measure")
+        raise ClasswiseError("correct: no images, so there is nothing to measure")
     return right, index
 
 

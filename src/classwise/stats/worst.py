@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import checked_level, class_intervals
 from classwise.stats.metrics import worst_class
@@ -142,10 +142,10 @@ def minimum(counts: ClassCounts, alpha: float = 0.05, *, splits: int = 10, seed:
         seed: of the halvings.
 
     Raises:
-        UserError: if no class has an image, or ``splits`` is below 1.
+        ClasswiseError: if no class has an image, or ``splits`` is below 1.
     """
     if splits < 1:
-        raise UserError(f"splits {splits}: the split estimate needs at least 1")
+        raise ClasswiseError(f"splits {splits}: the split estimate needs at least 1")
     label, plug_in = worst_class(counts.accuracy)
     low, high = class_intervals(counts, alpha, simultaneous=True)
     return Minimum(label, plug_in, _split_estimate(counts, splits, seed), float(np.nanmin(low)), float(np.nanmin(high)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.description import Described
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, NonNegative, Number, Share, settings
 from classwise.training.classes import Signals
 
@@ -170,7 +170,7 @@ class FAWA(Averager):
 
     def __post_init__(self) -> None:
         if self.threshold is None and self.relative is None:
-            raise UserError("averaging 'fawa' needs a threshold or a relative one, such as threshold = 0.2")
+            raise ClasswiseError("averaging 'fawa' needs a threshold or a relative one, such as threshold = 0.2")
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Fold the epoch's weights in if its worst class passes the gate."""

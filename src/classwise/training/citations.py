@@ -30,7 +30,7 @@ def papers(name: str) -> list[Paper]:
     """The papers behind a recipe, a part, an attack or a suite, each once, in the order of the recipe's fields.
 
     Raises:
-        UserError: if there is nothing of that name.
+        ClasswiseError: if there is nothing of that name.
     """
     if name in recipe_names():
         return papers_of(source for part in Recipe.read(name).described_parts for source in part.sources())

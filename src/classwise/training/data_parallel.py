@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.distributed import Team
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.objectives.base import Step, TrainingBatch
 
 
@@ -144,12 +144,12 @@ def check_same_arguments(team: Team, arguments: Mapping[str, object]) -> None:
     """Check that all processes train with the same arguments.
 
     Raises:
-        UserError: if they were not.
+        ClasswiseError: if they were not.
     """
     gathered = team.all(arguments)
     for rank, other in enumerate(gathered):
         for name, value in gathered[0].items():
             if other[name] != value:
-                raise UserError(
+                raise ClasswiseError(
                     f"process {rank} has another {name}; start all processes with the same arguments and files"
                 )

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.recipe import Parts, Recipe
@@ -27,7 +27,7 @@ def parse_on_nan(name: str) -> OnNan:
     """The policy of that name.
 
     Raises:
-        UserError: if there is none.
+        ClasswiseError: if there is none.
     """
     for policy in get_args(OnNan):
         if name == policy:
@@ -83,7 +83,7 @@ def likely_cause(recipe: Recipe, parts: Parts, settings: ClassSettings) -> str:
     return rate
 
 
-def not_finite_error(what: str, place: str, cause: str, run: Run) -> UserError:
+def not_finite_error(what: str, place: str, cause: str, run: Run) -> ClasswiseError:
     """The error that stops a training.
 
     Args:
@@ -97,4 +97,4 @@ def not_finite_error(what: str, place: str, cause: str, run: Run) -> UserError:
     if run.state_file.is_file():
         saved = f"the last finite checkpoint is in {run.path}"
     advice = "train in another folder with other settings, or experiment with on-nan continue"
-    return UserError(f"the {what} {verb} not finite at {place}; {cause}; {saved}; {advice}")
+    return ClasswiseError(f"the {what} {verb} not finite at {place}; {cause}; {saved}; {advice}")

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import read_json, verify
 from classwise.training.recipe import Recipe
 
@@ -56,17 +56,19 @@ class Run:
         """The run in a folder.
 
         Raises:
-            UserError: if the folder holds no run, or one of a newer format.
+            ClasswiseError: if the folder holds no run, or one of a newer format.
         """
         run = Run(Path(path))
         if not run.recipe_file.is_file():
-            raise UserError(f"{path} holds no run (no recipe.yaml); make one with: classwise train RECIPE --out {path}")
+            raise ClasswiseError(
+                f"{path} holds no run (no recipe.yaml); make one with: classwise train RECIPE --out {path}"
+            )
         if run.environment_file.is_file():
             version = run.environment.get("schema_version", SCHEMA_VERSION)
             if not isinstance(version, int):
-                raise UserError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
+                raise ClasswiseError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
             if version > SCHEMA_VERSION:
-                raise UserError(
+                raise ClasswiseError(
                     f"{path} is of format {version}, newer than the {SCHEMA_VERSION} known here; update classwise"
                 )
         return run
@@ -132,11 +134,11 @@ class Run:
         """The data in the environment: ``name``, ``fingerprint``, ``classes`` and ``counts``.
 
         Raises:
-            UserError: if the environment is damaged.
+            ClasswiseError: if the environment is damaged.
         """
         data = self.environment.get("data")
         if not isinstance(data, dict) or not {"fingerprint", "classes"} <= data.keys():
-            raise UserError(f"{self.environment_file} is damaged (no data in it); restore it from a copy")
+            raise ClasswiseError(f"{self.environment_file} is damaged (no data in it); restore it from a copy")
         return data
 
     @property
@@ -144,7 +146,7 @@ class Run:
         """A row per epoch, split and class: count, accuracies, settings; empty before the first epoch.
 
         Raises:
-            UserError: if the file is damaged.
+            ClasswiseError: if the file is damaged.
         """
         if not self.epochs_file.is_file():
             return pd.DataFrame()
@@ -153,10 +155,10 @@ class Run:
             found = pd.read_parquet(self.epochs_file)
         except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
             reason = type(error).__name__
-            raise UserError(f"{self.epochs_file} is damaged ({reason}); restore it from a copy") from error
+            raise ClasswiseError(f"{self.epochs_file} is damaged ({reason}); restore it from a copy") from error
         for column in ("epoch", "split", "class", "label"):
             if not found.empty and column not in found:
-                raise UserError(f"{self.epochs_file} is damaged (no column {column!r}); restore it from a copy")
+                raise ClasswiseError(f"{self.epochs_file} is damaged (no column {column!r}); restore it from a copy")
         return found
 
     @property
@@ -164,7 +166,7 @@ class Run:
         """The events, in order.
 
         Raises:
-            UserError: if the file is damaged.
+            ClasswiseError: if the file is damaged.
         """
         if not self.events_file.is_file():
             return []
@@ -172,9 +174,9 @@ class Run:
         try:
             found = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
+            raise ClasswiseError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
         if not all(isinstance(event, dict) and "event" in event for event in found):
-            raise UserError(f"{self.events_file} is damaged (an event has no name); restore it from a copy")
+            raise ClasswiseError(f"{self.events_file} is damaged (an event has no name); restore it from a copy")
         return found
 
     @property
@@ -201,7 +203,7 @@ class Run:
         """The saved model to use by default: the best epoch or the best average, by its score on the validation split.
 
         Raises:
-            UserError: if the run has not finished an epoch.
+            ClasswiseError: if the run has not finished an epoch.
         """
         scores: dict[Which, float] = {}
         for event in self.events:
@@ -210,7 +212,7 @@ class Run:
                 scores[event["which"]] = -math.inf if score is None else score
         saved = [name for name in scores if self.weights_file(name).is_file()]
         if not saved:
-            raise UserError(f"{self.path} holds no weights yet; let it train for an epoch")
+            raise ClasswiseError(f"{self.path} holds no weights yet; let it train for an epoch")
         return max(saved, key=lambda name: (scores[name], name))
 
     def model(self, which: Which | None = None) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Annotated
 import pydantic
 
 from classwise.core.description import Described
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, NonNegative, Number, Share, settings
 
 
@@ -126,7 +126,7 @@ class PiecewiseLinear(LRSchedule):
     def __post_init__(self) -> None:
         shares = [share for share, _ in self.points]
         if not shares or any(later <= earlier for earlier, later in itertools.pairwise(shares)):
-            raise UserError(f"rate points at shares {shares} should rise, as in [[0, 0], [0.5, 1], [1, 0]]")
+            raise ClasswiseError(f"rate points at shares {shares} should rise, as in [[0, 0], [0.5, 1], [1, 0]]")
 
     def factor(self, progress: float) -> float:
         """The line's height."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine import Engine
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import read_json, write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -31,13 +31,15 @@ def pseudo_labelled(
         given: unlabelled images, in place of those that the recipe names.
 
     Raises:
-        UserError: for images of another shape, a teacher that cannot be read or does not fit, or a run that was
+        ClasswiseError: for images of another shape, a teacher that cannot be read or does not fit, or a run that was
             started on other unlabelled images.
     """
     settings = recipe.data.unlabelled
     if settings is None:
         if given is not None:
-            raise UserError("unlabelled images are given, and the recipe has no teacher; set data.unlabelled as in rst")
+            raise ClasswiseError(
+                "unlabelled images are given, and the recipe has no teacher; set data.unlabelled as in rst"
+            )
         return None
     resumed = run.pseudo_labels_file.is_file()
     teacher = None if resumed else load_model(settings.teacher, data=images, device=device)
@@ -51,7 +53,7 @@ def pseudo_labelled(
     )
     if unlabelled.shape != images.shape:
         here, there = ("x".join(str(side) for side in each.shape) for each in (unlabelled, images))
-        raise UserError(
+        raise ClasswiseError(
             f"unlabelled images of {unlabelled.name!r} are {here}, those of {images.name!r} {there}; resize them"
         )
     if teacher is None:
@@ -72,7 +74,7 @@ def save_pseudo_labels(run: Run, images: Images) -> None:
 def _load_labels(run: Run, unlabelled: Images) -> Tensor:
     content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
     if content["images"] != _fingerprint(unlabelled):
-        raise UserError(f"{run.path} was started on other unlabelled images; give another folder")
+        raise ClasswiseError(f"{run.path} was started on other unlabelled images; give another folder")
     return torch.tensor(content["labels"], dtype=torch.int64)
 
 

@@ -18,7 +18,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.core.compute import Compute
 from classwise.core.description import CHANGES, Described, Passes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, Seed, build, describe, make, parse_spec, settings
 from classwise.core.threat import Threat
 from classwise.data import AUGMENTATIONS
@@ -113,7 +113,7 @@ class Recipe:
         """The parts, built once.
 
         Raises:
-            UserError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+            ClasswiseError: for an unknown name or field, a value out of range, or parts that do not fit each other.
         """
         return build_parts(self)
 
@@ -224,7 +224,7 @@ class Recipe:
             budget: one of the recipe's budgets, such as ``"short"``; None for the recipe as its source has it.
 
         Raises:
-            UserError: for an unknown recipe, budget or field (with the nearest known one) or a bad value.
+            ClasswiseError: for an unknown recipe, budget or field (with the nearest known one) or a bad value.
         """
         if isinstance(source, Recipe):
             values: dict[str, Any] = dataclasses.asdict(source)
@@ -275,29 +275,29 @@ def build_parts(recipe: Recipe) -> Parts:
     """Build every part of a recipe.
 
     Raises:
-        UserError: for an unknown name or field, a value out of range, or parts that do not fit each other.
+        ClasswiseError: for an unknown name or field, a value out of range, or parts that do not fit each other.
     """
     objective = make(OBJECTIVES, recipe.objective)
     attack = objective.inner(make(ATTACKS, recipe.attack))
     zoo = recipe.model.name in MODELS and recipe.model.options.get("head") != "cosine"
     if objective.criterion.cosines and zoo:
         asker = CRITERIA.name_of(type(objective.criterion))
-        raise UserError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
+        raise ClasswiseError(f"criterion {asker!r} needs a model of cosines; set model.options = {{head: cosine}}")
     schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
     if sum(schedule.sets_scale for schedule in schedules) > 1:
-        raise UserError("two schedules set the scale of the logits (cmp, ldam and lis do); use one of them")
+        raise ClasswiseError("two schedules set the scale of the logits (cmp, ldam and lis do); use one of them")
     for part, schedule in zip(recipe.schedules, schedules, strict=True):
         name = part if isinstance(part, str) else part.get("name")
         if schedule.needs_beta and not objective.regularised:
-            raise UserError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+            raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
         if schedule.weighs and not schedule.weighs & objective.weighed:
-            raise UserError(
+            raise ClasswiseError(
                 f"schedule {name!r} weighs the {' and '.join(sorted(schedule.weighs))} term, which this objective "
                 f"does not have; its own is the {' and '.join(sorted(objective.weighed))} one"
             )
         held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
         if held_out and recipe.data.validation == 0:
-            raise UserError(
+            raise ClasswiseError(
                 f"schedule {name!r} reads {held_out[0]}, and data.validation = 0 holds nothing out; set 0.02"
             )
     validation_attack = make(ATTACKS, recipe.validation_attack)
@@ -305,14 +305,14 @@ def build_parts(recipe: Recipe) -> Parts:
         each.check()
     extra = recipe.data.unlabelled
     if extra is not None and not 0 < extra.of(recipe.batch_size) < recipe.batch_size:
-        raise UserError(
+        raise ClasswiseError(
             f"batch_size = {recipe.batch_size} holds no share of {extra.share:g} of unlabelled images beside others; "
             "give a larger batch"
         )
     averaging = make(AVERAGERS, recipe.averaging)
     gated = any(name.startswith("valid") for name in averaging.reads)
     if recipe.data.validation == 0 and (recipe.selection not in ("last", "three-quarters") or gated):
-        raise UserError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
+        raise ClasswiseError("data.validation = 0 leaves nothing to select or gate on; set 0.02, or selection to last")
     return Parts(
         threat=None if recipe.threat is None else Threat.parse(recipe.threat),
         objective=objective,
@@ -355,7 +355,7 @@ def _reduction(part: Part) -> Any:
     if isinstance(found, type):
         return make(REDUCTIONS, part)
     if part != name and part != {"name": name}:
-        raise UserError(f"reduction {name!r} has no settings; write just {name!r}")
+        raise ClasswiseError(f"reduction {name!r} has no settings; write just {name!r}")
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import parse_spec, read_yaml
 
 UNCHANGED = "unchanged"
@@ -37,7 +37,7 @@ def budgets_of(source: str) -> list[str]:
         source: a recipe's name, or its YAML file.
 
     Raises:
-        UserError: if there is no such recipe, or its file is damaged.
+        ClasswiseError: if there is no such recipe, or its file is damaged.
     """
     return sorted(take_budgets(read_values(source)))
 
@@ -50,10 +50,12 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
         depth: how many recipes extend each other down to this one.
 
     Raises:
-        UserError: if there is no such recipe, or its file is damaged.
+        ClasswiseError: if there is no such recipe, or its file is damaged.
     """
     if depth > limits.EXTENDS:
-        raise UserError(f"recipe {source!r}: more than {limits.EXTENDS} recipes extend each other, perhaps in a circle")
+        raise ClasswiseError(
+            f"recipe {source!r}: more than {limits.EXTENDS} recipes extend each other, perhaps in a circle"
+        )
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         values = read_yaml(_read_file(path), f"recipe {source!r}")
@@ -62,12 +64,12 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     else:
         raise unknown_recipe(source)
     if not isinstance(values, dict):
-        raise UserError(f"recipe {source!r} should be a mapping of fields to values")
+        raise ClasswiseError(f"recipe {source!r} should be a mapping of fields to values")
     base = values.pop("extends", None)
     if base is None:
         return values
     if not isinstance(base, str):
-        raise UserError(f"recipe {source!r}: extends = {base!r} should be the name of a recipe or of its file")
+        raise ClasswiseError(f"recipe {source!r}: extends = {base!r} should be the name of a recipe or of its file")
     merged = read_values(base, depth + 1)
     for key, value in values.items():
         inherited = merged.get(key)
@@ -80,7 +82,7 @@ _MERGED = ("data", "model", "compute", "budgets")
 """The fields that a recipe inherits item by item from the one that it extends."""
 
 
-def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -> UserError:
+def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -> ClasswiseError:
     """The error for a name that is no recipe; a name such as ``at-short`` is a recipe on a budget.
 
     Args:
@@ -90,7 +92,7 @@ def unknown_recipe(name: str, kind: str = "recipe", known: Sequence[str] = ()) -
     """
     method, _, budget = name.rpartition("-")
     if method in recipe_names() and budget in budget_names():
-        return UserError(f"unknown {kind} {name!r}; use {method} with --budget {budget}")
+        return ClasswiseError(f"unknown {kind} {name!r}; use {method} with --budget {budget}")
     return unknown(kind, name, {*recipe_names(), *known})
 
 
@@ -98,15 +100,17 @@ def take_budgets(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Remove the budgets from a recipe's fields, and return the recipe's own part of each.
 
     Raises:
-        UserError: if they are not a mapping from names to mappings of dotted fields to values.
+        ClasswiseError: if they are not a mapping from names to mappings of dotted fields to values.
     """
     found = values.pop("budgets", None) or {}
     if not isinstance(found, Mapping):
-        raise UserError(f"recipe field 'budgets' = {found!r} should map budgets to changes of fields")
+        raise ClasswiseError(f"recipe field 'budgets' = {found!r} should map budgets to changes of fields")
     for budget, own in found.items():
         wrong = own is not None and not (isinstance(own, Mapping) and all(isinstance(path, str) for path in own))
         if wrong or not isinstance(budget, str):
-            raise UserError(f"recipe field 'budgets': {budget!r}: {own!r} should map a budget to changes of fields")
+            raise ClasswiseError(
+                f"recipe field 'budgets': {budget!r}: {own!r} should map a budget to changes of fields"
+            )
     return {budget: dict(own or {}) for budget, own in found.items()}
 
 
@@ -122,18 +126,20 @@ def apply_budget(values: dict[str, Any], budget: str, budgets: Mapping[str, Mapp
         kind: the dataclass of recipes.
 
     Raises:
-        UserError: if the recipe has no such budget, or a field of the budget does not exist.
+        ClasswiseError: if the recipe has no such budget, or a field of the budget does not exist.
     """
     name = str(values.get("name", "custom"))
     if not budgets:
-        raise UserError(f"recipe {name!r} has no budgets, so not {budget!r}; give the name of a recipe, or extend one")
+        raise ClasswiseError(
+            f"recipe {name!r} has no budgets, so not {budget!r}; give the name of a recipe, or extend one"
+        )
     if budget not in budgets:
         raise unknown("budget", budget, budgets)
     own = dict(budgets[budget])
     unchanged = own.pop(UNCHANGED, None) or []
     shared = _shared(budget)
     if not isinstance(unchanged, list) or not all(path in list(shared) for path in unchanged):
-        raise UserError(
+        raise ClasswiseError(
             f"recipe {name!r}: budgets.{budget}.{UNCHANGED} = {unchanged!r} should list fields of "
             f"the budget: {', '.join(shared)}"
         )
@@ -155,16 +161,16 @@ def change(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
         kind: the dataclass of recipes.
 
     Raises:
-        UserError: if there is no such field.
+        ClasswiseError: if there is no such field.
     """
     if path.count(".") > limits.SPEC_DEPTH:
-        raise UserError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} fields inside each other")
+        raise ClasswiseError(f"recipe field {path!r}: more than {limits.SPEC_DEPTH} fields inside each other")
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}
     head, *rest = path.split(".")
     if head not in defaults:
         near = difflib.get_close_matches(head, defaults, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(defaults)}"
-        raise UserError(f"unknown recipe field {path!r}; {hint}")
+        raise ClasswiseError(f"unknown recipe field {path!r}; {hint}")
     default = defaults[head]
     if dataclasses.is_dataclass(default):
         given = values.get(head, {})
@@ -178,12 +184,14 @@ def read_value(path: str, value: Any) -> Any:
     """The value of a change; text is read as YAML.
 
     Raises:
-        UserError: if the text is too long, or no YAML.
+        ClasswiseError: if the text is too long, or no YAML.
     """
     if not isinstance(value, str):
         return value
     if len(value) > limits.RECIPE_BYTES:
-        raise UserError(f"--set {path}: the value has {len(value)} letters; at most {limits.RECIPE_BYTES} are read")
+        raise ClasswiseError(
+            f"--set {path}: the value has {len(value)} letters; at most {limits.RECIPE_BYTES} are read"
+        )
     return read_yaml(value, f"--set {path}={value}")
 
 
@@ -199,11 +207,11 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         return {**node, key: _put(node.get(key), rest, value, path)}
     if isinstance(node, Sequence):
         if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) >= len(node):
-            raise UserError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
+            raise ClasswiseError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
         items = list(node)
         items[int(key)] = _put(items[int(key)], rest, value, path)
         return items
-    raise UserError(f"recipe field {path!r}: there is nothing inside {node!r}")
+    raise ClasswiseError(f"recipe field {path!r}: there is nothing inside {node!r}")
 
 
 def _shared(budget: str) -> dict[str, Any]:
@@ -231,15 +239,17 @@ def _stems(folder: Traversable) -> Iterator[str]:
 def _read_file(path: Path) -> str:
     """The text of a recipe file of at most `limits.RECIPE_BYTES`."""
     try:
-        if not path.is_file():
-            raise UserError(f"there is no recipe file {str(path)!r}")
-        with path.open("rb") as file:
-            content = file.read(limits.RECIPE_BYTES + 1)
+        found = path.is_file()
+        if found:
+            with path.open("rb") as file:
+                content = file.read(limits.RECIPE_BYTES + 1)
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-        raise UserError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
+        raise ClasswiseError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
+    if not found:
+        raise ClasswiseError(f"there is no recipe file {str(path)!r}")
     if len(content) > limits.RECIPE_BYTES:
-        raise UserError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
+        raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"recipe {str(path)!r} is not UTF-8 text (byte {error.start})") from error
+        raise ClasswiseError(f"recipe {str(path)!r} is not UTF-8 text (byte {error.start})") from error

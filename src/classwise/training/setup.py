@@ -13,7 +13,7 @@ from torch import nn
 from classwise.attacks.base import Attack
 from classwise.core.distributed import Team
 from classwise.core.environment import environment
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import relative_step
 from classwise.core.storage import check_writable, is_unused, write_text
@@ -36,17 +36,17 @@ def check_folder(run: Run, *, resume: bool) -> None:
     """Refuse a folder that a run must not be written into.
 
     Raises:
-        UserError: if it is a file, holds another run (unless that is to be resumed) or something else, or cannot be
-            written.
+        ClasswiseError: if it is a file, holds another run (unless that is to be resumed) or something else, or cannot
+            be written.
     """
     out = run.path
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; give a folder for the run")
+        raise ClasswiseError(f"{out} is a file; give a folder for the run")
     if run.recipe_file.is_file() and not resume:
-        raise UserError(f"{out} holds another run; give another folder, or --resume to continue that run")
+        raise ClasswiseError(f"{out} holds another run; give another folder, or --resume to continue that run")
     early = (run.environment_file.name, "validation.json", run.pseudo_labels_file.name)  # written before the recipe
     if not run.recipe_file.is_file() and not is_unused(out, early):
-        raise UserError(f"{out} is not empty and holds no run; give a new folder")
+        raise ClasswiseError(f"{out} is not empty and holds no run; give a new folder")
     for file in (run.recipe_file, run.state_file):
         check_writable(file)
 
@@ -67,12 +67,12 @@ def default_threat(images: Images) -> Threat:
     """The threat that the literature uses for a data set known by name.
 
     Raises:
-        UserError: for other data.
+        ClasswiseError: for other data.
     """
     known = named_set(images)
     if known is not None:
         return Threat.parse(known.threat)
-    raise UserError(f"{images.name!r} has no default threat; give one, such as threat = 'Linf:8/255'")
+    raise ClasswiseError(f"{images.name!r} has no default threat; give one, such as threat = 'Linf:8/255'")
 
 
 def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool) -> list[str]:
@@ -127,7 +127,7 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, team: Team) -> Non
     """Check that a run to be resumed has the same recipe and the same data.
 
     Raises:
-        UserError: if it has not.
+        ClasswiseError: if it has not.
     """
     if run.recipe.digest() != recipe.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(recipe)
@@ -137,12 +137,12 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, team: Team) -> Non
             each, left = divmod(before[field], team.size)
             if team.size > 1 and not left:
                 suggestion += f"; in {team.size} processes --set batch_size={each}"
-        raise UserError(
+        raise ClasswiseError(
             f"{run.path} was started with another recipe: {field} was {json.dumps(before[field])}, "
             f"now {json.dumps(now[field])}; {suggestion}"
         )
     if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
-        raise UserError(f"{run.path} was started on other images; give another folder")
+        raise ClasswiseError(f"{run.path} was started on other images; give another folder")
 
 
 def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[Images, Images | None]:
@@ -189,7 +189,7 @@ def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
     mean, std = _normalisation(images)
     for key in recipe.model.options:
         if key in ("name", "num_classes", "in_channels", "width", "mean", "std"):
-            raise UserError(f"model.options holds {key!r}, which the data or model.{key} decide; leave it out")
+            raise ClasswiseError(f"model.options holds {key!r}, which the data or model.{key} decide; leave it out")
     return {
         "name": recipe.model.name,
         "num_classes": images.num_classes,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import verify, write_bytes
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
@@ -78,11 +78,11 @@ class TrainState:
             device: where the tensors belong.
 
         Raises:
-            UserError: if the file is of another format, damaged, or of another recipe.
+            ClasswiseError: if the file is of another format, damaged, or of another recipe.
         """
         content = read_state(path, device)
         if content["recipe"] != recipe:
-            raise UserError(f"{path} belongs to another recipe; give another folder")
+            raise ClasswiseError(f"{path} belongs to another recipe; give another folder")
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.average = Average(**content["average"])
@@ -102,18 +102,20 @@ def read_state(path: Path, device: torch.device) -> dict[str, Any]:
         device: where its tensors go.
 
     Raises:
-        UserError: if the file is damaged, or of another format.
+        ClasswiseError: if the file is damaged, or of another format.
     """
     verify(path, "restore it from a copy, or train in another folder")
     try:
         content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise UserError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
+        raise ClasswiseError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
     version = content["schema_version"]
     if version > SCHEMA_VERSION:
-        raise UserError(f"{path} is of format {version}, newer than the {SCHEMA_VERSION} read here; update classwise")
+        raise ClasswiseError(
+            f"{path} is of format {version}, newer than the {SCHEMA_VERSION} read here; update classwise"
+        )
     if version < SCHEMA_VERSION:
-        raise UserError(
+        raise ClasswiseError(
             f"{path} is of format {version}, and format {SCHEMA_VERSION} is read here; finish the run with the version "
             "that began it, or train in another folder"
         )

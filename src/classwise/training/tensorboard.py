@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 
 INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
@@ -22,14 +22,14 @@ class TensorBoard:
         listener: the listener to forward to.
 
     Raises:
-        UserError: if TensorBoard is not installed.
+        ClasswiseError: if TensorBoard is not installed.
     """
 
     def __init__(self, folder: str | Path, listener: Progress | None = None) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UserError(f"TensorBoard is not installed; in the clone of classwise: {INSTALL}") from error
+            raise ClasswiseError(f"TensorBoard is not installed; in the clone of classwise: {INSTALL}") from error
         self.listener = listener or Silent()
         self.writer = SummaryWriter(str(folder))
 

@@ -12,7 +12,7 @@ import torch
 
 from classwise.core.compute import check_device
 from classwise.core.distributed import Team, joined
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.progress import Progress, Silent
 from classwise.core.storage import remove_stale_temporaries
@@ -70,8 +70,8 @@ def train(
         The finished run.
 
     Raises:
-        UserError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds another
-            run or is in use, or a loss or weights that are not finite.
+        ClasswiseError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds
+            another run or is in use, or a loss or weights that are not finite.
 
     Example:
         >>> import tempfile
@@ -87,7 +87,7 @@ def train(
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
     if not isinstance(data, str | Images | None):
-        raise UserError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
+        raise ClasswiseError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
     if data is not None:
         all_changes["data.name"] = data.name if isinstance(data, Images) else data
     with joined(alone=alone) as team:
@@ -116,7 +116,7 @@ def _train(
 ) -> Run:
     """`train` in one of its processes, which holds the lock of the folder."""
     if recipe.model.sync_batch_norm and torch.device(device).type != "cuda":
-        raise UserError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
+        raise ClasswiseError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     check_folder(run, resume=resume)
     if team.first:
         remove_stale_temporaries(run.path)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine import Engine
 from classwise.core import interruption
 from classwise.core.distributed import Team
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import Measured, Progress
 from classwise.core.rng import CounterRNG
 from classwise.data import Images
@@ -54,7 +54,7 @@ class Trainer:
         on_nan: what to do when the loss or the weights are not finite, see `classwise.training.train.train`.
 
     Raises:
-        UserError: for a signal that is not measured, or a batch of one image for batch normalisation.
+        ClasswiseError: for a signal that is not measured, or a batch of one image for batch normalisation.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Trainer:
             raise unknown("signal", name, MEASURED)
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
         if normalised and self.recipe.batch_size == self.team.size:
-            raise UserError(
+            raise ClasswiseError(
                 f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one "
                 "image; give at least 2"
             )
@@ -261,7 +261,7 @@ class Trainer:
         """Stop, or record the event, if the loss of a step was not finite.
 
         Raises:
-            UserError: if it was not, unless ``on_nan`` is ``"continue"``; the same in every process.
+            ClasswiseError: if it was not, unless ``on_nan`` is ``"continue"``; the same in every process.
         """
         step = self.loss_check.first()
         if step is not None:
@@ -362,7 +362,7 @@ class Trainer:
         """Check that the folder still is the run's, so that no part of a run is written into a new one.
 
         Raises:
-            UserError: if it was removed.
+            ClasswiseError: if it was removed.
         """
         if not self.run.recipe_file.is_file():
-            raise UserError(f"{self.run.path} was removed during training; start the run again")
+            raise ClasswiseError(f"{self.run.path} was removed during training; start the run again")

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from scipy import ndimage, stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.data import CORRUPTIONS, Images, corrupt
 from classwise.data.corruptions.noise import ShotNoise
@@ -191,9 +191,9 @@ def test_large_images_get_imagenet_s_constants() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(UserError, match="severity 6 of a corruption should be 1 to 5"):
+    with pytest.raises(ClasswiseError, match="severity 6 of a corruption should be 1 to 5"):
         corrupt(some(), "fog", 6)
-    with pytest.raises(UserError, match=r"unknown corruption 'foog'.*fog"):
+    with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
         corrupt(some(), "foog", 1)
-    with pytest.raises(UserError, match="'saturate' needs 3 channels, and these images have 1"):
+    with pytest.raises(ClasswiseError, match="'saturate' needs 3 channels, and these images have 1"):
         corrupt(some(channels=1), "saturate", 1)

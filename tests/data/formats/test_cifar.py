@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.formats.cifar import read_pickle
 from tests.data.writers import CIFAR_PIXELS, write_cifar10, write_cifar100, write_pickle
@@ -66,7 +66,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(tmp_path: Path, protocol: in
     ):
         file = tmp_path / "data_batch_1"
         write_pickle(file, {b"data": Evil(function, *arguments)}, protocol)
-        with pytest.raises(UserError, match=r"wants to run .*do not trust") as caught:
+        with pytest.raises(ClasswiseError, match=r"wants to run .*do not trust") as caught:
             load_data(file)
         assert "\n" not in str(caught.value)
         assert not witness.exists()
@@ -76,7 +76,7 @@ def test_other_codecs_are_refused(tmp_path: Path) -> None:
     import codecs
 
     write_pickle(tmp_path / "batch", {b"data": Evil(codecs.encode, "text", "rot13")})
-    with pytest.raises(UserError, match="rot13"):
+    with pytest.raises(ClasswiseError, match="rot13"):
         read_pickle(tmp_path / "batch")
 
 
@@ -85,7 +85,7 @@ def test_truncated_anywhere(tmp_path: Path, keep: int) -> None:
     folder = write_cifar10(tmp_path / "cifar")
     file = folder / "test_batch"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UserError, match="test_batch is truncated"):
+    with pytest.raises(ClasswiseError, match="test_batch is truncated"):
         load_data(folder)
 
 
@@ -104,15 +104,15 @@ def test_truncated_anywhere(tmp_path: Path, keep: int) -> None:
 )
 def test_bad_content_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
     write_pickle(tmp_path / "batch", content)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         load_data(tmp_path / "batch")
     assert "\n" not in str(caught.value)
 
 
 def test_missing_pieces(tmp_path: Path) -> None:
     folder = write_cifar10(tmp_path / "cifar")
-    with pytest.raises(UserError, match="no split 'valid'"):
+    with pytest.raises(ClasswiseError, match="no split 'valid'"):
         load_data(folder, split="valid")
     (folder / "data_batch_4").unlink()
-    with pytest.raises(UserError, match=r"cannot read .*data_batch_4: No such file"):
+    with pytest.raises(ClasswiseError, match=r"cannot read .*data_batch_4: No such file"):
         load_data(folder, split="train")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.formats.pictures import decode
 
@@ -42,35 +42,35 @@ def test_splits_are_subfolders(pictures: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "set", tmp_path / "set" / "train"):
         images = load_data(path, split="train")
         assert (len(images), images.split) == (5, "train")
-    with pytest.raises(UserError, match="no split 'test', only train"):
+    with pytest.raises(ClasswiseError, match="no split 'test', only train"):
         load_data(tmp_path / "set", split="test")
 
 
 def test_empty_class(pictures: Path) -> None:
     (pictures / "bee").mkdir()
-    with pytest.raises(UserError, match=r"bee holds no picture"):
+    with pytest.raises(ClasswiseError, match=r"bee holds no picture"):
         load_data(pictures)
 
 
 def test_corrupt_picture(pictures: Path) -> None:
     file = pictures / "dog" / "a.png"
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(UserError, match=r"dog/a\.png cannot be decoded") as caught:
+    with pytest.raises(ClasswiseError, match=r"dog/a\.png cannot be decoded") as caught:
         load_data(pictures)
     assert "\n" not in str(caught.value)
 
 
 def test_sizes_must_agree_or_be_given(pictures: Path) -> None:
     write(pictures / "cat" / "wide.png", 9, size=(20, 10))
-    with pytest.raises(UserError, match=r"wide\.png is 20x10 and the first image 5x4 .*size=64"):
+    with pytest.raises(ClasswiseError, match=r"wide\.png is 20x10 and the first image 5x4 .*size=64"):
         load_data(pictures)
     assert load_data(pictures, size=8).shape == (3, 8, 8)
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="in no known format"):
+    with pytest.raises(ClasswiseError, match="in no known format"):
         load_data(tmp_path)
-    with pytest.raises(UserError, match="has no subfolders"):
+    with pytest.raises(ClasswiseError, match="has no subfolders"):
         load_data(tmp_path, data_format="folder")
 
 
@@ -95,5 +95,5 @@ def test_palette_with_transparency_is_decoded_without_a_warning(tmp_path: Path) 
 def test_deep_pictures_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep.png"
     Image.fromarray(np.full((2, 3), 40000, np.uint16)).save(file)
-    with pytest.raises(UserError, match=r"here: pixels of mode I;16 are not read"):
+    with pytest.raises(ClasswiseError, match=r"here: pixels of mode I;16 are not read"):
         decode(file, "here")

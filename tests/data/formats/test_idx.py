@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.formats.idx import read_idx
 from tests.data.writers import IDX_LABELS, IDX_PIXELS, packed_idx, write_idx
@@ -25,14 +25,14 @@ def test_folder_and_file(tmp_path: Path, dot: str, zipped: bool) -> None:
 
 def test_missing_split(tmp_path: Path) -> None:
     write_idx(tmp_path, "train")
-    with pytest.raises(UserError, match="no idx files of the split 'test'; it needs t10k-images"):
+    with pytest.raises(ClasswiseError, match="no idx files of the split 'test'; it needs t10k-images"):
         load_data(tmp_path, split="test")
 
 
 def test_missing_labels(tmp_path: Path) -> None:
     file = write_idx(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(UserError, match="labels should be beside it in t10k-labels-idx1-ubyte"):
+    with pytest.raises(ClasswiseError, match="labels should be beside it in t10k-labels-idx1-ubyte"):
         load_data(file)
 
 
@@ -56,19 +56,19 @@ ZIPPED = gzip.compress(WHOLE, mtime=0)
 def test_bad_files_are_one_line_with_their_name(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "some-file"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         read_idx(file)
     assert "some-file" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*nothing"):
+    with pytest.raises(ClasswiseError, match=r"cannot read .*nothing"):
         read_idx(tmp_path / "nothing")
 
 
 def test_images_and_labels_must_belong_together(tmp_path: Path) -> None:
     file = write_idx(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(packed_idx(IDX_LABELS[:2]))
-    with pytest.raises(UserError, match=r"shapes \(3, 4, 5\) and \(2,\)"):
+    with pytest.raises(ClasswiseError, match=r"shapes \(3, 4, 5\) and \(2,\)"):
         load_data(file)

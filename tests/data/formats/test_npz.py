@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.formats.layout import channels_first
 
@@ -54,7 +54,7 @@ def test_layout_rules() -> None:
     assert found(2, 4, 9, 9) == (2, 4, 9, 9)
     assert found(2, 9, 9, 2) == (2, 2, 9, 9)
     for shape in ((2, 9, 9, 9), (2, 9), (1, 2, 3, 4, 5)):
-        with pytest.raises(UserError, match=r"here: images of shape"):
+        with pytest.raises(ClasswiseError, match=r"here: images of shape"):
             found(*shape)
 
 
@@ -70,7 +70,7 @@ def test_layout_rules() -> None:
 )
 def test_bad_content(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     np.savez(tmp_path / "set.npz", **arrays)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         load_data(tmp_path / "set.npz")
     assert "\n" not in str(caught.value)
 
@@ -80,7 +80,7 @@ def test_truncated(tmp_path: Path, keep: int) -> None:
     file = tmp_path / "set.npz"
     np.savez(file, x=X, y=Y)
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"set\.npz is not a whole \.npz"):
+    with pytest.raises(ClasswiseError, match=r"set\.npz is not a whole \.npz"):
         load_data(file)
 
 
@@ -90,12 +90,12 @@ def test_corrupt_values(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[300] ^= 1
     file.write_bytes(content)
-    with pytest.raises(UserError, match="not a whole"):
+    with pytest.raises(ClasswiseError, match="not a whole"):
         load_data(file)
 
 
 def test_an_npy_under_the_wrong_name(tmp_path: Path) -> None:
     np.save(tmp_path / "set.npy", X)
     (tmp_path / "set.npy").rename(tmp_path / "set.npz")
-    with pytest.raises(UserError, match=r"not a whole .npz"):
+    with pytest.raises(ClasswiseError, match=r"not a whole .npz"):
         load_data(tmp_path / "set.npz")

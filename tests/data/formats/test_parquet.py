@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from tests.data.writers import PICTURES, png, write_parquet
 
@@ -79,7 +79,7 @@ def test_folder_of_shards(tmp_path: Path) -> None:
     assert torch.equal(train.x, torch.from_numpy(PICTURES).permute(0, 3, 1, 2))
     assert train.y.tolist() == [0, 1, 2, 3, 0, 1]
     assert len(load_data(tmp_path)) == 1
-    with pytest.raises(UserError, match="no file of the split 'valid'"):
+    with pytest.raises(ClasswiseError, match="no file of the split 'valid'"):
         load_data(tmp_path, split="valid")
 
 
@@ -88,14 +88,16 @@ def test_a_folder_of_several_sets_is_not_mixed(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one-test-small.parquet", label=[0] * 6)
     assert load_data(tmp_path).name == tmp_path.name
     write_parquet(tmp_path / "two-test.parquet", label=[0] * 6)
-    with pytest.raises(UserError, match=r"several sets of the split 'test' \(one-test.parquet, two-test.parquet\)"):
+    with pytest.raises(
+        ClasswiseError, match=r"several sets of the split 'test' \(one-test.parquet, two-test.parquet\)"
+    ):
         load_data(tmp_path)
 
 
 def test_shards_must_agree(tmp_path: Path) -> None:
     write_parquet(tmp_path / "test-00000-of-00002.parquet", names={"label": ["a", "b"]}, label=[0] * 6)
     write_parquet(tmp_path / "test-00001-of-00002.parquet", names={"label": ["b", "a"]}, label=[0] * 6)
-    with pytest.raises(UserError, match=r"00001-of-00002.parquet has other columns or class names"):
+    with pytest.raises(ClasswiseError, match=r"00001-of-00002.parquet has other columns or class names"):
         load_data(tmp_path)
 
 
@@ -103,7 +105,7 @@ def test_shards_must_agree(tmp_path: Path) -> None:
 def test_truncated_file(tmp_path: Path, keep: int) -> None:
     file = write_parquet(tmp_path / "set.parquet", label=[0] * 6)
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"set\.parquet (is not a whole|cannot be read as) Parquet") as caught:
+    with pytest.raises(ClasswiseError, match=r"set\.parquet (is not a whole|cannot be read as) Parquet") as caught:
         load_data(file)
     assert "\n" not in str(caught.value)
 
@@ -118,7 +120,7 @@ def test_bad_pictures_are_named_by_row(tmp_path: Path) -> None:
         (png(PICTURES[3, :4]), "row 3 is 7x4 and the first image 7x5 .*give size=64 "),
     ):
         file = write_parquet(tmp_path / "set.parquet", [*whole[:3], bad, *whole[4:]], label=[0] * 6)
-        with pytest.raises(UserError, match=message) as caught:
+        with pytest.raises(ClasswiseError, match=message) as caught:
             load_data(file)
         assert "set.parquet" in str(caught.value)
         assert "\n" not in str(caught.value)
@@ -147,16 +149,16 @@ def test_size_scales_the_shorter_side_and_cuts_the_middle(tmp_path: Path) -> Non
     ],
 )
 def test_bad_columns_and_options(tmp_path: Path, labels: Any, options: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(ClasswiseError, match=message) as caught:
         load_data(write_parquet(tmp_path / "set.parquet", **labels), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_no_pictures_and_no_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0]}), tmp_path / "set.parquet")
-    with pytest.raises(UserError, match=r"no column of pictures.*its columns: label"):
+    with pytest.raises(ClasswiseError, match=r"no column of pictures.*its columns: label"):
         load_data(tmp_path / "set.parquet")
-    with pytest.raises(UserError, match="no rows"):
+    with pytest.raises(ClasswiseError, match="no rows"):
         load_data(write_parquet(tmp_path / "set.parquet", contents=[], label=[]))
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, load_data
 from classwise.data.formats.pictures import decode
 from classwise.data.sets import imagenet
@@ -38,7 +38,7 @@ def test_svhn(only_here: Path, place: str) -> None:
     file = load_data(only_here / "data" / place / "test_32x32.mat", split="train")
     assert torch.equal(file.x, images.x)
     assert file.split == "test"
-    with pytest.raises(UserError, match="no split 'extra'"):
+    with pytest.raises(ClasswiseError, match="no split 'extra'"):
         load_data(only_here / "data" / place, split="extra", data_format="mat")
 
 
@@ -47,7 +47,7 @@ def test_cut_svhn(only_here: Path, keep: int) -> None:
     write_svhn(only_here)
     file = only_here / "test_32x32.mat"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(UserError, match=r"test_32x32\.mat is truncated or no MATLAB file") as caught:
+    with pytest.raises(ClasswiseError, match=r"test_32x32\.mat is truncated or no MATLAB file") as caught:
         load_data("svhn", root=only_here)
     assert "\n" not in str(caught.value)
 
@@ -63,7 +63,7 @@ def test_cut_svhn(only_here: Path, keep: int) -> None:
 )
 def test_other_mat_files(tmp_path: Path, content: dict[str, object], message: str) -> None:
     savemat(tmp_path / "some.mat", content)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ClasswiseError, match=message):
         load_data(tmp_path / "some.mat")
 
 
@@ -85,20 +85,20 @@ def test_stl10(only_here: Path, place: str) -> None:
         assert images.y.tolist() == [0, 9, 3]
         assert images.split == "test"
     (folder / "class_names.txt").write_text("airplane\nbird\n")
-    with pytest.raises(UserError, match=r"label 9 of image 1 is not in 0\.\.1"):
+    with pytest.raises(ClasswiseError, match=r"label 9 of image 1 is not in 0\.\.1"):
         load_data(folder)
-    with pytest.raises(UserError, match="no split 'train'"):
+    with pytest.raises(ClasswiseError, match="no split 'train'"):
         load_data(folder, split="train")
     (folder / "test_y.bin").write_bytes(b"\1")
-    with pytest.raises(UserError, match="1 labels for 3 images"):
+    with pytest.raises(ClasswiseError, match="1 labels for 3 images"):
         load_data("stl10")
     (folder / "test_X.bin").write_bytes(b"\1" * 100)
-    with pytest.raises(UserError, match="100 bytes, no multiple of 27648"):
+    with pytest.raises(ClasswiseError, match="100 bytes, no multiple of 27648"):
         load_data("stl10")
     (folder / "test_y.bin").unlink()
     write_stl10(folder.with_name("other"))
     (folder / "test_X.bin").write_bytes((folder.with_name("other") / "test_X.bin").read_bytes())
-    with pytest.raises(UserError, match=r"cannot read .*test_y\.bin: No such file"):
+    with pytest.raises(ClasswiseError, match=r"cannot read .*test_y\.bin: No such file"):
         load_data("stl10")
 
 
@@ -156,7 +156,7 @@ def test_both_layouts_of_tiny_imagenet(only_here: Path, published: bool) -> None
     assert [named.class_names[label] for label in sorted(named.y.tolist())] == ["goldfish", "acorn"]
     assert named.num_classes == 200
     assert torch.equal(named.x, test.x)
-    with pytest.raises(UserError, match="no split 'extra'"):
+    with pytest.raises(ClasswiseError, match="no split 'extra'"):
         load_data(folder, split="extra")
 
 
@@ -165,13 +165,13 @@ def test_tiny_imagenet_with_pieces_missing(only_here: Path) -> None:
     write_tiny(folder, published=True)
     table = folder / "val" / "val_annotations.txt"
     table.write_text(table.read_text() + "val_9.JPEG\n")
-    with pytest.raises(UserError, match="line 3: should be a file, a tab and its class"):
+    with pytest.raises(ClasswiseError, match="line 3: should be a file, a tab and its class"):
         load_data("tiny-imagenet", root=only_here)
     table.write_text("val_9.JPEG\tn01443537\n")
-    with pytest.raises(UserError, match=r"val_9\.JPEG cannot be decoded: .*No such file"):
+    with pytest.raises(ClasswiseError, match=r"val_9\.JPEG cannot be decoded: .*No such file"):
         load_data("tiny-imagenet", root=only_here)
     table.write_text("val_0.JPEG\tn99999999\n")
-    with pytest.raises(UserError, match="class 'n99999999', not its own"):
+    with pytest.raises(ClasswiseError, match="class 'n99999999', not its own"):
         load_data("tiny-imagenet", root=only_here)
 
 
@@ -197,14 +197,14 @@ def test_imagenet_is_scaled_and_cut(only_here: Path, monkeypatch: pytest.MonkeyP
     picture(folder / "val" / "n15075141" / "b.JPEG", 30, size=(100, 500), mode="L")
     images = load_data("imagenet")
     assert (images.shape, images.y.tolist(), images.split) == ((3, 224, 224), [1, 999], "test")
-    with pytest.raises(UserError, match=r"imagenet \(train\) is not in"):
+    with pytest.raises(ClasswiseError, match=r"imagenet \(train\) is not in"):
         load_data("imagenet", split="train")
     monkeypatch.setattr(imagenet, "MOST", 1)
-    with pytest.raises(UserError, match=r"has 2 pictures, more than the 1 .* per_class=50"):
+    with pytest.raises(ClasswiseError, match=r"has 2 pictures, more than the 1 .* per_class=50"):
         load_data("imagenet")
     part = load_data(folder / "val", size=224, resize=256, per_class=1)
     assert part.x.shape == (2, 3, 224, 224)
-    with pytest.raises(UserError, match="resize = 100 needs a size of at most that"):
+    with pytest.raises(ClasswiseError, match="resize = 100 needs a size of at most that"):
         load_data(folder / "val", size=224, resize=100)
 
 
@@ -217,7 +217,7 @@ def test_imagenet_of_parquet(only_here: Path, shared: Path) -> None:
 
 def test_imagenet_unsorted(only_here: Path) -> None:
     picture(only_here / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 9)
-    with pytest.raises(UserError, match="has no subfolders; sort its pictures"):
+    with pytest.raises(ClasswiseError, match="has no subfolders; sort its pictures"):
         load_data("imagenet", root=only_here)
 
 
@@ -251,13 +251,13 @@ def test_binary_cifar10(only_here: Path) -> None:
         assert train.class_names == DATA.load("cifar10").class_names
     assert load_data(folder / "test_batch.bin").y.tolist() == [9]
     assert load_data(folder).class_names[9] == "truck"
-    with pytest.raises(UserError, match="no split 'valid'"):
+    with pytest.raises(ClasswiseError, match="no split 'valid'"):
         load_data(folder, split="valid")
     (folder / "data_batch_3.bin").write_bytes(b"\0" * 3000)
-    with pytest.raises(UserError, match=r"data_batch_3\.bin has 3000 bytes, no whole records"):
+    with pytest.raises(ClasswiseError, match=r"data_batch_3\.bin has 3000 bytes, no whole records"):
         load_data(folder, split="train")
     (folder / "data_batch_3.bin").unlink()
-    with pytest.raises(UserError, match=r"cannot read .*data_batch_3\.bin"):
+    with pytest.raises(ClasswiseError, match=r"cannot read .*data_batch_3\.bin"):
         load_data(folder, split="train")
 
 
@@ -274,7 +274,7 @@ def test_binary_cifar100_has_superclasses(only_here: Path) -> None:
     assert [images.superclasses[label] for label in images.y] == [13, 4], "the table says what the file says"
     assert torch.equal(images.x, torch.from_numpy(pixels.reshape(2, 3, 32, 32)))
     (folder / "train.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"train\.bin has 0 bytes"):
+    with pytest.raises(ClasswiseError, match=r"train\.bin has 0 bytes"):
         load_data(folder, split="train")
 
 
@@ -303,27 +303,29 @@ def test_cifar_c(corrupted: Path) -> None:
 
 
 def test_bad_cifar_c(corrupted: Path) -> None:
-    with pytest.raises(UserError, match="holds 2 corruptions; give corruption=, one of: fog, gaussian_noise"):
+    with pytest.raises(ClasswiseError, match="holds 2 corruptions; give corruption=, one of: fog, gaussian_noise"):
         load_data(corrupted)
-    with pytest.raises(UserError, match=r"unknown corruption 'foog'.*fog"):
+    with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
         load_data(corrupted, corruption="foog")
-    with pytest.raises(UserError, match="severity = 6 should be 1 to 5"):
+    with pytest.raises(ClasswiseError, match="severity = 6 should be 1 to 5"):
         load_data(corrupted, corruption="fog", severity=6)
-    with pytest.raises(UserError, match="no split 'train'"):
+    with pytest.raises(ClasswiseError, match="no split 'train'"):
         load_data(corrupted, split="train", corruption="fog")
     np.save(corrupted / "labels.npy", np.array([1, 0]))
-    with pytest.raises(UserError, match=r"has 2 labels for 15 images of fog\.npy"):
+    with pytest.raises(ClasswiseError, match=r"has 2 labels for 15 images of fog\.npy"):
         load_data(corrupted / "fog.npy")
     np.save(corrupted / "fog.npy", np.zeros((4, 4, 4, 3), np.uint8))
-    with pytest.raises(UserError, match=r"should be a uint8 array \(5 N, H, W, channels\)"):
+    with pytest.raises(ClasswiseError, match=r"should be a uint8 array \(5 N, H, W, channels\)"):
         load_data(corrupted / "fog.npy")
     (corrupted / "fog.npy").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"fog\.npy is not a whole \.npy file"):
+    with pytest.raises(ClasswiseError, match=r"fog\.npy is not a whole \.npy file"):
         load_data(corrupted / "fog.npy")
 
 
 @pytest.mark.parametrize("name", ["svhn", "stl10", "tiny-imagenet", "imagenet"])
 def test_absent_is_one_line(only_here: Path, name: str) -> None:
-    with pytest.raises(UserError, match=rf"{name} \(test\) is not in .*; put its files into one of them") as caught:
+    with pytest.raises(
+        ClasswiseError, match=rf"{name} \(test\) is not in .*; put its files into one of them"
+    ) as caught:
         load_data(name, download=False)
     assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, load_data
 from classwise.data.sets.base import DataSet
 from classwise.data.sets.cifar import Cifar10, Cifar100
@@ -35,9 +35,9 @@ def test_facts_of_every_set(name: str) -> None:
 
 @pytest.mark.parametrize("name", DATA)
 def test_unknown_split_and_option(name: str) -> None:
-    with pytest.raises(UserError, match="unknown split"):
+    with pytest.raises(ClasswiseError, match="unknown split"):
         load_data(name, split="tset")
-    with pytest.raises(UserError, match="takes no option 'size'"):
+    with pytest.raises(ClasswiseError, match="takes no option 'size'"):
         load_data(name, size=3)
 
 
@@ -97,11 +97,11 @@ def test_layouts_of_mnist(only_here: Path, name: str, folder: str, zipped: bool)
 
 def test_files_in_a_folder_of_no_name_must_be_the_right_ones(only_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(only_here / "flat")
-    with pytest.raises(UserError, match=r"mnist .* is not in"):
+    with pytest.raises(ClasswiseError, match=r"mnist .* is not in"):
         load_data("mnist", root=only_here / "flat", download=False)
     monkeypatch.setitem(Mnist.labels, "test", hashlib.sha256(bytes([3, 9])).hexdigest())
     assert load_data("mnist", root=only_here / "flat").y.tolist() == [3, 9]
-    with pytest.raises(UserError, match=r"fashion-mnist .* is not in"):
+    with pytest.raises(ClasswiseError, match=r"fashion-mnist .* is not in"):
         load_data("fashion-mnist", root=only_here / "flat", download=False)
 
 
@@ -147,13 +147,13 @@ def test_files_of_another_set_are_refused(only_here: Path) -> None:
     square = [png(np.zeros((32, 32, 3), np.uint8))] * 2
     wrong = ["airplane", "car", *Cifar10.class_names[2:]]
     write_parquet(file, square, names={"label": wrong}, label=[0, 1])
-    with pytest.raises(UserError, match="class 'car' where 'automobile' should be"):
+    with pytest.raises(ClasswiseError, match="class 'car' where 'automobile' should be"):
         load_data("cifar10", root=only_here)
     write_parquet(file, square, names={"label": [*Cifar10.class_names, "boat"]}, label=[0, 1])
-    with pytest.raises(UserError, match="11 classes, not 10"):
+    with pytest.raises(ClasswiseError, match="11 classes, not 10"):
         load_data("cifar10", root=only_here)
     write_parquet(file, [png(PICTURES[0])], label=[0])
-    with pytest.raises(UserError, match=r"images of shape \(3, 5, 7\), not \(3, 32, 32\)"):
+    with pytest.raises(ClasswiseError, match=r"images of shape \(3, 5, 7\), not \(3, 32, 32\)"):
         load_data("cifar10", root=only_here)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from classwise.analysis.epochs import images_of, measured
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.papers.experiments.epochs import RULES, counts_at, selected_epoch
 from classwise.papers.experiments.fair_training import worst_fifth
 from classwise.papers.runner import scale_of
@@ -71,5 +71,5 @@ def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) ->
 
 
 def test_tiny_imagenet_has_no_laptop() -> None:
-    with pytest.raises(UserError, match="cfa23/T4 has no scale 'laptop'; it has smoke, full"):
+    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'laptop'; it has smoke, full"):
         scale_of("cfa23/T4", "laptop")

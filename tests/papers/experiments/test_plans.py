@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from classwise.analysis.feature_sets import NonRobustFeatures
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import fingerprint, load_model
 from classwise.papers.context import Context
 from classwise.papers.experiments import class_wise, data_sets, feature_sets, long_tail, weak_classes
@@ -146,7 +146,7 @@ def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pyt
     assert list(found) == ["digits"]
     assert "nowhere" in absent["nowhere"]
     monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("nowhere",)})
-    with pytest.raises(UserError, match="none of nowhere is there"):
+    with pytest.raises(ClasswiseError, match="none of nowhere is there"):
         data_sets.audited(context)
 
 

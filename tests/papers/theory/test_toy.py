@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.papers.theory.toy import EASY, HARD, ToyModel, attacked, classify
 
 MODEL = ToyModel()
@@ -87,12 +87,12 @@ def test_slopes_are_the_derivative() -> None:
     ],
 )
 def test_bad_models(values: dict[str, float], word: str) -> None:
-    with pytest.raises(UserError, match=word):
+    with pytest.raises(ClasswiseError, match=word):
         ToyModel(**values)  # type: ignore[arg-type]  # the point of the test
 
 
 def test_bad_radius_and_sample() -> None:
-    with pytest.raises(UserError, match="eta"):
+    with pytest.raises(ClasswiseError, match="eta"):
         MODEL.best_weight(0.41)
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(ClasswiseError, match="at least 1"):
         MODEL.sample(0)

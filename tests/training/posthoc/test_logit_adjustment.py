@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.data import load_data
 from classwise.models import load_model
@@ -77,12 +77,12 @@ def test_images_that_the_run_was_given_and_classes_it_held_none_of(tmp_path: Pat
     assert found.constants[3:].eq(0).all()
     assert found.rounds.query("label >= 3")["robust"].isna().all()
     assert bool(found.constants.isfinite().all())
-    with pytest.raises(UserError, match="was trained on other images"):
+    with pytest.raises(ClasswiseError, match="was trained on other images"):
         adjust_logits(own, data=images)
 
 
 def refused(run: Run | Path, **more: Any) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         adjust_logits(run, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -97,5 +97,5 @@ def test_what_cannot_be_done_is_one_line(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "has no validation split" in refused(tmp_path / "bare")
-    with pytest.raises(UserError, match="Flatten has no last linear layer"):
+    with pytest.raises(ClasswiseError, match="Flatten has no last linear layer"):
         _bias(Normalized(nn.Flatten(), [0.5], [0.5]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 from classwise.models import load_model
 from classwise.training.folder import Run
@@ -76,7 +76,7 @@ def test_logit_adjustment_continues_from_the_interpolated_weights(tuned: Run) ->
 
 
 def refused(run: Run | Path, **more: Any) -> str:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         interpolate_weights(run, **more)
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -115,7 +115,7 @@ def test_a_reduction_with_settings_is_written_out_and_its_mistakes_are_one_line(
     assert recipe.reduction == {"name": "codat", "rho": 0.1}
     assert Recipe.read("trades", {"reduction": "codat:rho=0.3"}).parts.reduction == Codat(rho=0.3)
     assert Recipe.read("trades").completed(Threat("Linf", 0.1)).reduction == "mean"
-    with pytest.raises(UserError, match="rho"):
+    with pytest.raises(ClasswiseError, match="rho"):
         Recipe.read("codat", {"reduction.rho": -1})
-    with pytest.raises(UserError, match="reduction 'mean' has no settings"):
+    with pytest.raises(ClasswiseError, match="reduction 'mean' has no settings"):
         Recipe.read("trades", {"reduction.rho": 0.1})

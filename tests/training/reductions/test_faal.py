@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
@@ -83,7 +83,7 @@ def test_a_reduction_has_settings_that_the_recipe_keeps() -> None:
     recipe = Recipe.read("faal", {"reduction.radius": 0.1})
     assert recipe.completed(Threat("Linf", 0.1)).reduction == {"name": "faal", "radius": 0.1, "weighted": False}
     assert Recipe.read("at", {"reduction": "faal:radius=0.2"}).parts.reduction == FAAL(radius=0.2)
-    with pytest.raises(UserError, match="reduction 'mean' has no settings"):
+    with pytest.raises(ClasswiseError, match="reduction 'mean' has no settings"):
         Recipe.read("at", {"reduction": "mean:radius=0.2"})
-    with pytest.raises(UserError, match="unknown reduction 'fall'"):
+    with pytest.raises(ClasswiseError, match="unknown reduction 'fall'"):
         Recipe.read("at", {"reduction": "fall"})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from classwise.attacks.engine import Engine, Job
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.posthoc.validation import validation_split
@@ -58,7 +58,7 @@ def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
     other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
     assert torch.equal(state["weights"], other["weights"])
     assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
-    with pytest.raises(UserError, match=r"reads valid.average_confidence, and data.validation = 0"):
+    with pytest.raises(ClasswiseError, match=r"reads valid.average_confidence, and data.validation = 0"):
         Recipe.read("frontier", {"data.validation": 0})
 
 

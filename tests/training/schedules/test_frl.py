@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe
@@ -124,7 +124,7 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
     ],
 )
 def test_a_mistake_is_one_line_before_data_is_read(recipe: str, changes: dict[str, object], says: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(ClasswiseError) as caught:
         Recipe.read(recipe, changes)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, rows
 from classwise.core.compute import Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, Positive, settings
 
 TEST_EVERY = 10
@@ -42,7 +42,7 @@ class NAttack(Attack):
         rows_per_pass: the largest number of images in a pass, unless the batch itself is larger. It changes no draw.
 
     Raises:
-        UserError: under L2 and L1.
+        ClasswiseError: under L2 and L1.
     """
 
     source = ("li2019nattack",)
@@ -72,7 +72,7 @@ class NAttack(Attack):
         """A mean of 0.001 N(0, I); rows that are wrong as they are have nothing left to do."""
         del model
         if case.threat.norm not in self.norms:
-            raise UserError(f"attack 'nattack' has no {case.threat.norm} form; it knows Linf")
+            raise ClasswiseError(f"attack 'nattack' has no {case.threat.norm} form; it knows Linf")
         mean = 0.001 * case.normal(tuple(case.x.shape[1:]))
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
         wrong = _clean_margin(case) < 0

@@ -16,7 +16,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.core.compute import Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, Share, settings
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -46,7 +46,7 @@ class Square(Attack):
             as in the attack's own paper. A short search is stronger so. AutoAttack does not.
 
     Raises:
-        UserError: under L1.
+        ClasswiseError: under L1.
     """
 
     source = ("andriushchenko2020square",)
@@ -75,7 +75,7 @@ class Square(Attack):
         """The image under stripes or bumps; nothing is known of it yet."""
         del model
         if case.threat.norm not in self.norms:
-            raise UserError(f"attack 'square' has no {case.threat.norm} form; it knows Linf and L2")
+            raise ClasswiseError(f"attack 'square' has no {case.threat.norm} form; it knows Linf and L2")
         count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
         spent = count if case.restart is None else case.restart * self.length
         return {

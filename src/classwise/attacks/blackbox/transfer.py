@@ -14,7 +14,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.core.compute import EXACT, Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import describe, make, settings
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
@@ -49,7 +49,8 @@ class Transfer(Attack):
         attack: the attack, as a spec or built.
 
     Raises:
-        UserError: if there is no surrogate, it cannot be read, or its channels or classes are not those of the model.
+        ClasswiseError: if there is no surrogate, it cannot be read, or its channels or classes are not those of the
+            model.
     """
 
     source = ()
@@ -69,7 +70,7 @@ class Transfer(Attack):
     def check(self) -> None:
         """See that there is a surrogate, and that the inner attack can run."""
         if self.surrogate == "":
-            raise UserError("transfer needs a surrogate, such as transfer:surrogate=runs/standard,attack=mifgsm")
+            raise ClasswiseError("transfer needs a surrogate, such as transfer:surrogate=runs/standard,attack=mifgsm")
         self.attack.check()
 
     @cached_property
@@ -144,7 +145,7 @@ class Transfer(Attack):
         """See once that the surrogate fits the images and classes.
 
         Raises:
-            UserError: if not.
+            ClasswiseError: if not.
         """
         assert case.reference is not None
         shape, classes = tuple(case.x.shape[1:]), case.reference.shape[1]
@@ -158,7 +159,9 @@ class Transfer(Attack):
                 has = self._forward(case.x[:1]).shape[1]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"the surrogate {name} does not take images of shape {shape}: {reason}") from error
+            raise ClasswiseError(f"the surrogate {name} does not take images of shape {shape}: {reason}") from error
         if has != classes:
-            raise UserError(f"the surrogate {name} has {has} classes and the model {classes}; they should be the same")
+            raise ClasswiseError(
+                f"the surrogate {name} has {has} classes and the model {classes}; they should be the same"
+            )
         self._checked.add((shape, classes, case.x.device))

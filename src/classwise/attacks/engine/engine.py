@@ -18,7 +18,7 @@ from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import AttackSteps, BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
 from classwise.core.compute import EXACT, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 
 Stop = Literal["broken", "never"]
@@ -39,7 +39,7 @@ class Engine:
         seed: the seed of all random numbers.
 
     Raises:
-        UserError: for a batch without images.
+        ClasswiseError: for a batch without images.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Engine:
         seed: int = 0,
     ) -> None:
         if batch < 1:
-            raise UserError(f"batch = {batch}: a batch holds at least 1 image, and 32 for results that repeat")
+            raise ClasswiseError(f"batch = {batch}: a batch holds at least 1 image, and 32 for results that repeat")
         self.model = model
         self.passes = Passes(model, compute, batch)
         self.device = self.passes.device

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.compute import Compute, Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models.fusion import fuse
 from classwise.models.modes import evaluating, frozen
 
@@ -19,7 +19,7 @@ Loss = Callable[[Tensor], Tensor]
 """Logits (N, C) to a loss for each row, (N,)."""
 
 
-class NoGradientError(UserError):
+class NoGradientError(ClasswiseError):
     """The model's logits have no gradient with respect to its input."""
 
     def __init__(self) -> None:

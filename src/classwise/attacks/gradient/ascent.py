@@ -17,7 +17,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State, value_and_gradient
 from classwise.core.compute import Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, Positive, StepSize, relative_step, settings
 
 Start = Literal["uniform", "normal", "none"]
@@ -134,10 +134,12 @@ class PGD(Ascent):
         """Refuse a start where the divergence from the clean logits has no gradient.
 
         Raises:
-            UserError: for ``objective="kl"`` with ``begin="none"``.
+            ClasswiseError: for ``objective="kl"`` with ``begin="none"``.
         """
         if self.objective == "kl" and self.begin == "none":
-            raise UserError("pgd: objective=kl has no gradient at the clean image; use begin=normal or begin=uniform")
+            raise ClasswiseError(
+                "pgd: objective=kl has no gradient at the clean image; use begin=normal or begin=uniform"
+            )
 
     def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
         """Cross-entropy, negative margin, DLR, or the divergence from the clean logits."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case, State
 from classwise.attacks.engine.rows import choose
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Norm
 
 
@@ -37,7 +37,7 @@ def check_norm(attack: Attack, name: str, norm: Norm, instead: str) -> None:
     """Refuse a norm that an attack does not support.
 
     Raises:
-        UserError: naming the norms that it supports, and what to use ``instead``.
+        ClasswiseError: naming the norms that it supports, and what to use ``instead``.
     """
     if norm not in attack.norms:
-        raise UserError(f"{name} has no {norm}: it knows {' and '.join(attack.norms)}; {instead}")
+        raise ClasswiseError(f"{name} has no {norm}: it knows {' and '.join(attack.norms)}; {instead}")

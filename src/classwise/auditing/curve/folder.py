@@ -15,7 +15,7 @@ from classwise.auditing.claims import claim
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
 from classwise.core.distributed import Team
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.stats.counts import IntArray
 
@@ -27,12 +27,12 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
     """Own the folder until the stack is closed; the curve in it, if that is finished.
 
     Raises:
-        UserError: if the folder holds something else, or is in use.
+        ClasswiseError: if the folder holds something else, or is in use.
     """
     stack.enter_context(owned(folder))
     about = folder / SEARCH
     if (folder / RADII).is_file() and not about.is_file():
-        raise UserError(f"{folder} holds a curve without its settings; give another --out")
+        raise ClasswiseError(f"{folder} holds a curve without its settings; give another --out")
     again = claim(
         folder,
         "curve",
@@ -64,13 +64,15 @@ class SavedBrackets:
         """The brackets of those of some images that are saved, by image number.
 
         Raises:
-            UserError: if they are of images with other labels.
+            ClasswiseError: if they are of images with other labels.
         """
         if self._rows.empty:
             return self._rows
         rows = self._rows.loc[np.isin(self._rows.index, index)]
         if not np.array_equal(pd.Series(label, index)[rows.index].to_numpy(), rows["label"].to_numpy()):
-            raise UserError(f"{self.folder} holds a search on other images: their labels differ; give another folder")
+            raise ClasswiseError(
+                f"{self.folder} holds a search on other images: their labels differ; give another folder"
+            )
         return rows.drop(columns="label")
 
     def write(self, piece: int, index: IntArray, label: IntArray, found: Brackets) -> None:

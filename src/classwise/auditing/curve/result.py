@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from scipy import stats
 
 from classwise.auditing.meta import Meta
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
@@ -77,7 +77,7 @@ class Curve:
     def __post_init__(self) -> None:
         absent = [name for name in COLUMNS if name not in self.frame]
         if absent:
-            raise UserError(f"the table of radii has no column {absent[0]!r}")
+            raise ClasswiseError(f"the table of radii has no column {absent[0]!r}")
         object.__setattr__(self, "frame", self.frame[list(COLUMNS)].astype(COLUMNS))
 
     @property
@@ -188,7 +188,7 @@ class Curve:
 
     def _checked(self, radius: float) -> float:
         if not 0 <= radius <= self.highest * (1 + 1e-9):
-            raise UserError(f"radius {radius:g}: the curve goes from 0 to {self.highest:g}")
+            raise ClasswiseError(f"radius {radius:g}: the curve goes from 0 to {self.highest:g}")
         # At the end of the range itself, images without an adversarial example are robust.
         return min(radius, self.highest)
 
@@ -196,7 +196,7 @@ class Curve:
         """Write the radii into a folder, whole or not at all; what it held of a curve is replaced.
 
         Raises:
-            UserError: if the folder holds something else, or cannot be written.
+            ClasswiseError: if the folder holds something else, or cannot be written.
         """
         target = Path(folder)
         check_folder(target)
@@ -217,7 +217,7 @@ class Curve:
         """Read a curve from its folder.
 
         Raises:
-            UserError: if there is none, it is damaged, or a newer version wrote it.
+            ClasswiseError: if there is none, it is damaged, or a newer version wrote it.
         """
         file = Path(path) / RADII if Path(path).is_dir() else Path(path)
         verify(file)
@@ -226,11 +226,11 @@ class Curve:
             about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
             version = int(about.pop("schema_version"))
         except FileNotFoundError as error:
-            raise UserError(f"{path} holds no curve; make one with: classwise curve MODEL --out {path}") from error
+            raise ClasswiseError(f"{path} holds no curve; make one with: classwise curve MODEL --out {path}") from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise UserError(f"{file} is no table of radii that classwise wrote") from error
+            raise ClasswiseError(f"{file} is no table of radii that classwise wrote") from error
         if version > SCHEMA_VERSION:
-            raise UserError(
+            raise ClasswiseError(
                 f"{file}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
             )
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
@@ -240,10 +240,10 @@ def check_folder(folder: Path) -> None:
     """See that a curve may be written into a folder.
 
     Raises:
-        UserError: if it is a file, holds something that is no curve, or cannot be written.
+        ClasswiseError: if it is a file, holds something that is no curve, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the curve")
+        raise ClasswiseError(f"{folder} is a file; give a folder for the curve")
     if not (folder / RADII).is_file() and not is_unused(folder):
-        raise UserError(f"{folder} is not empty and holds no curve; give a new folder")
+        raise ClasswiseError(f"{folder} is not empty and holds no curve; give a new folder")
     check_writable(folder / RADII)

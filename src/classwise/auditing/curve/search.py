@@ -26,7 +26,7 @@ from classwise.core import interruption
 from classwise.core.compute import FAST, Compute
 from classwise.core.distributed import joined
 from classwise.core.environment import environment
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
@@ -79,8 +79,8 @@ def robustness_curve(
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
 
     Raises:
-        UserError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that holds
-            something else or is in use.
+        ClasswiseError: as `audit` does; or for a range or a number of rounds that makes no sense, or a folder that
+            holds something else or is in use.
 
     Example:
         >>> import classwise as cw
@@ -123,12 +123,14 @@ def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path
     """The folder; the range, the rounds and the folder are checked before anything is read.
 
     Raises:
-        UserError: if one of them is wrong.
+        ClasswiseError: if one of them is wrong.
     """
     if not 1 <= rounds <= 30:
-        raise UserError(f"rounds = {rounds}: between 1 and 30 halvings")
+        raise ClasswiseError(f"rounds = {rounds}: between 1 and 30 halvings")
     if highest is not None and not (highest > 0 and math.isfinite(highest)):
-        raise UserError(f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255")
+        raise ClasswiseError(
+            f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255"
+        )
     if out is None:
         return None
     check_place(Path(out), "curve", SEARCH)
@@ -139,7 +141,7 @@ def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
     """Report the attacks that are not applicable, and a batch that was chosen for large images.
 
     Raises:
-        UserError: if no attack is applicable.
+        ClasswiseError: if no attack is applicable.
     """
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     if ready.meta.not_applicable:
@@ -154,7 +156,7 @@ def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFr
     try:
         return [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
     except torch.OutOfMemoryError as error:
-        raise UserError(f"the device has no memory for {ready.plan.batch} images; use a smaller batch") from error
+        raise ClasswiseError(f"the device has no memory for {ready.plan.batch} images; use a smaller batch") from error
     except interruption.STOPS as stop:
         if search.saved.folder is not None:
             stop.add_note(f"the finished rounds are saved in {search.saved.folder.parent}")
@@ -164,7 +166,7 @@ def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFr
 def _merged(found: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd.DataFrame, Meta]:
     """The brackets of all processes in the order of the images, and what the images are."""
     if len({digest for _, digest in found}) > 1:
-        raise UserError("the processes read other images; give all of them the same, in the same order")
+        raise ClasswiseError("the processes read other images; give all of them the same, in the same order")
     frame = pd.concat([part for parts, _ in found for part in parts])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
     return frame, dataclasses.replace(meta, data_hash=found[0][1], images=len(frame))

@@ -9,7 +9,7 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards.chance import excessive, stronger
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent, quoted
 from classwise.auditing.guards.gradients import beyond_suite
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 
@@ -62,7 +62,7 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Found | None:
         return None
     try:
         broken = probe.broken_of(evidence.standing, attack)
-    except UserError:  # it has no form for this norm
+    except ClasswiseError:  # it has no form for this norm
         return None
     extra, share = int(broken.sum()), float(broken.float().mean())
     if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:

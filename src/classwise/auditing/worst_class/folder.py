@@ -25,7 +25,7 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
     """Own the folder until the stack is closed.
 
     Raises:
-        UserError: if the folder holds something else, or is in use.
+        ClasswiseError: if the folder holds something else, or is in use.
     """
     stack.enter_context(owned(folder))
     about = folder / SEARCH

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.stats.counts import BoolArray, IntArray
 
@@ -53,12 +53,12 @@ class Ledger:
         """Take over what is saved of the images of the last piece.
 
         Raises:
-            UserError: if it is of other images.
+            ClasswiseError: if it is of other images.
         """
         rows = saved.iloc[places[0] : places[-1] + 1]
         for name, own in (("index", self.index[-1]), ("label", self.label[-1])):
             if not np.array_equal(rows[name].to_numpy(), own):
-                raise UserError("the folder holds a search on other images; give another folder")
+                raise ClasswiseError("the folder holds a search on other images; give another folder")
         for name, column in self._columns.items():
             column[places] = rows[name].to_numpy()
 

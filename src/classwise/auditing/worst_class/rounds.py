@@ -18,7 +18,7 @@ from classwise.auditing.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
 from classwise.core import interruption
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
@@ -82,7 +82,7 @@ class Rounds:
                     self.held.append((piece.take(torch.from_numpy(left)), places[left]))
         stage, rounds = self.ledger["stage"], self.saved.rounds
         if before is not None and len(before) > len(stage):
-            raise UserError("the folder holds a search on other images; give another folder")
+            raise ClasswiseError("the folder holds a search on other images; give another folder")
         if not rounds:
             self._save()
         classes = self.ready.meta
@@ -154,7 +154,9 @@ class Rounds:
                     self._settle(race, name, order[name])
             if replayed:
                 if found != self.saved.rounds[rounds - 1]:
-                    raise UserError(f"{self.saved.path} is damaged: round {rounds} differs; search in another folder")
+                    raise ClasswiseError(
+                        f"{self.saved.path} is damaged: round {rounds} differs; search in another folder"
+                    )
                 continue
             self.saved.rounds.append(found)
             self._save()

@@ -22,7 +22,7 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
 from classwise.core.compute import FAST, Compute
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
 from classwise.stats.racing import Race, Rules, usual_draw, usual_tolerance
@@ -82,7 +82,7 @@ def find_worst_class(
         The worst class with its interval, and the classes that may be it.
 
     Raises:
-        UserError: as `audit` does, for a confidence, tolerance or size out of range, and for a folder that holds
+        ClasswiseError: as `audit` does, for a confidence, tolerance or size out of range, and for a folder that holds
             something else or is in use; all before any attack.
 
     Example:
@@ -124,10 +124,10 @@ def _deadline(max_time: float | None) -> float:
     """When no further round is begun, on the monotonic clock.
 
     Raises:
-        UserError: unless the time is above 0.
+        ClasswiseError: unless the time is above 0.
     """
     if max_time is not None and not max_time > 0:
-        raise UserError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
+        raise ClasswiseError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
     return float("inf") if max_time is None else time.monotonic() + max_time
 
 
@@ -135,10 +135,10 @@ def _checked(confidence: float, tolerance: float | None, draw: int | None, toget
     """The rules as they are asked for, under the names of a search's folder.
 
     Raises:
-        UserError: for a value out of range.
+        ClasswiseError: for a value out of range.
     """
     if not 0 < confidence < 1:
-        raise UserError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
+        raise ClasswiseError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
     alpha = round(1 - confidence, 15)  # 0.05, and not 0.05 + 4e-17, of 0.95
     Rules(alpha, tolerance or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
     return {"alpha": alpha, "tol": tolerance, "draw": draw, "together": together}

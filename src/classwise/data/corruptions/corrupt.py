@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.images import Images, to_unit
@@ -33,10 +33,10 @@ def corrupt(images: Images, name: str, severity: int, *, seed: int = 0, constant
         which corruption, severity and constants.
 
     Raises:
-        UserError: for an unknown corruption or severity, or one that needs colours and gets grey images.
+        ClasswiseError: for an unknown corruption or severity, or one that needs colours and gets grey images.
     """
     if severity not in SEVERITIES:
-        raise UserError(f"severity {severity} of a corruption should be 1 to {len(SEVERITIES)}")
+        raise ClasswiseError(f"severity {severity} of a corruption should be 1 to {len(SEVERITIES)}")
     corruption = CORRUPTIONS.load(name)()
     whose = constants or ("imagenet-c" if min(images.shape[1:]) >= LARGE else "cifar-10-c")
     level = (corruption.imagenet if whose == "imagenet-c" else corruption.cifar)[severity - 1]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import moved
@@ -107,10 +107,10 @@ class Saturate(Corruption):
         """The level is the factor and the constant.
 
         Raises:
-            UserError: for images without three channels.
+            ClasswiseError: for images without three channels.
         """
         if x.shape[1] != 3:
-            raise UserError(f"the corruption 'saturate' needs 3 channels, and these images have {x.shape[1]}")
+            raise ClasswiseError(f"the corruption 'saturate' needs 3 channels, and these images have {x.shape[1]}")
         factor, constant = level
         value = x.amax(1, keepdim=True)
         depth = value - x

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 
 _SPLITS = {"train": "train", "test": "test", "t10k": "test", "val": "valid", "valid": "valid", "validation": "valid"}
@@ -27,7 +27,7 @@ class Format(ABC):
         """Read one split of a folder, or a file. The images of a file get the split that its name speaks of.
 
         Raises:
-            UserError: naming the file, if anything in it is not as it should be.
+            ClasswiseError: naming the file, if anything in it is not as it should be.
         """
 
 
@@ -52,40 +52,40 @@ def read_text(path: Path) -> str:
     """The text of a small file beside data, such as a list of class names.
 
     Raises:
-        UserError: if it is larger than `limits.TEXT_BYTES`, or not UTF-8.
+        ClasswiseError: if it is larger than `limits.TEXT_BYTES`, or not UTF-8.
     """
     try:
         with path.open("rb") as file:
             content = file.read(limits.TEXT_BYTES + 1)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > limits.TEXT_BYTES:
-        raise UserError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB; it should be a short list")
+        raise ClasswiseError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB; it should be a short list")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
+        raise ClasswiseError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
 def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """The bytes of a file that fits into memory.
 
     Raises:
-        UserError: if it does not, is no regular file, or cannot be read.
+        ClasswiseError: if it does not, is no regular file, or cannot be read.
     """
     try:
         check_regular(path)
         limits.check_size(path.stat().st_size, str(path))
         return np.fromfile(path, np.uint8)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
 
 
 def check_regular(path: Path) -> None:
     """Refuse devices, pipes and folders, whose bytes may never end; a missing file is left to who opens it.
 
     Raises:
-        UserError: if there is something else than a regular file.
+        ClasswiseError: if there is something else than a regular file.
     """
     if path.exists() and not path.is_file():
-        raise UserError(f"{path} is no regular file")
+        raise ClasswiseError(f"{path} is no regular file")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Column, Images
@@ -68,7 +68,7 @@ class _DataOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise UserError(
+            raise ClasswiseError(
                 f"{self._path} wants to run {module}.{name}: a CIFAR file holds only arrays; do not trust this file"
             )
         return _ALLOWED[module, name]
@@ -78,7 +78,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
     """Read a pickled dictionary of plain data; the keys become text.
 
     Raises:
-        UserError: naming the file, if it is missing, truncated, no dictionary, or wants to run code.
+        ClasswiseError: naming the file, if it is missing, truncated, no dictionary, or wants to run code.
     """
     try:
         check_regular(path)
@@ -86,15 +86,15 @@ def read_pickle(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = _DataOnly(file, path).load()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except UserError:
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
+    except ClasswiseError:
         raise
     except Exception as error:
-        raise UserError(
+        raise ClasswiseError(
             f"{path} is truncated or no CIFAR pickle ({type(error).__name__}: {error}); get it again"
         ) from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} should hold a dictionary, not {type(content).__name__}")
+        raise ClasswiseError(f"{path} should hold a dictionary, not {type(content).__name__}")
     return {_text(key): value for key, value in content.items() if isinstance(key, bytes | str)}
 
 
@@ -116,7 +116,7 @@ class Cifar(Format):
         """Read the batches of the split.
 
         Raises:
-            UserError: naming the file that is missing or not as it should be.
+            ClasswiseError: naming the file that is missing or not as it should be.
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
         folder = path if path.is_dir() else path.parent
@@ -151,7 +151,7 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
         "test": [folder / ("test_batch" if ten else "test")],
     }
     if split not in files:
-        raise UserError(f"{folder} has no split {split!r}; it has train and test")
+        raise ClasswiseError(f"{folder} has no split {split!r}; it has train and test")
     return files[split]
 
 
@@ -160,7 +160,7 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     content = read_pickle(path)
     data = content.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
-        raise UserError(f"{path}: 'data' should be a uint8 array of shape (N, 3072)")
+        raise ClasswiseError(f"{path}: 'data' should be a uint8 array of shape (N, 3072)")
     batch: dict[str, np.ndarray[Any, Any]] = {"data": data}
     for key in ("labels", "fine_labels", "coarse_labels"):
         if key in content:
@@ -168,12 +168,12 @@ def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             if isinstance(labels, np.ndarray):
                 labels = labels.tolist() if labels.ndim == 1 and len(labels) == len(data) else [None]
             if not isinstance(labels, list) or not all(type(label) is int and abs(label) < 2**62 for label in labels):
-                raise UserError(f"{path}: {key!r} should be a list of whole numbers")
+                raise ClasswiseError(f"{path}: {key!r} should be a list of whole numbers")
             batch[key] = np.asarray(labels, np.int64)
             if batch[key].shape != (len(data),):
-                raise UserError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
+                raise ClasswiseError(f"{path}: {batch[key].size} values in {key!r} for {len(data)} images")
     if "labels" not in batch and "fine_labels" not in batch:
-        raise UserError(f"{path} has neither 'labels' nor 'fine_labels'")
+        raise ClasswiseError(f"{path} has neither 'labels' nor 'fine_labels'")
     return batch
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text, split_of_file
 from classwise.data.images import Column, Images
@@ -34,18 +34,18 @@ class CifarBinary(Format):
         """Read the records of the split.
 
         Raises:
-            UserError: naming the file that is missing or truncated.
+            ClasswiseError: naming the file that is missing or truncated.
         """
         files = [path]
         if path.is_dir():
             layout = _layout(path) or _TEN
             if split not in layout:
-                raise UserError(f"{path} has no split {split!r}; it has train and test")
+                raise ClasswiseError(f"{path} has no split {split!r}; it has train and test")
             files = [path / name for name in layout[split]]
         folder = files[0].parent
         records = [_records(file) for file in files]
         if len({part.shape[1] for part in records}) > 1:
-            raise UserError(f"{path} has files of CIFAR-10 and of CIFAR-100; keep one set in a folder")
+            raise ClasswiseError(f"{path} has files of CIFAR-10 and of CIFAR-100; keep one set in a folder")
         values = np.concatenate(records)
         labels = values[:, :-_PIXELS].astype(np.int64)
         hundred = labels.shape[1] == 2
@@ -79,7 +79,7 @@ def _records(file: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     values = read_bytes(file)
     count = _label_bytes(file)
     if not count:
-        raise UserError(f"{file} has {values.size} bytes, no whole records of CIFAR-10 or CIFAR-100; get it again")
+        raise ClasswiseError(f"{file} has {values.size} bytes, no whole records of CIFAR-10 or CIFAR-100; get it again")
     return values.reshape(-1, count + _PIXELS)
 
 

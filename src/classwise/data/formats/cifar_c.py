@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from classwise.core import limits
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, check_regular
 from classwise.data.formats.layout import channels_first
@@ -44,28 +44,30 @@ class CifarC(Format):
         """Read one corruption, by memory map, so that a single severity costs no more than its own images.
 
         Raises:
-            UserError: for an unknown corruption or severity, or files that do not fit each other.
+            ClasswiseError: for an unknown corruption or severity, or files that do not fit each other.
         """
         if split != "test":
-            raise UserError(f"{path} has no split {split!r}; it has test only")
+            raise ClasswiseError(f"{path} has no split {split!r}; it has test only")
         file = path
         if path.is_dir():
             known = corruptions(path)
             if self.corruption is None:
-                raise UserError(f"{path} holds {len(known)} corruptions; give corruption=, one of: {', '.join(known)}")
+                raise ClasswiseError(
+                    f"{path} holds {len(known)} corruptions; give corruption=, one of: {', '.join(known)}"
+                )
             if self.corruption not in known:
                 raise unknown("corruption", self.corruption, known)
             file = path / f"{self.corruption}.npy"
         if self.severity is not None and self.severity > SEVERITIES:
-            raise UserError(f"severity = {self.severity} should be 1 to {SEVERITIES}")
+            raise ClasswiseError(f"severity = {self.severity} should be 1 to {SEVERITIES}")
         x, y = _array(file), _array(file.parent / _LABELS)
         if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % SEVERITIES:
-            raise UserError(f"{file} should be a uint8 array (5 N, H, W, channels); it is {x.dtype} {x.shape}")
+            raise ClasswiseError(f"{file} should be a uint8 array (5 N, H, W, channels); it is {x.dtype} {x.shape}")
         count = len(x) // SEVERITIES
         if y.ndim == 0 or len(y) not in (count, len(x)):
-            raise UserError(f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}")
+            raise ClasswiseError(f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}")
         if y.ndim != 1 or y.dtype.kind not in "iu":
-            raise UserError(f"{file.parent / _LABELS} should hold whole numbers (N,); it is {y.dtype} {y.shape}")
+            raise ClasswiseError(f"{file.parent / _LABELS} should hold whole numbers (N,); it is {y.dtype} {y.shape}")
         limits.check_classes(int(y.max(initial=0)) + 1, len(x), str(file.parent / _LABELS))
         kept = count if self.severity is not None else len(x)
         limits.check_size(kept * int(np.prod(x.shape[1:])), str(file))
@@ -93,6 +95,8 @@ def _array(file: Path) -> np.ndarray[Any, Any]:
     try:
         check_regular(file)
         found: np.ndarray[Any, Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except ClasswiseError:
+        raise
     except (OSError, ValueError, EOFError, OverflowError, SyntaxError, MemoryError) as error:
-        raise UserError(f"{file} is not a whole .npy file of plain numbers: {error}") from error
+        raise ClasswiseError(f"{file} is not a whole .npy file of plain numbers: {error}") from error
     return found

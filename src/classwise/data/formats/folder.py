@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.pictures import decode, stack
@@ -40,14 +40,14 @@ class Folder(Format):
         search = Search()
         try:
             return any(next(search.pictures(folder), None) is not None for folder in subfolders(path))
-        except UserError:  # too many other files before the first picture
+        except ClasswiseError:  # too many other files before the first picture
             return False
 
     def read(self, path: Path, split: str) -> Images:
         """Decode every picture. Without a subfolder of the split, the whole folder is read whatever the split.
 
         Raises:
-            UserError: for a class without a picture, a corrupt picture, unequal sizes, or a missing split.
+            ClasswiseError: for a class without a picture, a corrupt picture, unequal sizes, or a missing split.
         """
         folder = _folder_of_split(path, split)
         classes = subfolders(folder)
@@ -56,7 +56,7 @@ class Folder(Format):
         for one in classes:
             files.append(sorted(search.pictures(one))[: self.per_class])
             if not files[-1]:
-                raise UserError(f"{one} holds no picture; remove this class or fill it")
+                raise ClasswiseError(f"{one} holds no picture; remove this class or fill it")
         x = stack((str(file), decode(file, str(file), self.size, self.resize)) for found in files for file in found)
         y = torch.arange(len(classes)).repeat_interleave(torch.tensor([len(found) for found in files]))
         return Images(x, y, [one.name for one in classes], name=path.name, split=split_of_file(folder))
@@ -67,9 +67,9 @@ def _folder_of_split(path: Path, split: str) -> Path:
         return path / split
     names = [folder.name for folder in subfolders(path)]
     if not names:
-        raise UserError(f"{path} has no subfolders; it needs one for each class")
+        raise ClasswiseError(f"{path} has no subfolders; it needs one for each class")
     if set(names) <= _SPLITS:
-        raise UserError(f"{path} has no split {split!r}, only {', '.join(names)}")
+        raise ClasswiseError(f"{path} has no split {split!r}, only {', '.join(names)}")
     return path
 
 
@@ -88,7 +88,7 @@ class Search:
         """Every picture below the folder, by suffix, in no order; links to folders are not followed.
 
         Raises:
-            UserError: after `limits.FOLDER_ENTRIES` other files and folders in all folders that were searched.
+            ClasswiseError: after `limits.FOLDER_ENTRIES` other files and folders in all folders that were searched.
         """
         waiting = [os.fspath(folder)]
         while waiting:
@@ -106,7 +106,7 @@ class Search:
                         continue
                     self._others += 1
                     if self._others > limits.FOLDER_ENTRIES:
-                        raise UserError(
+                        raise ClasswiseError(
                             f"{folder}: more than {limits.FOLDER_ENTRIES:,} files and folders that are no pictures; "
                             "give the folder of the images alone"
                         )
@@ -116,6 +116,6 @@ def pictures(folder: Path) -> list[Path]:
     """Every picture below the folder, by suffix, in the order of the names.
 
     Raises:
-        UserError: as `Search.pictures` does.
+        ClasswiseError: as `Search.pictures` does.
     """
     return sorted(Search().pictures(folder))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Images
@@ -31,7 +31,7 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     uint32, the values.
 
     Raises:
-        UserError: naming the file, if it is missing, truncated, or of another type.
+        ClasswiseError: naming the file, if it is missing, truncated, or of another type.
     """
     try:
         with _opened(path) as file:
@@ -44,12 +44,12 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
             content = file.read(wanted if zipped else min(wanted, stored))
             more = len(file.read(1 << 20)) if len(content) == wanted else 0
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or corrupt: {error}; get the file again") from error
+        raise ClasswiseError(f"{path} is truncated or corrupt: {error}; get the file again") from error
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     if len(content) != wanted or more:
         fault = "too long" if more else "truncated"
-        raise UserError(
+        raise ClasswiseError(
             f"{path} is {fault}: {len(content) + more} values where {shape} need {wanted}; get the file again"
         )
     return np.frombuffer(bytearray(content), np.uint8).reshape(shape)
@@ -65,15 +65,15 @@ def _shape(file: gzip.GzipFile | BufferedReader, path: Path) -> tuple[int, ...]:
     """The dimensions in the header."""
     head = file.read(4)
     if len(head) < 4 or head[:2] != b"\0\0":
-        raise UserError(f"{path} is not an idx file: it should begin with two zero bytes")
+        raise ClasswiseError(f"{path} is not an idx file: it should begin with two zero bytes")
     kind, rank = head[2], head[3]
     if kind != _UINT8:
-        raise UserError(f"{path}: idx type 0x{kind:02x} is not read, only unsigned bytes (0x08)")
+        raise ClasswiseError(f"{path}: idx type 0x{kind:02x} is not read, only unsigned bytes (0x08)")
     if rank > 3:
-        raise UserError(f"{path}: {rank} dimensions; images have 3 and labels 1")
+        raise ClasswiseError(f"{path}: {rank} dimensions; images have 3 and labels 1")
     sides = file.read(4 * rank)
     if len(sides) < 4 * rank:
-        raise UserError(f"{path} is truncated in its header; get the file again")
+        raise ClasswiseError(f"{path} is truncated in its header; get the file again")
     return struct.unpack(f">{rank}I", sides)
 
 
@@ -104,20 +104,24 @@ class Idx(Format):
         """Read images and labels.
 
         Raises:
-            UserError: naming the file that is missing or not as it should be.
+            ClasswiseError: naming the file that is missing or not as it should be.
         """
         if path.is_dir():
             pair = find_pair(path, split)
             if pair is None:
                 wanted = f"{_PREFIX.get(split, split)}-images-idx3-ubyte"
-                raise UserError(f"{path} has no idx files of the split {split!r}; it needs {wanted} and its labels")
+                raise ClasswiseError(
+                    f"{path} has no idx files of the split {split!r}; it needs {wanted} and its labels"
+                )
         else:
             pair = path, path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
             if pair[0] == pair[1] or not pair[1].is_file():
-                raise UserError(f"{path}: the labels should be beside it in {pair[1].name.replace('idx3', 'idx1')}")
+                raise ClasswiseError(
+                    f"{path}: the labels should be beside it in {pair[1].name.replace('idx3', 'idx1')}"
+                )
         pixels, labels = (read_idx(file) for file in pair)
         if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
-            raise UserError(
+            raise ClasswiseError(
                 f"{pair[0]} and {pair[1].name}: shapes {pixels.shape} and {labels.shape} should be (N, H, W) and (N,)"
             )
         return Images(

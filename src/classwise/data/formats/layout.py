@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 _USUAL, _UNUSUAL = (1, 3), (2, 4)
 """How many channels an image may have; the usual counts are tried first."""
@@ -21,7 +21,7 @@ def channels_first(x: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
         where: begins the line of an error.
 
     Raises:
-        UserError: if neither dimension can be the channels.
+        ClasswiseError: if neither dimension can be the channels.
     """
     if x.ndim == 3:
         return x[:, None]
@@ -30,4 +30,4 @@ def channels_first(x: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
             return x
         if x.shape[3] in channels:
             return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    raise UserError(f"{where}: images of shape {x.shape} should be (N, H, W), (N, H, W, C) or (N, C, H, W)")
+    raise ClasswiseError(f"{where}: images of shape {x.shape} should be (N, H, W), (N, H, W, C) or (N, C, H, W)")

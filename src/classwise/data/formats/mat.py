@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.images import Images
@@ -37,19 +37,19 @@ class Mat(Format):
         """Read one file.
 
         Raises:
-            UserError: naming the file, if it is missing or truncated, or its arrays are not SVHN's.
+            ClasswiseError: naming the file, if it is missing or truncated, or its arrays are not SVHN's.
         """
         file = path / f"{split}{_ENDING}" if path.is_dir() else path
         if not file.is_file():
-            raise UserError(f"{path} has no split {split!r}: there is no {file.name}")
+            raise ClasswiseError(f"{path} has no split {split!r}: there is no {file.name}")
         arrays = _arrays(file)
         x, y = arrays.get("X"), arrays.get("y")
         if x is None or x.ndim != 4 or x.dtype != np.uint8:
-            raise UserError(f"{file}: 'X' should be a uint8 array of shape (H, W, channels, N)")
+            raise ClasswiseError(f"{file}: 'X' should be a uint8 array of shape (H, W, channels, N)")
         if y is None or y.size != x.shape[3] or y.dtype.kind not in "iuf":
-            raise UserError(f"{file}: 'y' should hold {x.shape[3]} labels, one per image")
+            raise ClasswiseError(f"{file}: 'y' should hold {x.shape[3]} labels, one per image")
         if not (np.isfinite(y).all() and (np.abs(y) < 2**31).all() and (y == np.round(y)).all()):
-            raise UserError(f"{file}: 'y' should hold whole numbers")
+            raise ClasswiseError(f"{file}: 'y' should hold whole numbers")
         labels = y.ravel().astype(np.int64)
         labels[labels == 10] = 0
         classes = max(9, int(labels.max(initial=0))) + 1
@@ -68,12 +68,12 @@ def _arrays(file: Path) -> dict[str, np.ndarray[Any, Any]]:
             _check_headers(source, file)
             source.seek(0)
             content = loadmat(source, variable_names=["X", "y"])  # type: ignore[arg-type]  # it reads open files
-    except UserError:
+    except ClasswiseError:
         raise
     except NotImplementedError as error:
-        raise UserError(f"{file} is a MATLAB 7.3 file; save it with -v7, or get the official one") from error
+        raise ClasswiseError(f"{file} is a MATLAB 7.3 file; save it with -v7, or get the official one") from error
     except Exception as error:  # scipy's reader has no error of its own: a cut file fails in many ways
-        raise UserError(f"{file} is truncated or no MATLAB file ({type(error).__name__}); get it again") from error
+        raise ClasswiseError(f"{file} is truncated or no MATLAB file ({type(error).__name__}); get it again") from error
     return {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
 
 
@@ -88,7 +88,7 @@ def _check_headers(source: IO[bytes], file: Path) -> None:
     The file is a sequence of elements, each with its type and length in 8 bytes; a compressed one holds one element.
 
     Raises:
-        UserError: if an array is not, or does not.
+        ClasswiseError: if an array is not, or does not.
         NotImplementedError: for version 7.3.
         ValueError: if it is truncated, or of no version.
     """
@@ -118,7 +118,7 @@ def _array_bytes(content: bytes, order: str, file: Path) -> int:
     """The bytes of an array's values, from the beginning of its element: flags, shape, name, values."""
     flags = struct.unpack_from(f"{order}I", content, 8)[0]
     if flags & 0xFF not in (4, *range(6, 16)) or flags & 0x800:  # char and numeric; bit 11: complex
-        raise UserError(
+        raise ClasswiseError(
             f"{file} holds an array that is not of real numbers or text; SVHN's files have 'X' and 'y' only"
         )
     at = 16

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
@@ -57,19 +57,19 @@ class Npz(Format):
         """Read the arrays of one split.
 
         Raises:
-            UserError: naming the file, if it is truncated, holds pickled objects, or lacks a key.
+            ClasswiseError: naming the file, if it is truncated, holds pickled objects, or lacks a key.
         """
         try:
             # Opened here: numpy would leave the file of a broken archive open.
             with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
                 if archive.zip is None or len(archive.files) > _MEMBERS:
-                    raise UserError(f"{path} holds {len(archive.files)} arrays; at most {_MEMBERS} are looked at")
+                    raise ClasswiseError(f"{path} holds {len(archive.files)} arrays; at most {_MEMBERS} are looked at")
                 x = _pick(archive, _IMAGES, split, path)
                 by_split = any(f"{key}_{split}" in archive for key in _IMAGES)
                 y = _pick(archive, _LABELS, split, path)
                 names = _class_names(archive, path) if "class_names" in archive else None
         except _DAMAGED as error:
-            raise UserError(f"{path} is not a whole .npz of plain arrays: {error}") from error
+            raise ClasswiseError(f"{path} is not a whole .npz of plain arrays: {error}") from error
         return Images(
             channels_first(x, str(path)), y, names, name=path.stem, split=split if by_split else split_of_file(path)
         )
@@ -79,7 +79,7 @@ def _pick(archive: Any, keys: tuple[str, ...], split: str, path: Path) -> np.nda
     for key in (*(f"{key}_{split}" for key in keys), *keys):
         if key in archive:
             return _array(archive, key, path)
-    raise UserError(
+    raise ClasswiseError(
         f"{path} has none of the keys {', '.join(keys)} (or {keys[0]}_{split}); it has: {', '.join(archive)}"
     )
 
@@ -89,11 +89,11 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
     info = archive.zip.getinfo(key if key in archive.zip.namelist() else f"{key}.npy")
     where = f"{path}, array {key!r}"
     if info.flag_bits & 1:
-        raise UserError(f"{where} is encrypted; store it without a password")
+        raise ClasswiseError(f"{where} is encrypted; store it without a password")
     with archive.zip.open(info) as member:
         version = np.lib.format.read_magic(member)
         if version not in ((1, 0), (2, 0)):
-            raise UserError(f"{where} is of .npy version {version}; 1.0 and 2.0 are read")
+            raise ClasswiseError(f"{where} is of .npy version {version}; 1.0 and 2.0 are read")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(member)
         start = member.tell()
@@ -101,7 +101,7 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
         raise ValueError(f"array {key!r} holds pickled objects, which could run code")
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or size != info.file_size - start:
-        raise UserError(
+        raise ClasswiseError(
             f"{where}: the header says {shape} of {dtype} and the archive holds {info.file_size - start} bytes"
         )
     limits.check_size(size, where, info.compress_size)
@@ -113,7 +113,7 @@ def _class_names(archive: Any, path: Path) -> list[str]:
     """The names of the classes, which are text (N,)."""
     names = _array(archive, "class_names", path)
     if names.ndim != 1 or names.dtype.kind not in "US" or names.dtype.itemsize > 4 * _NAME:
-        raise UserError(
+        raise ClasswiseError(
             f"{path}: 'class_names' should be text (N,) of at most {_NAME} letters; it is {names.dtype} {names.shape}"
         )
     return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist()]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.formats.pictures import decode, stack
@@ -55,7 +55,7 @@ class Parquet(Format):
         """Decode every picture of the split.
 
         Raises:
-            UserError: naming the file and the row, for a truncated file, a corrupt picture, unequal sizes,
+            ClasswiseError: naming the file and the row, for a truncated file, a corrupt picture, unequal sizes,
                 or a missing column.
         """
         files = _files_of_split(path, split) if path.is_dir() else [path]
@@ -64,12 +64,12 @@ class Parquet(Format):
         features = _features(schema)
         for file, other in zip(files, schemas, strict=True):
             if not other.equals(schema) or _features(other) != features:
-                raise UserError(f"{file} has other columns or class names than {files[0].name}")
+                raise ClasswiseError(f"{file} has other columns or class names than {files[0].name}")
         pictures = _picture_column(schema, features, files[0])
         label = _label_column(schema, features, self.label, files[0])
         whole = [name for name in schema.names if name != pictures and pa.types.is_integer(schema.field(name).type)]
         if len(whole) > limits.GROUPINGS:
-            raise UserError(
+            raise ClasswiseError(
                 f"{files[0]} has {len(whole)} columns of whole numbers; at most {limits.GROUPINGS} are read"
             )
         tables = [_read_table(file, whole) for file in files]
@@ -108,7 +108,7 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     if len(set(prefixes.values())) != 1:
         names = ", ".join(file.name for file in list(prefixes or files)[:4])
         count = "several sets" if prefixes else "no file"
-        raise UserError(f"{folder} has {count} of the split {split!r} ({names}); give the path of the file")
+        raise ClasswiseError(f"{folder} has {count} of the split {split!r} ({names}); give the path of the file")
     return list(prefixes)
 
 
@@ -122,9 +122,9 @@ def _opened(file: Path) -> Iterator[pq.ParquetFile]:
         with file.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as opened:
             yield opened
     except OSError as error:  # pyarrow's own errors of input and output are OSError too
-        raise UserError(f"{file} cannot be read as Parquet: {error}") from error
+        raise ClasswiseError(f"{file} cannot be read as Parquet: {error}") from error
     except (pa.ArrowException, MemoryError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not a whole Parquet file: {error}") from error
+        raise ClasswiseError(f"{file} is not a whole Parquet file: {error}") from error
 
 
 def _schema(file: Path) -> pa.Schema:
@@ -132,10 +132,10 @@ def _schema(file: Path) -> pa.Schema:
     with _opened(file) as opened:
         about = opened.metadata
         if about.num_rows == 0:
-            raise UserError(f"{file} has no rows")
+            raise ClasswiseError(f"{file} has no rows")
         schema = opened.schema_arrow
         if len(set(schema.names)) < len(schema.names):
-            raise UserError(f"{file} has two columns of one name")
+            raise ClasswiseError(f"{file} has two columns of one name")
         for group in range(about.num_row_groups):
             for number in range(about.num_columns):
                 chunk = about.row_group(group).column(number)
@@ -168,20 +168,24 @@ def _picture_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]]
         holds_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
         if holds_bytes or (pa.types.is_binary(kind) and features.get(name, {}).get("_type") == "Image"):
             return str(name)
-    raise UserError(f"{file} has no column of pictures (struct with 'bytes'); its columns: {', '.join(schema.names)}")
+    raise ClasswiseError(
+        f"{file} has no column of pictures (struct with 'bytes'); its columns: {', '.join(schema.names)}"
+    )
 
 
 def _label_column(schema: pa.Schema, features: Mapping[str, Mapping[str, Any]], asked: str | None, file: Path) -> str:
     whole = [name for name in schema.names if pa.types.is_integer(schema.field(name).type)]
     if asked is not None:
         if asked not in whole:
-            raise UserError(f"{file} has no column {asked!r} of whole numbers; it has: {', '.join(whole) or 'none'}")
+            raise ClasswiseError(
+                f"{file} has no column {asked!r} of whole numbers; it has: {', '.join(whole) or 'none'}"
+            )
         return asked
     named = [name for name in whole if features.get(name, {}).get("_type") == "ClassLabel"]
     for candidates in ([name for name in _LABELS if name in whole], named, whole):
         if len(candidates) == 1 or (candidates and candidates[0] in _LABELS):
             return str(candidates[0])
-    raise UserError(
+    raise ClasswiseError(
         f"{file}: which column is the label? Give label=, one of: {', '.join(whole) or 'none is of whole numbers'}"
     )
 
@@ -194,24 +198,24 @@ def _contents(file: Path, column: str) -> Iterator[tuple[str, bytes]]:
             for cell in batch.column(0).to_pylist():
                 content = cell.get("bytes") if isinstance(cell, dict) else cell
                 if not content:
-                    raise UserError(
+                    raise ClasswiseError(
                         f"{file}, row {row}: the picture is not in the file (a link to another file is not followed)"
                     )
                 if len(content) > limits.FREE_BYTES:
-                    raise UserError(f"{file}, row {row}: a picture of {len(content):,} bytes is not read")
+                    raise ClasswiseError(f"{file}, row {row}: a picture of {len(content):,} bytes is not read")
                 yield f"{file}, row {row}", content
                 row += 1
 
 
 def _column(tables: Sequence[pa.Table], name: str, features: Mapping[str, Mapping[str, Any]], file: Path) -> Column:
     if any(table.column(name).null_count for table in tables):
-        raise UserError(f"{file}: column {name!r} has empty cells")
+        raise ClasswiseError(f"{file}: column {name!r} has empty cells")
     values = np.concatenate([table.column(name).to_numpy() for table in tables]).astype(np.int64)
     where = f"{file}, column {name!r}"
     names = features.get(name, {}).get("names")
     if names:
         if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
-            raise UserError(f"{where}: the names in the metadata should be a list of text")
+            raise ClasswiseError(f"{where}: the names in the metadata should be a list of text")
         limits.check_classes(len(names), len(values), where)
         return Column(torch.from_numpy(values), tuple(names))
     limits.check_classes(int(values.max()) + 1, len(values), where)

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -57,10 +57,11 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
         uint8, (H, W) for a grey picture, else (H, W, 3). Transparency is dropped.
 
     Raises:
-        UserError: if the bytes are not a whole picture with 8 bits a channel, or the square is larger than the picture.
+        ClasswiseError: if the bytes are not a whole picture with 8 bits a channel, or the square is larger than the
+            picture.
     """
     if resize is not None and not (size and size <= resize):
-        raise UserError(f"resize = {resize} needs a size of at most that, such as size = {resize}; it is {size}")
+        raise ClasswiseError(f"resize = {resize} needs a size of at most that, such as size = {resize}; it is {size}")
     try:
         with _opened(content) as picture:
             _check_pixels(*picture.size, where)
@@ -69,7 +70,7 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
             return np.asarray(plain if size is None else _square(plain, size, resize or size))
     except _BROKEN as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise UserError(f"{where} cannot be decoded: {reason}") from error
+        raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 
 
 @contextmanager
@@ -84,14 +85,14 @@ def _opened(content: bytes | Path) -> Iterator[Image.Image]:
 
 def _check_pixels(width: int, height: int, where: str) -> None:
     if width * height > limits.PICTURE_PIXELS:
-        raise UserError(f"{where}: {width} x {height} pixels; at most {limits.PICTURE_PIXELS:,} are decoded")
+        raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.PICTURE_PIXELS:,} are decoded")
 
 
 def pixels_of(picture: Image.Image, where: str) -> Pixels:
     """The pixels of an open picture, as `decode` gives them.
 
     Raises:
-        UserError: if it has not 8 bits a channel.
+        ClasswiseError: if it has not 8 bits a channel.
     """
     return np.asarray(_plain(picture, where))
 
@@ -99,7 +100,9 @@ def pixels_of(picture: Image.Image, where: str) -> Pixels:
 def _plain(picture: Image.Image, where: str) -> Image.Image:
     """The picture as grey or RGB."""
     if picture.mode[0] in "IF":
-        raise UserError(f"{where}: pixels of mode {picture.mode} are not read; save the picture with 8 bits a channel")
+        raise ClasswiseError(
+            f"{where}: pixels of mode {picture.mode} are not read; save the picture with 8 bits a channel"
+        )
     wanted = "L" if picture.mode in _GREY else "RGB"
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")  # Pillow warns if asked for RGB at once
@@ -125,7 +128,7 @@ def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
         (N, C, H, W) uint8, C = 1 if every picture is grey, else 3.
 
     Raises:
-        UserError: if two pictures differ in size.
+        ClasswiseError: if two pictures differ in size.
     """
     arrays: list[Pixels] = []
     held, checked = 0, 0
@@ -137,7 +140,7 @@ def stack(pictures: Iterable[tuple[str, Pixels]]) -> Tensor:
             checked = held
         if arrays and pixels.shape[:2] != arrays[0].shape[:2]:
             here, first = ("x".join(str(side) for side in array.shape[1::-1]) for array in (pixels, arrays[0]))
-            raise UserError(
+            raise ClasswiseError(
                 f"{where} is {here} and the first image {first} (width x height); "
                 "resize them, or give size=64 (--data-set size=64) to cut all to that square"
             )

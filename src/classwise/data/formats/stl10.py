@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text
 from classwise.data.images import Images
@@ -33,19 +33,23 @@ class Stl10Binary(Format):
         """Read the images and labels of a split.
 
         Raises:
-            UserError: naming the file that is missing, of a wrong length, or without a label for an image.
+            ClasswiseError: naming the file that is missing, of a wrong length, or without a label for an image.
         """
         folder, part = (path, split) if path.is_dir() else (path.parent, path.name.removesuffix("_X.bin"))
         images = folder / f"{part}_X.bin"
         if not images.is_file():
-            raise UserError(f"{folder} has no split {part!r}: there is no {images.name}")
+            raise ClasswiseError(f"{folder} has no split {part!r}: there is no {images.name}")
         pixels = read_bytes(images)
         if pixels.size == 0 or pixels.size % _BYTES:
-            raise UserError(f"{images} has {pixels.size} bytes, no multiple of {_BYTES}: it is truncated; get it again")
+            raise ClasswiseError(
+                f"{images} has {pixels.size} bytes, no multiple of {_BYTES}: it is truncated; get it again"
+            )
         labels = read_bytes(folder / f"{part}_y.bin").astype(np.int64) - 1
         count = pixels.size // _BYTES
         if labels.size != count:
-            raise UserError(f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; get both again")
+            raise ClasswiseError(
+                f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; get both again"
+            )
         x = torch.from_numpy(pixels.reshape(count, 3, SIDE, SIDE)).transpose(2, 3).contiguous()
         return Images(x, labels, _names(folder), name=path.stem, split=part)
 

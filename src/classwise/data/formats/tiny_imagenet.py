@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import pictures, subfolders
@@ -35,19 +35,19 @@ class TinyImageNetFolder(Format):
         """Decode every picture of the split.
 
         Raises:
-            UserError: for a missing split, a corrupt picture, or one whose class nothing tells.
+            ClasswiseError: for a missing split, a corrupt picture, or one whose class nothing tells.
         """
         if split not in ("train", "test", "val", "valid"):
-            raise UserError(f"{path} has no split {split!r}; it has train and test (the folder val)")
+            raise ClasswiseError(f"{path} has no split {split!r}; it has train and test (the folder val)")
         folder = path / ("train" if split == "train" else "val")
         if not folder.is_dir():
-            raise UserError(f"{path} has no folder {folder.name}")
+            raise ClasswiseError(f"{path} has no folder {folder.name}")
         if (folder / _ANNOTATIONS).is_file() and (folder / "images").is_dir():
             labelled = _annotated(folder)
         else:
             labelled = [(file, one.name) for one in subfolders(folder) for file in pictures(one)]
         if not labelled:
-            raise UserError(f"{folder} holds no picture")
+            raise ClasswiseError(f"{folder} holds no picture")
         ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))
         numbers = {identity: number for number, identity in enumerate(ids)}
         x = stack((str(file), decode(file, str(file))) for file, _ in labelled)
@@ -67,9 +67,9 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
     rows = [line.split("\t") for line in read_text(folder / _ANNOTATIONS).splitlines() if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) < 2:
-            raise UserError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
+            raise ClasswiseError(f"{folder / _ANNOTATIONS}, line {number}: should be a file, a tab and its class")
         if not row[0].isprintable() or Path(row[0]).name != row[0]:
-            raise UserError(
+            raise ClasswiseError(
                 f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} should be the name of a file in images"
             )
     return [(folder / "images" / row[0], row[1]) for row in rows]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.formats.parquet import Parquet
 from classwise.data.images import Images
 
@@ -62,7 +62,7 @@ class DataSet(ABC):
         """The split, if this data directory holds it in a known layout, else None.
 
         Raises:
-            UserError: if the files are there but not as they should be.
+            ClasswiseError: if the files are there but not as they should be.
         """
 
     def from_parquet(self, root: Path, split: str) -> Images | None:
@@ -76,11 +76,11 @@ class DataSet(ABC):
         """The same pixels and labels under the official names.
 
         Raises:
-            UserError: if the files speak of other classes or another image size.
+            ClasswiseError: if the files speak of other classes or another image size.
         """
         found, official = images.class_names, self.class_names
         if images.shape != self.shape:
-            raise UserError(f"the files of {self.name} hold images of shape {images.shape}, not {self.shape}")
+            raise ClasswiseError(f"the files of {self.name} hold images of shape {images.shape}, not {self.shape}")
         if found != tuple(str(number) for number in range(len(found))) and found != official:
             fault = next((pair for pair in zip(found, official, strict=False) if pair[0] != pair[1]), None)
             reason = (
@@ -88,7 +88,7 @@ class DataSet(ABC):
                 if fault
                 else f"{len(found)} classes, not {len(official)}"
             )
-            raise UserError(f"the files of {self.name} have {reason}; load them by their path instead")
+            raise ClasswiseError(f"the files of {self.name} have {reason}; load them by their path instead")
         return Images(
             images.x,
             images.y,

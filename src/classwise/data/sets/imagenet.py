@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.data.formats.folder import Folder, pictures, subfolders
 from classwise.data.formats.parquet import Parquet
 from classwise.data.formats.tiny_imagenet import TinyImageNetFolder, coloured
@@ -42,14 +42,16 @@ class _WordNetSet(DataSet):
         """The same pixels under the official classes; files of some classes only keep the official numbers.
 
         Raises:
-            UserError: if the files speak of other classes or another image size.
+            ClasswiseError: if the files speak of other classes or another image size.
         """
         found = [name.split(" ", 1)[0] for name in images.class_names]
         if not any(name in self.ids for name in found):
             return super().named(images, split)
         stranger = next((name for name in found if name not in self.ids), None)
         if stranger is not None:
-            raise UserError(f"the files of {self.name} have class {stranger!r}, not its own; load them by their path")
+            raise ClasswiseError(
+                f"the files of {self.name} have class {stranger!r}, not its own; load them by their path"
+            )
         official = torch.tensor([self.ids.index(name) for name in found])
         names = self.class_names
         return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
@@ -96,7 +98,7 @@ class ImageNet(_WordNetSet):
         """From ``imagenet/val/ID/*.JPEG`` (or ``train``), else from ``imagenet-test.parquet``.
 
         Raises:
-            UserError: if ``val`` is not sorted into classes, or there are more pictures than memory.
+            ClasswiseError: if ``val`` is not sorted into classes, or there are more pictures than memory.
         """
         for folder in (root / "imagenet", root / "ImageNet", root / "imagenet-1k", root / "ILSVRC2012"):
             part = folder / ("val" if split == "test" else split)
@@ -104,11 +106,13 @@ class ImageNet(_WordNetSet):
                 continue
             classes = subfolders(part)
             if not classes:
-                raise UserError(f"{part} has no subfolders; sort its pictures into one for each WordNet id")
+                raise ClasswiseError(f"{part} has no subfolders; sort its pictures into one for each WordNet id")
             count = sum(len(pictures(one)) for one in classes)
             if count > MOST:
                 some = f"load_data({str(part)!r}, size=224, resize=256, per_class=50)"
-                raise UserError(f"{part} has {count} pictures, more than the {MOST} that are read at once; use {some}")
+                raise ClasswiseError(
+                    f"{part} has {count} pictures, more than the {MOST} that are read at once; use {some}"
+                )
             return self.named(Folder(size=self.shape[1], resize=256).read(part, split), split)
         file = root / f"{self.name}-{split}.parquet"
         return self.named(Parquet(size=self.shape[1], resize=256).read(file, split), split) if file.is_file() else None

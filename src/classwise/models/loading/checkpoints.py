@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import verify
 from classwise.models.weights import METADATA_KEY
 
@@ -66,17 +66,20 @@ def read_state(path: str | os.PathLike[str], *, container: str | None = None) ->
         container: The key of the state dict to take; the default is the first of `CONTAINERS` that is there.
 
     Raises:
-        UserError: if the file is missing or damaged, needs code to be run, or holds no state dict.
+        ClasswiseError: if the file is missing or damaged, needs code to be run, or holds no state dict.
     """
     file = Path(path)
     try:
-        if file.exists() and not file.is_file():
-            raise UserError(f"cannot read the weights {file}: it is no regular file")
-        with file.open("rb") as stream:
-            head = stream.read(9)
-        limits.check_size(file.stat().st_size, str(file))
+        regular = file.is_file() or not file.exists()
+        if regular:
+            with file.open("rb") as stream:
+                head = stream.read(9)
+            size = file.stat().st_size
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
-        raise UserError(f"cannot read the weights {file}: {getattr(error, 'strerror', None) or error}") from error
+        raise ClasswiseError(f"cannot read the weights {file}: {getattr(error, 'strerror', None) or error}") from error
+    if not regular:
+        raise ClasswiseError(f"cannot read the weights {file}: not a regular file")
+    limits.check_size(size, str(file))
     verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
@@ -92,7 +95,7 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118  # it is no mapping
             return tensors, {**metadata, **_own_metadata(metadata)}
     except (SafetensorError, OSError, MemoryError, RuntimeError, TypeError, KeyError) as error:
-        raise UserError(f"{file} is damaged or cut short ({error}); fetch or copy it again") from error
+        raise ClasswiseError(f"{file} is damaged or cut short ({error}); fetch or copy it again") from error
 
 
 def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -111,10 +114,10 @@ def _read_pickle(file: Path) -> object:
             warnings.simplefilter("ignore")  # old pickle protocols: they are read or refused like the rest
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(_refusal(file, str(error))) from error
+        raise ClasswiseError(_refusal(file, str(error))) from error
     except Exception as error:  # damaged bytes can break the reader anywhere
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise UserError(f"{file} is damaged or no file of weights ({reason}); fetch or copy it again") from error
+        raise ClasswiseError(f"{file} is damaged or no file of weights ({reason}); fetch or copy it again") from error
 
 
 def _check_archive(file: Path) -> None:
@@ -125,7 +128,7 @@ def _check_archive(file: Path) -> None:
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return  # of before torch 1.6, or damaged: torch.load says which
     if len(members) > 2 * limits.TENSORS:
-        raise UserError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are read")
+        raise ClasswiseError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are read")
     limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)
 
 
@@ -149,7 +152,9 @@ def _find(
 ) -> Checkpoint:
     """Go down the containers until a mapping of names to tensors is reached."""
     if len(path) > _DEEPEST:
-        raise UserError(f"{file} has more than {_DEEPEST} containers inside each other; save model.state_dict() alone")
+        raise ClasswiseError(
+            f"{file} has more than {_DEEPEST} containers inside each other; save model.state_dict() alone"
+        )
     if container is None and _is_state(value):
         assert isinstance(value, Mapping)
         return Checkpoint(file, dict(value), path, others)
@@ -158,7 +163,7 @@ def _find(
     if chosen not in inside:
         keys = [repr(str(key)) for key in value][:8] if isinstance(value, Mapping) else [f"a {type(value).__name__}"]
         asked = f"no state dict {container!r}" if container else "no state dict"
-        raise UserError(f"{file} holds {asked}, but {', '.join(keys) or 'nothing'}; save model.state_dict() alone")
+        raise ClasswiseError(f"{file} holds {asked}, but {', '.join(keys) or 'nothing'}; save model.state_dict() alone")
     beside = tuple(sorted(key for key in inside if key != chosen))
     return _find(file, inside[chosen], None, (*path, chosen), (*others, *beside))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.compute import check_device
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
@@ -66,7 +66,7 @@ def load_model(
         without weights also has ``fresh``, the hash of its random ones, by which an audit warns of them.
 
     Raises:
-        UserError: if the model is not known, the file cannot be read as data, the two do not fit, only one of mean
+        ClasswiseError: if the model is not known, the file cannot be read as data, the two do not fit, only one of mean
             and std is given, or there is no such device.
 
     Example:
@@ -77,27 +77,31 @@ def load_model(
         torch.Size([2, 10])
     """
     if (mean is None) != (std is None):
-        raise UserError("mean and std go together; give both or neither")
+        raise ClasswiseError("mean and std go together; give both or neither")
     if isinstance(model, nn.Module):
         if num_classes is not None or width is not None or in_channels is not None or options:
-            raise UserError("a module is built already; num_classes, width, in_channels and options are for names")
+            raise ClasswiseError("a module is built already; num_classes, width, in_channels and options are for names")
         return _finished(*_filled(model, weights, mean, std, container), data, device)
     if is_stored(model):
         if weights is not None:
-            raise UserError(f"{os.fspath(model)} holds weights already; give the model's name with weights={weights}")
+            raise ClasswiseError(
+                f"{os.fspath(model)} holds weights already; give the model's name with weights={weights}"
+            )
         model, weights = "", model
     checkpoint = None if weights is None else read_state(_weights_file(weights), container=container)
     said = {} if checkpoint is None else _own_words(checkpoint)
     name = os.fspath(model) or said.get("name")
     if name is None:
-        raise UserError(f"{weights} does not name its model; give one, such as load_model('resnet18', weights=...)")
+        raise ClasswiseError(
+            f"{weights} does not name its model; give one, such as load_model('resnet18', weights=...)"
+        )
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
     if said.get("name") != name:
         said = {} if checkpoint is None else _shown(name, checkpoint, options)
     spec = _wanted(data) | said | given | {"name": name}
     if name in MODELS and "num_classes" not in spec:
-        raise UserError(f"model {name!r}: give num_classes, or weights or data that show it")
+        raise ClasswiseError(f"model {name!r}: give num_classes, or weights or data that show it")
     built = _built(**spec)
     if checkpoint is None and name in MODELS:
         built.fresh = fingerprint(built)  # type: ignore[assignment]
@@ -159,11 +163,11 @@ def _normalised(model: nn.Module, fitted: Fit) -> tuple[nn.Module, str]:
         return model, "no normalisation" if isinstance(bare(model), Classifier) else ""
     mean, std = found
     if not mean.numel() or mean.shape != std.shape:
-        raise UserError(
+        raise ClasswiseError(
             f"the file's normalisation has {mean.numel()} means and {std.numel()} deviations; give mean= and std="
         )
     if float(mean.max()) > 1:
-        raise UserError(
+        raise ClasswiseError(
             f"the file's normalisation ({_constants(mean, std)}) is for pixels up to 255; "
             "give mean= and std= for images in [0, 1]"
         )
@@ -181,7 +185,7 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
     for key, what in (("num_classes", "classes"), ("in_channels", "colour channels")):
         wanted = _wanted(data).get(key)
         if has and wanted is not None and wanted != has[key]:
-            raise UserError(f"the model has {has[key]} {what} and the data {wanted}; they should be the same")
+            raise ClasswiseError(f"the model has {has[key]} {what} and the data {wanted}; they should be the same")
     model = model.to(device).eval()
     model.loaded = note  # type: ignore[assignment]
     return model
@@ -191,7 +195,7 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
     """Whether a folder or file of weights is meant, not a name or a path of code.
 
     Raises:
-        UserError: if it is none of them.
+        ClasswiseError: if it is none of them.
     """
     if isinstance(model, str):
         if model in MODELS:
@@ -200,7 +204,7 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
             return False
     if not Path(model).exists():
         if os.sep in os.fspath(model) or Path(model).suffix:
-            raise UserError(f"there is no file or folder {os.fspath(model)}")
+            raise ClasswiseError(f"there is no file or folder {os.fspath(model)}")
         raise unknown(MODELS.kind, os.fspath(model), MODELS)
     return True
 
@@ -209,8 +213,10 @@ def _score(file: Path) -> float:
     """What a run noted of these weights on its validation split; the least where it noted nothing."""
     try:
         return float(read_state(file).metadata.get("score", "-inf"))
+    except ClasswiseError:
+        raise
     except ValueError as error:
-        raise UserError(f"{file}: its score is no number; it is damaged, name another file") from error
+        raise ClasswiseError(f"{file}: its score is no number; it is damaged, name another file") from error
 
 
 def _weights_file(path: str | os.PathLike[str]) -> Path:
@@ -222,7 +228,7 @@ def _weights_file(path: str | os.PathLike[str]) -> Path:
         kept = [file for name in KEPT if (file := place / f"{name}.safetensors").is_file()]
         if kept:
             return max(kept, key=_score)  # the first of those that tie
-    raise UserError(f"{folder} is no run folder with weights: it has no checkpoints/best.safetensors")
+    raise ClasswiseError(f"{folder} is no run folder with weights: it has no checkpoints/best.safetensors")
 
 
 def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -230,7 +236,7 @@ def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
     version = checkpoint.metadata.get("schema_version", "0")[:20]
     if version.isdecimal() and int(version) > SCHEMA_VERSION:
         known = f"newer than the {SCHEMA_VERSION} that is known here"
-        raise UserError(f"{checkpoint.path} has schema_version {version}, {known}; update classwise")
+        raise ClasswiseError(f"{checkpoint.path} has schema_version {version}, {known}; update classwise")
     try:
         spec = json.loads(checkpoint.metadata.get("model", "{}"))
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core import limits
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models.base import Classifier
 from classwise.models.loading.checkpoints import Checkpoint
 
@@ -66,7 +66,9 @@ def fit(checkpoint: Checkpoint, network: nn.Module) -> Fit:
     attacker's second copy of the network); a key that merely contains it is left alone.
     """
     if len(checkpoint.tensors) > limits.TENSORS:
-        raise UserError(f"{checkpoint.path} holds {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are read")
+        raise ClasswiseError(
+            f"{checkpoint.path} holds {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are read"
+        )
     wanted = set(network.state_dict())
     levels = list(_levels(checkpoint.tensors, network, wanted))
     scores = [len(wanted & level.tensors.keys()) for level in levels]
@@ -132,7 +134,7 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
         width: The network's width factor, for the remedy in an error.
 
     Raises:
-        UserError: naming the first key that does not fit, with both shapes and the remedy, or that is not finite.
+        ClasswiseError: naming the first key that does not fit, with both shapes and the remedy, or that is not finite.
     """
     own = network.state_dict()
     _check_kinds(fitted, source)
@@ -143,19 +145,25 @@ def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> 
         if found is None:
             near = difflib.get_close_matches(key, sorted(fitted.tensors.keys() - own.keys())[:_COMPARED], n=1)
             instead = f" but has {near[0]} {tuple(fitted.tensors[near[0]].shape)}" if near else ""
-            raise UserError(f"{source} has no {key} {tuple(tensor.shape)}{instead}; {_other(network)}")
+            raise ClasswiseError(f"{source} has no {key} {tuple(tensor.shape)}{instead}; {_other(network)}")
         if found.shape != tensor.shape:
-            raise UserError(
+            raise ClasswiseError(
                 f"{source}: {key} is {tuple(found.shape)} in the file and {tuple(tensor.shape)} in the model; "
                 f"{_remedy(fitted.tensors, network, width)}"
             )
         if tensor.is_floating_point() and not found.is_floating_point():
-            raise UserError(f"{source}: {key} is of type {found.dtype} in the file and {tensor.dtype} in the model")
+            raise ClasswiseError(
+                f"{source}: {key} is of type {found.dtype} in the file and {tensor.dtype} in the model"
+            )
         if found.is_floating_point() and not bool(torch.isfinite(found.to(tensor.dtype)).all()):
-            raise UserError(f"{source}: {key} holds NaN or infinity; training diverged, take an earlier checkpoint")
+            raise ClasswiseError(
+                f"{source}: {key} holds NaN or infinity; training diverged, take an earlier checkpoint"
+            )
     for key, tensor in fitted.tensors.items():
         if key not in own:
-            raise UserError(f"{source} holds {key} {tuple(tensor.shape)}, which the model does not; {_other(network)}")
+            raise ClasswiseError(
+                f"{source} holds {key} {tuple(tensor.shape)}, which the model does not; {_other(network)}"
+            )
     network.load_state_dict({**own, **fitted.tensors})
 
 
@@ -171,7 +179,7 @@ def _check_kinds(fitted: Fit, source: str) -> None:
         }
         kind = next((name for name, has in kinds.items() if has), None)
         if kind is not None:
-            raise UserError(f"{source}: {key} is {kind}; save plain tensors of floating-point numbers")
+            raise ClasswiseError(f"{source}: {key} is {kind}; save plain tensors of floating-point numbers")
 
 
 def shape_shown(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models.base import Classifier, channels, pooled
 from classwise.models.zoo.preactresnet import stage
 
@@ -21,7 +21,7 @@ class WideResNet(Classifier):
     of TRADES hold one more block, ``sub_block1``, which its forward pass never runs; it is left out here.
 
     Raises:
-        UserError: if the depth is not 6n + 4.
+        ClasswiseError: if the depth is not 6n + 4.
     """
 
     last_layer: ClassVar[str] = "fc"
@@ -40,7 +40,7 @@ class WideResNet(Classifier):
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
-            raise UserError(f"depth = {depth} of a wide residual network should be 6n + 4, such as 28 or 34")
+            raise ClasswiseError(f"depth = {depth} of a wide residual network should be 6n + 4, such as 28 or 34")
         sizes = [channels(16 * factor, width) for factor in (1, widen, 2 * widen, 4 * widen)]
         self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, padding=1, bias=False)
         self.block1 = stage(sizes[0], sizes[1], blocks, stride=1)

@@ -12,7 +12,7 @@ import numpy as np
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes import ALL, Outcomes
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Spec
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
@@ -60,7 +60,7 @@ class Drops(Experiment):
             theirs = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             try:
                 found = drop(table, self.weak, self.strong)
-            except UserError as error:
+            except ClasswiseError as error:
                 not_tested[self.claim] = f"{name}: {error}"
                 rows.append(Row(name, [Cell(wording.NONE), *theirs]))
                 continue

@@ -101,7 +101,7 @@ def audited(context: Context) -> tuple[dict[str, Pair], dict[str, str]]:
     """Both models of each available data set, and why the others are missing.
 
     Raises:
-        UserError: if none is.
+        ClasswiseError: if none is.
     """
     contexts, absent = context.on_all(DATA_SETS[context.scale.name])
     found = {

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray
 
 EASY, HARD = 1, -1
@@ -44,7 +44,7 @@ class ToyModel:
         hard: p_{-1}, the same of class -1, with 1/2 < hard < easy < 1.
 
     Raises:
-        UserError: if a value is out of its range.
+        ClasswiseError: if a value is out of its range.
     """
 
     features: int = 1
@@ -55,13 +55,13 @@ class ToyModel:
 
     def __post_init__(self) -> None:
         if self.features < 1:
-            raise UserError(f"toy model: features = {self.features}; there is at least 1")
+            raise ClasswiseError(f"toy model: features = {self.features}; there is at least 1")
         if not 0 < self.eta < 0.5:
-            raise UserError(f"toy model: eta = {self.eta} should lie between 0 and 1/2")
+            raise ClasswiseError(f"toy model: eta = {self.eta} should lie between 0 and 1/2")
         if not self.variance > 0:
-            raise UserError(f"toy model: variance = {self.variance} should be above 0")
+            raise ClasswiseError(f"toy model: variance = {self.variance} should be above 0")
         if not 0.5 < self.hard < self.easy < 1:
-            raise UserError(f"toy model: 1/2 < hard < easy < 1; got hard = {self.hard}, easy = {self.easy}")
+            raise ClasswiseError(f"toy model: 1/2 < hard < easy < 1; got hard = {self.hard}, easy = {self.easy}")
 
     @property
     def spread(self) -> float:
@@ -134,10 +134,12 @@ class ToyModel:
         sigma^2 ln(p/(1-p)) / (2 (eta - epsilon)) with p the mean of the two p_y; infinite at epsilon = eta.
 
         Raises:
-            UserError: if the radius is not in [0, eta].
+            ClasswiseError: if the radius is not in [0, eta].
         """
         if not 0 <= epsilon <= self.eta:
-            raise UserError(f"toy model: training at epsilon = {epsilon} has an optimum only in [0, eta = {self.eta}]")
+            raise ClasswiseError(
+                f"toy model: training at epsilon = {epsilon} has an optimum only in [0, eta = {self.eta}]"
+            )
         return self._optimum((self.easy + self.hard) / 2, self.eta - epsilon)
 
     def best_class_weight(self, label: int) -> float:
@@ -151,10 +153,10 @@ class ToyModel:
         """So many random points of each class, the class -1 first.
 
         Raises:
-            UserError: if ``per_class`` is below 1.
+            ClasswiseError: if ``per_class`` is below 1.
         """
         if per_class < 1:
-            raise UserError(f"toy model: {per_class} points a class; draw at least 1")
+            raise ClasswiseError(f"toy model: {per_class} points a class; draw at least 1")
         random = np.random.default_rng(seed)
         y = np.repeat([float(HARD), float(EASY)], per_class)
         agrees = random.random(len(y)) < np.where(y == EASY, self.easy, self.hard)

@@ -33,8 +33,8 @@ def report(
         The path of the page.
 
     Raises:
-        UserError: if the file cannot be written, ``result`` is none of these, or ``run`` is given for another result
-            than an audit.
+        ClasswiseError: if the file cannot be written, ``result`` is none of these, or ``run`` is given for another
+            result than an audit.
 
     Example:
         >>> import tempfile
@@ -48,7 +48,7 @@ def report(
     from classwise.auditing.curve.result import Curve
     from classwise.auditing.result import Audit
     from classwise.auditing.worst_class.result import WorstClass
-    from classwise.core.errors import UserError
+    from classwise.core.errors import ClasswiseError
     from classwise.core.storage import write_text
     from classwise.reporting.pages.audit import audit_page
     from classwise.reporting.pages.comparison import comparison_page
@@ -65,8 +65,8 @@ def report(
     kind = type(result)
     if kind not in pages:
         accepted = ", ".join(known.__name__ for known in pages)
-        raise UserError(f"no page can be written of a {kind.__name__}; accepted are: {accepted}")
+        raise ClasswiseError(f"no page can be written of a {kind.__name__}; accepted are: {accepted}")
     if run is not None and kind is not Audit:
-        raise UserError(f"run: only the page of an audit shows a training run, not that of a {kind.__name__}")
+        raise ClasswiseError(f"run: only the page of an audit shows a training run, not that of a {kind.__name__}")
     write_text(path, pages[kind](result))
     return Path(path)

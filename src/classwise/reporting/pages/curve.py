@@ -42,7 +42,7 @@ def export_curve(
     its mean and median radius. ``raw_csv`` as in `export`.
 
     Raises:
-        UserError: for an unknown format, or if a file cannot be written.
+        ClasswiseError: for an unknown format, or if a file cannot be written.
     """
     frames = {"curve": curve.table(), "radii": curve.summary.reset_index()}
     tables, drawings = {"radii": radius_table(curve)}, {"curve": radius_curves(curve)}

@@ -138,13 +138,13 @@ def with_fields(attack: Attack, asker: str, **fields: str) -> Attack:
     """The attack with fields of its own replaced.
 
     Raises:
-        UserError: if the attack does not have them; the line names the objective that asks.
+        ClasswiseError: if the attack does not have them; the line names the objective that asks.
     """
-    from classwise.core.errors import UserError
+    from classwise.core.errors import ClasswiseError
 
     missing = fields.keys() - {each.name for each in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
-        raise UserError(
+        raise ClasswiseError(
             f"objective {asker!r} sets {', '.join(sorted(missing))} of the inner attack, "
             f"which {type(attack).__name__} does not have; use pgd"
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Case
 from classwise.core.compute import Forward
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings
@@ -57,7 +57,7 @@ def _tau(taus: tuple[int, ...], milestones: tuple[float, ...], progress: float) 
 
 def _check(taus: tuple[int, ...], milestones: tuple[float, ...]) -> None:
     if len(taus) != len(milestones) + 1:
-        raise UserError(
+        raise ClasswiseError(
             f"tau = {list(taus)} with milestones = {list(milestones)}: give one more tau than milestones, "
             "such as tau [0, 1, 2] and milestones [0.4, 0.75]"
         )
@@ -72,7 +72,7 @@ class Friendly(AdversarialTraining):
         milestones: the shares of training at which the next tau holds; the paper's epochs 50 and 90 of 120.
 
     Raises:
-        UserError: if there is not one more tau than milestones.
+        ClasswiseError: if there is not one more tau than milestones.
     """
 
     source = ("zhang2020attacks",)
@@ -102,7 +102,7 @@ class FriendlyTrades(Trades):
         milestones: the shares of training at which the next tau holds; the paper's epochs 30, 50 and 70 of 85.
 
     Raises:
-        UserError: if there is not one more tau than milestones.
+        ClasswiseError: if there is not one more tau than milestones.
     """
 
     source = ("zhang2020attacks",)

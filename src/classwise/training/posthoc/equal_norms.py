@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.training.folder import Run, Which
@@ -26,17 +26,18 @@ def equalise_norms(run: Run, which: Which | None = None) -> Path:
         which: of its saved models; None for `Run.default_weights`.
 
     Raises:
-        UserError: if the run does not hold these weights, or the model's last layer is not known or has a row of zeros.
+        ClasswiseError: if the run does not hold these weights, or the model's last layer is not known or has a row of
+            zeros.
     """
     which = chosen_weights(run, which)
     model = copy.deepcopy(run.model(which))
     network = bare(model)
     layer = network.classifier if isinstance(network, Classifier) else None
     if not isinstance(layer, nn.Linear):
-        raise UserError(f"{type(network).__name__} has no last linear layer to rescale; use a model of the zoo")
+        raise ClasswiseError(f"{type(network).__name__} has no last linear layer to rescale; use a model of the zoo")
     norms = layer.weight.detach().norm(dim=1, keepdim=True)
     if not bool((norms > 0).all()):
-        raise UserError(f"{run.path}: a row of the last layer is zero and has no direction; train for longer")
+        raise ClasswiseError(f"{run.path}: a row of the last layer is zero and has no direction; train for longer")
     with torch.no_grad():
         layer.weight.mul_(norms.mean() / norms)
     path = run.weights_file("equal-norms")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.core.compute import check_device
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec, make
 from classwise.core.storage import check_writable
@@ -76,15 +76,15 @@ def adjust_logits(
         progress: the progress display.
 
     Raises:
-        UserError: if the run has no validation split, its images are others than these, or the model's last layer is
-            not known or has no bias, or there is no such device; or if the file is for the run's folder and another
+        ClasswiseError: if the run has no validation split, its images are others than these, or the model's last layer
+            is not known or has no bias, or there is no such device; or if the file is for the run's folder and another
             process uses that.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
     rates = list(rates)
     if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise UserError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
+        raise ClasswiseError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("offset")
@@ -129,5 +129,7 @@ def _bias(model: nn.Module) -> nn.Parameter:
     layer = network.classifier if isinstance(network, Classifier) else None
     if layer is None or layer.bias is None:
         kind = type(network).__name__
-        raise UserError(f"{kind} has no last linear layer with a bias to hold the constants; use a model of the zoo")
+        raise ClasswiseError(
+            f"{kind} has no last linear layer with a bias to hold the constants; use a model of the zoo"
+        )
     return layer.bias

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.storage import read_json
 from classwise.core.threat import Threat
@@ -28,14 +28,14 @@ def validation_split(run: Run, data: Images | None = None) -> Images:
         data: its training images; None: those that its recipe names.
 
     Raises:
-        UserError: if the run has no validation split, or its images differ from these.
+        ClasswiseError: if the run has no validation split, or its images differ from these.
     """
     index = read_json(run.path / "validation.json", keys={"index": list})["index"]
     if not index:
-        raise UserError(f"{run.path} has no validation split; train with data.validation = 0.02 or more")
+        raise ClasswiseError(f"{run.path} has no validation split; train with data.validation = 0.02 or more")
     images = training_images(run.recipe.data) if data is None else data
     if images.fingerprint() != run.data["fingerprint"]:
-        raise UserError(f"{run.path} was trained on other images; give its own with data=")
+        raise ClasswiseError(f"{run.path} was trained on other images; give its own with data=")
     return images.take(torch.isin(images.index.cpu(), torch.tensor(index)))
 
 
@@ -43,12 +43,12 @@ def chosen_weights(run: Run, which: str | None) -> Which:
     """The name of the given weights, or of the default weights of the run.
 
     Raises:
-        UserError: if the run does not hold them.
+        ClasswiseError: if the run does not hold them.
     """
     saved = {str(name): name for name in run.kept()}
     name = which or run.default_weights()
     if name not in saved:
-        raise UserError(f"{run.path} holds no weights {name!r}; it has {', '.join(saved) or 'none yet'}")
+        raise ClasswiseError(f"{run.path} holds no weights {name!r}; it has {', '.join(saved) or 'none yet'}")
     return saved[name]
 
 
@@ -56,7 +56,7 @@ def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
     """Own the run's folder while a file for it is made; a file elsewhere leaves the folder to others.
 
     Raises:
-        UserError: on entry, if another process uses the folder.
+        ClasswiseError: on entry, if another process uses the folder.
     """
     return owned(run.path) if path.resolve().is_relative_to(run.path.resolve()) else nullcontext()
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from classwise.attacks import ATTACKS
 from classwise.core.compute import check_device
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec, make
 from classwise.core.storage import check_writable
@@ -72,18 +72,18 @@ def interpolate_weights(
         progress: the progress display.
 
     Raises:
-        UserError: if the run started from no model, has no validation split, its images are others than these, or
+        ClasswiseError: if the run started from no model, has no validation split, its images are others than these, or
             there is no such device; or if the file is for the run's folder and another process uses that.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     check_device(device)
     shares = list(shares)
     if not shares or not all(0 <= share <= 1 for share in shares):
-        raise UserError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")
+        raise ClasswiseError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")
     member = make(ATTACKS, attack)
     before = start if start is not None else run.recipe.model.start
     if before is None:
-        raise UserError(f"{run.path} started from random weights; name the model before with start")
+        raise ClasswiseError(f"{run.path} started from random weights; name the model before with start")
     which = chosen_weights(run, which)
     path = Path(out) if out is not None else run.weights_file("interpolated")
     check_writable(path)

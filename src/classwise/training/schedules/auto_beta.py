@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
@@ -46,7 +46,7 @@ class AutoBeta(ClassSchedule):
         """The homing matrix and, if its confusion is given, the choice.
 
         Raises:
-            UserError: if a matrix has not a row and a column for each class.
+            ClasswiseError: if a matrix has not a row and a column for each class.
         """
         size = len(classes)
         empty = torch.zeros(size, size, device=classes.device)
@@ -75,7 +75,9 @@ class AutoBeta(ClassSchedule):
         if rows is None:
             return None
         if len(rows) != size or any(len(row) != size for row in rows):
-            raise UserError(f"schedule 'auto-beta': {name} should have {size} rows of {size} numbers, one per class")
+            raise ClasswiseError(
+                f"schedule 'auto-beta': {name} should have {size} rows of {size} numbers, one per class"
+            )
         return torch.tensor(rows, device=device)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.description import Described
-from classwise.core.errors import UserError, unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.objectives.base import Step, TrainingBatch
 
@@ -37,7 +37,7 @@ class Classes:
         """The number of a class, given its name or its number as text.
 
         Raises:
-            UserError: if there is no such class, or it has no training image.
+            ClasswiseError: if there is no such class, or it has no training image.
         """
         if name in self.names:
             number = self.names.index(name)
@@ -46,7 +46,7 @@ class Classes:
         else:
             raise unknown("class", name, self.names)
         if not int(self.counts[number]):
-            raise UserError(f"class {name!r} has no training image; name another")
+            raise ClasswiseError(f"class {name!r} has no training image; name another")
         return number
 
     @property

@@ -41,7 +41,7 @@ class CriticalClass(ClassSchedule):
         """The weights.
 
         Raises:
-            UserError: if the class is not known, or has no training image.
+            ClasswiseError: if the class is not known, or has no training image.
         """
         weights = torch.ones(len(classes))
         weights[classes.number(self.critical)] = self.weight
@@ -71,7 +71,7 @@ class TowardsClass(ClassSchedule):
         """The law of targets.
 
         Raises:
-            UserError: if the class is not known, or has no training image.
+            ClasswiseError: if the class is not known, or has no training image.
         """
         number = classes.number(self.target)
         law = torch.zeros(len(classes), len(classes))

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.core.errors import UserError
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
@@ -31,13 +31,13 @@ class VectorBeta(ClassSchedule):
         """The given betas in class order, NaN where none is given.
 
         Raises:
-            UserError: if a class is not known or has no training image.
+            ClasswiseError: if a class is not known or has no training image.
         """
         values = torch.full((len(classes),), torch.nan)
         for name, beta in self.beta.items():
             values[classes.number(name)] = beta
         if values.isnan().all():
-            raise UserError("schedule 'vector-beta' names no class; give beta, as in {cat: 0.5}")
+            raise ClasswiseError("schedule 'vector-beta' names no class; give beta, as in {cat: 0.5}")
         return {"beta": values.to(classes.device)}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:

@@ -29,7 +29,7 @@ from classwise.core.threat import Norm, Threat
 BATCH = 128
 OURS = "classwise"
 
-Keep = Literal["last", "broken", "nearest"]
+Keep = Literal["last", "first", "nearest"]
 Perturb = Callable[[Tensor, Tensor], Tensor]
 """Images (N, C, H, W) and labels (N,) to adversarial images."""
 
@@ -138,12 +138,14 @@ class Given:
 
     def ours(self, keep: Keep) -> Perturb:
         """With bfloat16 gradients, where the attack itself does not ask for float32."""
-        stop: Literal["broken", "never"] = "broken" if keep == "broken" else "never"
+        early_stop = keep == "first"
         attack, threat = (
             make(ATTACKS, self.task.spec),
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
-        return Ours(Engine(self.model, compute=FAST, batch=BATCH, stop=stop, seed=self.seed), attack, threat)
+        return Ours(
+            Engine(self.model, compute=FAST, batch=BATCH, early_stop=early_stop, seed=self.seed), attack, threat
+        )
 
     def step(self, parts: int) -> float:
         """A part of the radius."""
@@ -240,13 +242,13 @@ PEERS = (
     Contender(
         _PGD,
         "adv-lib",
-        "broken",
+        "first",
         lambda g: g.adv_lib("pgd_linf", g.epsilon, steps=g.steps, absolute_step_size=g.step(4)),
     ),
     Contender(
         "pgd-20-margin",
         "adv-lib",
-        "broken",
+        "first",
         lambda g: g.adv_lib("pgd_linf", g.epsilon, steps=g.steps, absolute_step_size=g.step(4), loss_function="dl"),
     ),
     Contender("pgd-20-kl", "torchattacks", "last", lambda g: g.torchattacks("TPGD", alpha=g.step(4), steps=g.steps)),
@@ -258,14 +260,14 @@ PEERS = (
         "mifgsm", "ART", "last", lambda g: g.art("MomentumIterativeMethod", eps_step=g.step(10), max_iter=g.steps)
     ),
     Contender("difgsm", "torchattacks", "last", lambda g: g.torchattacks("DIFGSM", alpha=g.step(10), steps=g.steps)),
-    Contender(_APGD, "pyautoattack", "broken", lambda g: g.reference("apgd", loss=g.task.loss)),
+    Contender(_APGD, "pyautoattack", "first", lambda g: g.reference("apgd", loss=g.task.loss)),
     Contender(
         _APGD,
         "torchattacks",
-        "broken",
+        "first",
         lambda g: g.torchattacks("APGD", norm=g.task.norm, steps=g.steps, seed=g.seed, loss=g.task.loss),
     ),
-    Contender(_APGD, "adv-lib", "broken", lambda g: g.adv_lib("apgd", g.epsilon, norm=g.p, loss_function=g.task.loss)),
+    Contender(_APGD, "adv-lib", "first", lambda g: g.adv_lib("apgd", g.epsilon, norm=g.p, loss_function=g.task.loss)),
     Contender(
         _APGD,
         "ART",
@@ -278,34 +280,34 @@ PEERS = (
             loss_type=_ART_LOSS[g.task.loss],
         ),
     ),
-    Contender("apgd-t", "pyautoattack", "broken", lambda g: g.reference("apgd_targeted", n_target_classes=_TARGETS)),
+    Contender("apgd-t", "pyautoattack", "first", lambda g: g.reference("apgd_targeted", n_target_classes=_TARGETS)),
     Contender(
         "apgd-t",
         "torchattacks",
-        "broken",
+        "first",
         lambda g: g.torchattacks("APGDT", norm=g.task.norm, steps=g.steps, seed=g.seed, n_classes=_TARGETS + 1),
     ),
     Contender(
-        "apgd-t", "adv-lib", "broken", lambda g: g.adv_lib("apgd_targeted", g.epsilon, norm=g.p, num_targets=_TARGETS)
+        "apgd-t", "adv-lib", "first", lambda g: g.adv_lib("apgd_targeted", g.epsilon, norm=g.p, num_targets=_TARGETS)
     ),
-    Contender("fab", "pyautoattack", "broken", lambda g: g.reference("fab", targeted=False, n_iter=g.steps)),
+    Contender("fab", "pyautoattack", "first", lambda g: g.reference("fab", targeted=False, n_iter=g.steps)),
     Contender(
         "fab",
         "torchattacks",
-        "broken",
+        "first",
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=g.classes),
     ),
     Contender("fab", "adv-lib", "nearest", lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps)),
     Contender(
         _FAB_T,
         "pyautoattack",
-        "broken",
+        "first",
         lambda g: g.reference("fab", targeted=True, n_target_classes=_TARGETS, n_iter=g.steps),
     ),
     Contender(
         _FAB_T,
         "torchattacks",
-        "broken",
+        "first",
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=_TARGETS + 1, multi_targeted=True),
     ),
     Contender(
@@ -315,15 +317,15 @@ PEERS = (
         lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=_TARGETS, targeted_restarts=True),
     ),
     Contender(
-        _SQUARE, "pyautoattack", "broken", lambda g: g.reference("square", n_queries=g.steps, rescale_schedule=True)
+        _SQUARE, "pyautoattack", "first", lambda g: g.reference("square", n_queries=g.steps, rescale_schedule=True)
     ),
     Contender(
         _SQUARE,
         "torchattacks",
-        "broken",
+        "first",
         lambda g: g.torchattacks("Square", norm=g.task.norm, n_queries=g.steps, seed=g.seed, resc_schedule=True),
     ),
-    Contender(_SQUARE, "ART", "broken", lambda g: g.art("SquareAttack", max_iter=g.steps)),
+    Contender(_SQUARE, "ART", "first", lambda g: g.art("SquareAttack", max_iter=g.steps)),
     Contender("cw", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_linf", max_iterations=g.steps)),
     Contender("cw-l2", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_l2", max_iterations=g.steps, **_CW)),
     Contender(
@@ -347,6 +349,6 @@ PEERS = (
 def contenders(task: Task) -> list[Contender]:
     """Ours under every rule that a peer of this attack has, ``broken`` first; then the peers."""
     peers = [peer for peer in PEERS if task.name in peer.tasks.split()]
-    rules: list[Keep] = ["broken", *sorted({peer.keep for peer in peers} - {"broken"})]
+    rules: list[Keep] = ["first", *sorted({peer.keep for peer in peers} - {"first"})]
     ours = [Contender(task.name, OURS, keep, lambda g, keep=keep: g.ours(keep)) for keep in rules]
     return [*ours, *peers]

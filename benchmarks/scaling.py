@@ -25,7 +25,7 @@ THREAT = Threat("Linf", 8 / 255)
 def seconds(model: nn.Module, attack: Attack, count: int) -> float:
     """Seconds of an attack that nothing breaks, on random images."""
     x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    engine = Engine(model, compute=FAST, stop="never")
+    engine = Engine(model, compute=FAST, early_stop=False)
     y = torch.cat(list(engine.predict([x]))).argmax(1)
     started = time.perf_counter()
     for _ in engine.attack(attack, THREAT, [Job(torch.arange(count), x, y)]):

@@ -121,7 +121,7 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
 
 def test_breaking_images_are_refused() -> None:
     table = outcomes()
-    stopped = Outcomes(table.frame, dataclasses.replace(table.meta, stop="broken"))
-    with pytest.raises(ClasswiseError, match="stop='never'"):
+    stopped = Outcomes(table.frame, dataclasses.replace(table.meta, early_stop=True))
+    with pytest.raises(ClasswiseError, match="early_stop=False"):
         confused(stopped, "strong")
     assert confused(stopped, "clean", resamples=2).matrix.sum() == len(table)

@@ -70,7 +70,7 @@ def attacked(run: Run, images: Images) -> list[int]:
     """The predictions on the attacked images, without the audit and its queue."""
     attack: Attack = make(ATTACKS, ATTACK)
     model, batch = run.model(), images.batch(slice(None))
-    x = attack.perturb(model, batch.x, batch.y, Threat.parse(THREAT), index=batch.index, stop="never")
+    x = attack.perturb(model, batch.x, batch.y, Threat.parse(THREAT), index=batch.index, early_stop=False)
     with torch.no_grad():
         return [int(logits.argmax()) for logits in model(x)]
 

@@ -128,7 +128,7 @@ def kept() -> Audit:
         images,
         "Linf:0.05",
         {"pgd": "pgd:steps=3", "tpgd": "tpgd:steps=3,inverse_temperature=5"},
-        stop="never",
+        early_stop=False,
         keep=["logits", "features"],
         trace=[4],
     )

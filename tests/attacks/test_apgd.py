@@ -49,7 +49,7 @@ def test_two_class_linear_model_reaches_the_exact_optimum(
         model.weight.div_(8)
     x = 0.4 + 0.2 * images(16, side=8)
     y = model(x).argmax(1)
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), stop="never")
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach().double()
     slope = torch.where(y[:, None] == 0, normal, -normal)
     fall = ((x - result).flatten(1).double() * slope).sum(1)
@@ -66,7 +66,7 @@ def test_a_rows_own_target_is_reached(attack: Attack, norm: Norm, epsilon: float
     with torch.no_grad():
         model.bias.fill_(-100.0)
         model.bias[[1, 3]] = torch.tensor([3.0, 0.0])
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), target=target, stop="never")
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), target=target, early_stop=False)
     reach = epsilon * (model.weight[1] - model.weight[3]).detach().norm(p=DUAL[norm])
     fall = margin(model(x), y) - margin(model(result), y)
     assert torch.allclose(fall / reach, torch.ones(8), rtol=0, atol=0.02 if norm == "L1" else 1e-4)
@@ -188,7 +188,7 @@ def test_the_l1_perturbation_gets_sparse() -> None:
     model, x = Linear(2, side=16), 0.4 + 0.2 * images(4, side=16)
     with torch.no_grad():
         model.weight.div_(16)
-    result = APGD().perturb(model, x, model(x).argmax(1), "L1:0.2", stop="never")
+    result = APGD().perturb(model, x, model(x).argmax(1), "L1:0.2", early_stop=False)
     assert int(((result - x).abs() > 1e-4).flatten(1).sum(1).max()) == 1
 
 
@@ -237,8 +237,8 @@ def test_passes_and_iterations_of_an_image_that_stands() -> None:
     assert not bool(done.broken.any())
     assert done.backwards.tolist() == [202] * 4
     assert bool((done.iterations <= 100).all())
-    sampled = APGD(steps=5, samples=4).perturb(model, x, y, "Linf:1e-4", stop="never")
-    assert torch.allclose(sampled, APGD(steps=5).perturb(model, x, y, "Linf:1e-4", stop="never"))
+    sampled = APGD(steps=5, samples=4).perturb(model, x, y, "Linf:1e-4", early_stop=False)
+    assert torch.allclose(sampled, APGD(steps=5).perturb(model, x, y, "Linf:1e-4", early_stop=False))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: 
     x = 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
     epsilon = 0.05
-    result = attack.perturb(model, x, y, Threat(norm, epsilon), stop="never")
+    result = attack.perturb(model, x, y, Threat(norm, epsilon), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     expected = margin(model(x), y) - epsilon * dual
@@ -52,7 +52,7 @@ def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, targe
         model.bias.fill_(-100.0)
         model.bias[[target, (target + 1) % 4]] = torch.tensor([0.0, 3.0])
     attack = PGD(steps=40, objective="margin")
-    result = attack.perturb(model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), stop="never")
+    result = attack.perturb(model, x, y, Threat(norm, 0.05), target=torch.full((8,), target), early_stop=False)
     normal = (model.weight[y[0]] - model.weight[target]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     reached = margin(model(result), y)
@@ -78,8 +78,8 @@ def test_absolute_and_relative_steps() -> None:
     y = model(x).argmax(1)
     radii = torch.tensor([0.01, 0.02, 0.04, 0.08])
     threat = Threat("Linf", radii)
-    relative = PGD(steps=1, step_size="0.5eps", begin="none").perturb(model, x, y, threat, stop="never")
-    absolute = PGD(steps=1, step_size=0.005, begin="none").perturb(model, x, y, threat, stop="never")
+    relative = PGD(steps=1, step_size="0.5eps", begin="none").perturb(model, x, y, threat, early_stop=False)
+    absolute = PGD(steps=1, step_size=0.005, begin="none").perturb(model, x, y, threat, early_stop=False)
     assert torch.allclose((relative - x).abs().amax((1, 2, 3)), radii / 2, atol=1e-6)
     assert torch.allclose((absolute - x).abs().amax((1, 2, 3)), torch.full((4,), 0.005), atol=1e-6)
 

@@ -196,7 +196,7 @@ def test_a_target_is_approached(name: str, threat: Threat) -> None:
     model, x, attack = Small(4), images(), named(name, 4)
     y = correct(model, x)
     target = (y + 1) % 4
-    result = attack.perturb(model, x, y, threat, target=target, stop="never")
+    result = attack.perturb(model, x, y, threat, target=target, early_stop=False)
     before, after = (towards(model(images), y, target) for images in (x, result))
     assert float((after > before).float().mean()) > 0.9
 

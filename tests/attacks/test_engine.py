@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.blackbox.square import Square
-from classwise.attacks.engine import Case, Engine, Finished, Job, State, Stop
+from classwise.attacks.engine import Case, Engine, Finished, Job, State
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
@@ -42,7 +42,7 @@ def evaluated(
     *,
     order: Tensor | None = None,
     batch: int = 32,
-    stop: Stop = "broken",
+    early_stop: bool = True,
     poll: int = 1,
     compute: Compute | None = None,
     pieces: int = 50,
@@ -50,7 +50,7 @@ def evaluated(
     """All rows of the run, put back in the order of their index."""
     model, x, y = case
     order = torch.arange(len(x)) if order is None else order
-    engine = Engine(model, batch=batch, stop=stop, poll=poll, compute=compute or Compute())
+    engine = Engine(model, batch=batch, early_stop=early_stop, poll=poll, compute=compute or Compute())
     jobs = [Job(rows, x[rows], y[rows]) for rows in torch.split(order, pieces)]
     blocks = list(engine.attack(attack, THREAT, jobs))
     index = torch.cat([block.index for block in blocks])
@@ -69,17 +69,19 @@ def assert_same(first: Finished, second: Finished) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", ["broken", "never"])
+@pytest.mark.parametrize("early_stop", [True, False])
 @pytest.mark.parametrize(
     "attack", [PGD(steps=6), PGD(steps=3, objective="margin", restarts=3), FGSM()], ids=["pgd", "restarts", "fgsm"]
 )
-def test_order_blocks_and_poll_change_no_bit(case: tuple[Small, Tensor, Tensor], attack: Attack, stop: Stop) -> None:
-    plain = evaluated(case, attack, stop=stop)
+def test_order_blocks_and_poll_change_no_bit(
+    case: tuple[Small, Tensor, Tensor], attack: Attack, early_stop: bool
+) -> None:
+    plain = evaluated(case, attack, early_stop=early_stop)
     order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
-    assert_same(plain, evaluated(case, attack, stop=stop, order=order))
-    assert_same(plain, evaluated(case, attack, stop=stop, pieces=7))
+    assert_same(plain, evaluated(case, attack, early_stop=early_stop, order=order))
+    assert_same(plain, evaluated(case, attack, early_stop=early_stop, pieces=7))
     for poll in (2, 5):
-        assert_same(plain, evaluated(case, attack, stop=stop, poll=poll))
+        assert_same(plain, evaluated(case, attack, early_stop=early_stop, poll=poll))
 
 
 def test_an_images_row_does_not_depend_on_which_others_are_evaluated(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -95,8 +97,8 @@ def test_an_images_row_does_not_depend_on_which_others_are_evaluated(case: tuple
 
 def test_what_is_reported_is_what_float32_says_of_the_kept_image(case: tuple[Small, Tensor, Tensor]) -> None:
     model, _, y = case
-    for stop in ("broken", "never"):
-        result = evaluated(case, PGD(steps=6), stop=stop)
+    for early_stop in (True, False):
+        result = evaluated(case, PGD(steps=6), early_stop=early_stop)
         with torch.no_grad():
             logits = model.eval()(result.x)
         assert torch.allclose(result.logits, logits, atol=1e-5)
@@ -112,7 +114,7 @@ def test_images_that_are_wrong_when_clean_are_broken_with_no_step(case: tuple[Sm
 
 
 def test_stopping_at_the_first_hit_breaks_all_that_the_last_iterate_does(case: tuple[Small, Tensor, Tensor]) -> None:
-    any_iterate, last = evaluated(case, PGD(steps=6)), evaluated(case, PGD(steps=6), stop="never")
+    any_iterate, last = evaluated(case, PGD(steps=6)), evaluated(case, PGD(steps=6), early_stop=False)
     assert not bool((last.broken & ~any_iterate.broken).any())
     assert int(any_iterate.forwards.sum()) < int(last.forwards.sum())
     assert bool((last.iterations == 6).all())
@@ -125,7 +127,7 @@ def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
     y = model.eval()(x).argmax(1)
     attack = PGD(steps=7, step_size=0.09, begin="none")
     kept = evaluated((model, x, y), attack)
-    last = evaluated((model, x, y), attack, stop="never")
+    last = evaluated((model, x, y), attack, early_stop=False)
     stands = ~kept.broken
     assert int(stands.sum()) > 0
     kept_margin, last_margin = margin(kept.logits, y)[stands], margin(last.logits, y)[stands]
@@ -166,9 +168,9 @@ def test_what_compares_logits_computes_in_float32_whatever_is_asked(
 ) -> None:
     """Square misses a third of what it can break on a robust network of MNIST where it sees coarse logits."""
     coarse = Compute(dtype="bfloat16")
-    assert_same(evaluated(case, attack, stop="never"), evaluated(case, attack, stop="never", compute=coarse))
-    other = evaluated(case, PGD(steps=2), stop="never", compute=coarse)
-    assert not torch.equal(evaluated(case, PGD(steps=2), stop="never").x, other.x)  # it would be seen
+    assert_same(evaluated(case, attack, early_stop=False), evaluated(case, attack, early_stop=False, compute=coarse))
+    other = evaluated(case, PGD(steps=2), early_stop=False, compute=coarse)
+    assert not torch.equal(evaluated(case, PGD(steps=2), early_stop=False).x, other.x)  # it would be seen
 
 
 def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -223,9 +225,9 @@ class Astray(Attack):
         }
 
 
-@pytest.mark.parametrize("stop", ["broken", "never"])
-def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tensor, Tensor], stop: Stop) -> None:
-    result = evaluated(case, Astray(), stop=stop)
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tensor, Tensor], early_stop: bool) -> None:
+    result = evaluated(case, Astray(), early_stop=early_stop)
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert 0 <= float(result.x.min()) <= float(result.x.max()) <= 1
     with torch.no_grad():
@@ -234,7 +236,7 @@ def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tenso
 
 def test_passes_are_counted_image_by_image(case: tuple[Small, Tensor, Tensor]) -> None:
     """Six steps, one float32 pass over the last iterate: 7 forwards and 6 backwards for each image."""
-    result = evaluated(case, PGD(steps=6), stop="never")
+    result = evaluated(case, PGD(steps=6), early_stop=False)
     assert set(result.forwards.tolist()) == {7}
     assert set(result.backwards.tolist()) == {6}
 

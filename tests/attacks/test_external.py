@@ -113,7 +113,7 @@ def test_draws_repeat_with_the_seed_and_leave_the_generators_alone() -> None:
     y = model(x).argmax(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     once, again, other = (
-        Foreign(attack=noise).perturb(model, x, y, "Linf:0.2", seed=seed, stop="never") for seed in (1, 1, 2)
+        Foreign(attack=noise).perturb(model, x, y, "Linf:0.2", seed=seed, early_stop=False) for seed in (1, 1, 2)
     )
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(once, again)
@@ -214,7 +214,7 @@ def test_foolbox(given: bool) -> None:
     radii = torch.tensor([0.02, 0.1]).repeat(16)
     y = model(x).argmax(1)
     ours = Foreign(attack=attack, model=wrapped if given else None)
-    result = ours.perturb(model, x, y, Threat("Linf", radii), stop="never")
+    result = ours.perturb(model, x, y, Threat("Linf", radii), early_stop=False)
     for radius in (0.02, 0.1):
         of = radii == radius
         _, expected, _ = attack(wrapped, x[of], y[of], epsilons=radius)

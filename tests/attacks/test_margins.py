@@ -75,7 +75,7 @@ def test_md_takes_the_margin_apart_and_then_whole(run: int) -> None:
 def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: Norm) -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
-    result = attack.perturb(model, x, y, Threat(norm, 0.05), stop="never")
+    result = attack.perturb(model, x, y, Threat(norm, 0.05), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
     assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * dual, atol=2e-5)
@@ -111,7 +111,7 @@ def test_pgd_t_has_no_more_starts_than_there_are_classes() -> None:
     """Passes: one for the reference, and for each of the two other classes the steps and a verdict."""
     model, x = Linear(3), images(32, side=3)
     job = Job(torch.arange(32), x, model(x).argmax(1))
-    engine = Engine(model, batch=32, stop="never")
+    engine = Engine(model, batch=32, early_stop=False)
     (done,) = engine.attack(PGDT(steps=4), Threat("Linf", 1e-4), [job])
     standing = ~done.broken
     assert int(standing.sum()) > 20

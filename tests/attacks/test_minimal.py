@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine, Finished, Job, Stop
+from classwise.attacks.engine import Case, Engine, Finished, Job
 from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
 from classwise.core.compute import EXACT, Compute
@@ -25,10 +25,10 @@ from .models import Linear, Small, images
 
 
 def finished(
-    model: nn.Module, attack: Attack, threat: Threat, x: Tensor, y: Tensor, stop: Stop = "never", seed: int = 0
+    model: nn.Module, attack: Attack, threat: Threat, x: Tensor, y: Tensor, early_stop: bool = False, seed: int = 0
 ) -> Finished:
     """All rows in their own order."""
-    engine = Engine(model, batch=len(x), stop=stop, seed=seed)
+    engine = Engine(model, batch=len(x), early_stop=early_stop, seed=seed)
     radii = {"epsilon": threat.epsilon} if isinstance(threat.epsilon, Tensor) else {}
     blocks = list(engine.attack(attack, threat, [Job(torch.arange(len(x)), x, y, radii)]))
     order = torch.cat([block.row for block in blocks]).argsort()
@@ -195,7 +195,7 @@ def test_an_image_counts_as_broken_only_inside_its_own_radius(spec: str) -> None
     model, x, y = linear(2, away=2.0)
     exact = distances(model, x, y, norm).amin(1)
     factors = torch.where(torch.arange(16) % 2 == 0, 0.98, 1.12)
-    result = finished(model, attack, Threat(norm, exact * factors), x, y, stop="broken")
+    result = finished(model, attack, Threat(norm, exact * factors), x, y, early_stop=True)
     assert torch.equal(result.broken, factors > 1)
     assert bool((Threat(norm, 1.0).distance(result.x, x) <= exact * factors + 1e-6).all())
 
@@ -220,7 +220,7 @@ def test_the_distance_is_that_of_a_misclassified_point_and_infinite_without_one(
 def test_an_image_that_is_wrong_as_it_is_is_broken_at_once(spec: str) -> None:
     attack = make(ATTACKS, spec)
     model, x, y = linear(2)
-    result = finished(model, attack, Threat(attack.norms[0], 1e-4), x, 1 - y, stop="broken")
+    result = finished(model, attack, Threat(attack.norms[0], 1e-4), x, 1 - y, early_stop=True)
     assert bool(result.broken.all())
     assert int(result.iterations.max()) == 0
     assert float(result.records["minimal_distance"].max()) < 1e-6
@@ -282,7 +282,7 @@ class Striped(nn.Module):
 def test_a_model_that_returns_nan_leaves_the_images_finite(spec: str) -> None:
     attack = make(ATTACKS, spec)
     threat = Threat(attack.norms[0], 0.05)
-    result = finished(Striped(), attack, threat, images(20), torch.zeros(20, dtype=torch.int64), stop="broken")
+    result = finished(Striped(), attack, threat, images(20), torch.zeros(20, dtype=torch.int64), early_stop=True)
     assert bool(result.x.isfinite().all())
     assert float(threat.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
 

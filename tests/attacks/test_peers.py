@@ -38,7 +38,7 @@ STEPS, EPSILON, STEP = 8, 0.03, 0.007
 
 def ours(case: tuple[Small, Tensor, Tensor], attack: Attack, threat: str) -> Tensor:
     model, x, y = case
-    return attack.perturb(model, x, y, threat, stop="never")
+    return attack.perturb(model, x, y, threat, early_stop=False)
 
 
 def test_torchattacks_linf(case: tuple[Small, Tensor, Tensor]) -> None:

@@ -32,7 +32,7 @@ def test_the_image_is_the_one_that_the_surrogate_alone_gives(inner: Attack) -> N
     model, surrogate, x = Linear(3, side=4).eval(), Small(3), images(32)
     y = model(x).argmax(1)
     result = Transfer(surrogate=surrogate, attack=inner).perturb(model, x, y, "Linf:0.1")
-    assert torch.equal(result, inner.perturb(surrogate, x, y, "Linf:0.1", stop="never"))
+    assert torch.equal(result, inner.perturb(surrogate, x, y, "Linf:0.1", early_stop=False))
 
 
 def test_the_model_judges_and_only_its_own_passes_count() -> None:
@@ -53,7 +53,7 @@ def test_on_itself_it_is_the_attack() -> None:
     model, x = Small(3).eval(), images(32)
     y = model(x).argmax(1)
     fooled = model(Transfer(surrogate=model, attack=PGD()).perturb(model, x, y, "Linf:0.1")).argmax(1) != y
-    assert torch.equal(fooled, model(PGD().perturb(model, x, y, "Linf:0.1", stop="never")).argmax(1) != y)
+    assert torch.equal(fooled, model(PGD().perturb(model, x, y, "Linf:0.1", early_stop=False)).argmax(1) != y)
 
 
 def test_the_surrogate_is_left_as_it_was() -> None:
@@ -83,7 +83,7 @@ def test_a_spec_names_the_surrogate_and_the_options_of_the_attack_within(tmp_pat
     )
     model, x = load_model("lenet", num_classes=3, in_channels=1), images(8, 1, 28)
     y = model(x).argmax(1)
-    expected = PGD(steps=3, step_size=2 / 255).perturb(surrogate, x, y, "Linf:0.1", stop="never")
+    expected = PGD(steps=3, step_size=2 / 255).perturb(surrogate, x, y, "Linf:0.1", early_stop=False)
     assert torch.equal(attack.perturb(model, x, y, "Linf:0.1"), expected)
 
 

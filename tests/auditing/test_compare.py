@@ -152,7 +152,7 @@ ABOUT: dict[str, Any] = {
     "data_hash": "ab" * 32,
     "threat": "Linf:8/255",
     "norm": "Linf",
-    "stop": "broken",
+    "early_stop": True,
 }
 
 
@@ -202,7 +202,11 @@ UNLIKE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "attacks: pgd:steps=20.*steps=50",
     ),
     "fewer attacks": ({}, {"specs": {"pgd": PGD}}, "attacks: fgsm and no fgsm"),
-    "stop": ({}, {"stop": "never"}, "stop rule: an attack stops at its first success and an attack runs all its steps"),
+    "early stop": (
+        {},
+        {"early_stop": False},
+        "early stop: an attack stops at its first success and an attack runs all its steps",
+    ),
     "cascade": ({}, {"cascade": True}, "cascade: no and yes"),
     "cascade in another order": (
         {"cascade": True},
@@ -255,7 +259,7 @@ def test_one_attack_is_compared_whatever_the_others_are() -> None:
 
 def test_clean_accuracies_compare_under_any_threat() -> None:
     found = compare(
-        {"a": audited(0), "b": audited(1, threat="L2:1", norm="L2", epsilon=1, stop="never")}, attack="clean"
+        {"a": audited(0), "b": audited(1, threat="L2:1", norm="L2", epsilon=1, early_stop=False)}, attack="clean"
     )
     assert found.table["overall"].tolist() == [1.0, 1.0]
     assert found.notes == ()
@@ -277,7 +281,7 @@ def test_families_compare_with_equal_members() -> None:
 def test_what_is_not_stated_is_compared_with_its_like_alone() -> None:
     bare = [made(AT, 0), made(CFA, 1)]
     (note,) = compare({"a": bare[0], "b": bare[1]}).notes
-    assert "data hash, threat, stop rule, attacks" in note
+    assert "data hash, threat, early stop, attacks" in note
     with pytest.raises(ClasswiseError, match="not stated"):
         compare({"a": bare[0], "b": audited(1)})
     # A stated threat is one threat however it is written.
@@ -330,13 +334,13 @@ def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
 
 def test_across_one_field_the_others_still_agree() -> None:
     one = audited(0)
-    weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", stop="never")
-    with pytest.raises(ClasswiseError, match="differ in stop rule"):
+    weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", early_stop=False)
+    with pytest.raises(ClasswiseError, match="differ in early stop"):
         compare({"a": one, "b": weak}, across="threat")
     with pytest.raises(ClasswiseError, match="same threat, Linf:8/255"):
         compare({"a": one, "b": audited(1)}, across="threat")
     with pytest.raises(ClasswiseError, match="unknown field to compare across"):
-        compare({"a": one, "b": weak}, across="stop")
+        compare({"a": one, "b": weak}, across="early_stop")
     with pytest.raises(ClasswiseError, match="clean accuracy does not depend on the threat"):
         compare({"a": one, "b": weak}, across="threat", attack="clean")
     with pytest.raises(ClasswiseError, match="differ in threat"):

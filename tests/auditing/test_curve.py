@@ -68,9 +68,9 @@ def test_radii_of_a_linear_model_are_its_closed_form(norm: str, order: int, high
     assert 2 < wrong.sum() < 30
     assert 2 < beyond.sum() < 60, "the range should not hold every image"
     assert (frame[wrong]["high"] == 0).all()
-    assert (frame[wrong]["broken_by"] == "clean").all()
+    assert (frame[wrong]["first_success"] == "clean").all()
     assert np.isinf(frame[beyond]["high"]).all()
-    assert frame[beyond]["broken_by"].isna().all()
+    assert frame[beyond]["first_success"].isna().all()
     between = frame[~wrong & ~beyond]
     inside = truth[~wrong & ~beyond]
     assert (between["low"] <= inside + 1e-6).all()
@@ -99,7 +99,7 @@ def test_accuracy_never_rises_and_brackets_the_audit() -> None:
 def test_the_summary_is_what_the_radii_say() -> None:
     high = [0.0, 0.02, 0.04, 0.06, np.inf, 0.01, 0.03, np.inf, np.inf, np.inf]
     frame = pd.DataFrame({"index": range(10), "label": [0] * 5 + [2] * 5, "low": 0.0, "high": high})
-    frame = frame.assign(broken_by="pgd", probes=1, forwards=1, backwards=0)
+    frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=0)
     meta = search(rounds=1, attacks="fgsm").meta
     found = Curve(frame, meta, highest=0.1, rounds=3)
     assert list(found.summary.index) == ["class 0", "class 2", "overall"]

@@ -399,7 +399,7 @@ def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
     outcomes = Outcomes.from_predictions(labels, labels, predicted, [f"class {label}" for label in range(classes)])
     black = outcomes.frame["attack"].str.startswith("black") | (outcomes.frame["attack"] == "clean")
     frame = outcomes.frame.assign(forwards=10, backwards=np.where(black, 0, 10), iterations=10)
-    return Outcomes(frame, dataclasses.replace(outcomes.meta, stop="broken"))
+    return Outcomes(frame, dataclasses.replace(outcomes.meta, early_stop=True))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def cut(draw: st.DrawFn) -> tuple[Outcomes, list[Outcomes]]:
     """An incomplete table and all its completions; in a cascade those that a cascade can have."""
     cascade = draw(st.booleans())
     correct = np.array(draw(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=3, max_size=3)))
-    meta = {"cascade": True, "stop": "broken"} if cascade else {}
+    meta = {"cascade": True, "early_stop": True} if cascade else {}
     if cascade:
         correct = np.logical_and.accumulate(correct)
     cells = list(itertools.product(range(3), range(6)))
@@ -197,11 +197,11 @@ def test_images_that_an_early_stop_does_not_attack_are_judged() -> None:
     """Without the rows that a killed audit had no time to write, for images that were misclassified before."""
     correct = np.ones((3, 6), dtype=np.bool_)
     correct[:, :4] = False
-    cut_short = without(table(correct, stop="broken"), {("t[2]", image) for image in range(6)})
+    cut_short = without(table(correct, early_stop=True), {("t[2]", image) for image in range(6)})
     assert cut_short.missing == {"t[2]": 6}
     assert cut_short.unjudged == {"t[2]": 2}
     assert cut_short.verdicts("t[2]").tolist() == [0, 0, 0, 0, -1, -1]
     assert cut_short.gap.endswith("2 of 6 images are not judged by every attack (not judged: t[2] 2)")
-    known = without(table(np.zeros((3, 6), dtype=np.bool_), stop="broken"), {("t[2]", 0)})
+    known = without(table(np.zeros((3, 6), dtype=np.bool_), early_stop=True), {("t[2]", 0)})
     assert not known.complete
     assert known.gap == "the audit is incomplete: rows of images that need no attack are missing (t[2] 1)"

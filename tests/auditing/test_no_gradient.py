@@ -102,11 +102,11 @@ def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
     answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
     assert "under square at Linf:0.05" in answer.sentence
     assert "not applicable without gradients: apgd-ce" in answer.suite
-    assert set(answer.images["broken_by"].dropna()) <= {CLEAN, "square"}
+    assert set(answer.images["first_success"].dropna()) <= {CLEAN, "square"}
     radii = robustness_curve(
         model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, compute=EXACT, batch=32
     )
-    assert set(radii.frame["broken_by"].dropna()) <= {CLEAN, "square"}
+    assert set(radii.frame["first_success"].dropna()) <= {CLEAN, "square"}
     assert estimate(model, images(), THREAT, ["pgd", SQUARE], compute=EXACT, batch=32).backwards == 0
     for search in (
         find_worst_class,

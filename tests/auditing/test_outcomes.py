@@ -40,7 +40,7 @@ def test_clean_is_an_attack_and_all_is_the_and(table: Outcomes) -> None:
 
 
 def test_a_row_tells_what_broke_it(table: Outcomes) -> None:
-    breakers = table.rows("a").set_index("index")["broken_by"]
+    breakers = table.rows("a").set_index("index")["first_success"]
     assert breakers[1] == "a"
     assert breakers[5] == "clean"
     assert pd.isna(breakers[0])

@@ -71,7 +71,7 @@ def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
     assert frame.to_numpy().tolist() == [[3, 7], [20, 20]]
     assert (frame.index.name, frame.columns.name) == ("truth", "prediction")
     assert frame.attrs["shows"] == "predictions as they were given"
-    broken = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, stop="broken"))
+    broken = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, early_stop=True))
     assert "breaking images" in broken.confusion("pgd").attrs["shows"]
     assert broken.confusion("clean").attrs["shows"] == "predictions on the images themselves"
 

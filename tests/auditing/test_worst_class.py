@@ -63,11 +63,11 @@ def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Aud
 @pytest.mark.slow
 def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, full: Audit) -> None:
     frame = full.outcomes.frame
-    broken = frame[~frame["correct"].astype(bool)].groupby("index")["broken_by"].first()
+    broken = frame[~frame["correct"].astype(bool)].groupby("index")["first_success"].first()
     settled = found.images[found.images["settled"]].set_index("index")
     assert len(settled) < len(found.images)
     theirs = broken.reindex(settled.index)
-    assert settled["broken_by"].fillna("").tolist() == theirs.fillna("").tolist()
+    assert settled["first_success"].fillna("").tolist() == theirs.fillna("").tolist()
     cost = frame.groupby("index")[["forwards", "backwards"]].sum().loc[settled.index]
     assert np.array_equal(settled[["forwards", "backwards"]].to_numpy(), cost.to_numpy())
     assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.table["unsettled"].sum())

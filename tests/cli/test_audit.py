@@ -81,7 +81,7 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
     assert facts["worst"]["class"] == audit.worst().name
     assert facts["summary"]["all"]["overall"] == pytest.approx(audit.summary.loc["all", "overall"])
     assert sum(row["n"] for row in facts["classes"].values()) == 100
-    assert (audit.outcomes.meta.stop, audit.outcomes.meta.seed) == ("never", 3)
+    assert (audit.outcomes.meta.early_stop, audit.outcomes.meta.seed) == (False, 3)
     assert [warning["name"] for warning in facts["warnings"]] == [warning.name for warning in audit.warnings]
 
 

@@ -244,7 +244,7 @@ def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     for name in ("at", "cfa", "mine"):
         shutil.copytree(run_folder, folder / "runs" / name)
     digits = cw.load_data("digits", subset=40)
-    cw.audit(run_folder, digits, "Linf:0.1", ["pgd:steps=1"], stop="never", out=folder / "audits" / "mine")
+    cw.audit(run_folder, digits, "Linf:0.1", ["pgd:steps=1"], early_stop=False, out=folder / "audits" / "mine")
     np.savez(folder / "more.npz", x=digits.x.numpy(), y=np.zeros(len(digits), int))
     save_weights(folder / "weights.safetensors", cw.load_model("small-cnn", data=digits, width=0.1))
     write_photos(folder / "photos")

@@ -17,7 +17,7 @@ SHARED = {
     "--resume --html --json",
 }
 OWN = {
-    "audit": "--threat --cascade --stop --group --keep --out --fail-if --max-time --estimate",
+    "audit": "--threat --cascade --early-stop --group --keep --out --fail-if --max-time --estimate",
     "curve": "--threat --rounds --out",
     "worst-class": "--threat --confidence --tolerance --out --max-time",
 }

@@ -54,7 +54,7 @@ FIELDS = {
 
 AUDIT_NUMBERS = ("--subset", "--seed", "--batch", "--width", "--max-time")
 OTHER_NUMBERS = (("curve", "--rounds"), ("worst-class", "--tolerance"), ("worst-class", "--confidence"))
-TEXT_OPTIONS = ("--data", "--split", "--root", "--threat", "--attack", "--stop", "--group", "--out", "--html",
+TEXT_OPTIONS = ("--data", "--split", "--root", "--threat", "--attack", "--group", "--out", "--html",
                 "--fail-if", "--keep", "--mean", "--device", "--data-set", "--model-set", "--weights")  # fmt: skip
 
 PLAIN: tuple[tuple[str, ...], ...] = (

@@ -507,7 +507,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
         "data": draw(st.sampled_from(("", "toy"))),
         "model": "net",
         "threat": draw(st.sampled_from((None, "Linf:8/255"))),
-        "stop": None if cascade else draw(st.sampled_from((None, "never"))),
+        "early_stop": None if cascade else draw(st.sampled_from((None, False))),
         "superclasses": tuple(label % 3 for label in range(number)),
         "superclass_names": KINGDOMS,
         "families": families,

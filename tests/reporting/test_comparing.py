@@ -283,7 +283,7 @@ def set_off(made: Compared, found: re.Match[str]) -> None:
 @statement(r"No audit states these, so that they could not be checked to be the same: (.+?)\.(?= |$)")
 def silent(made: Compared, found: re.Match[str]) -> None:
     meta = next(iter(made.comparison.audits.values()))[0].outcomes.meta
-    stated = {"threat": meta.threat, "stop rule": meta.stop} if made.attack != "clean" else {}
+    stated = {"threat": meta.threat, "early stop": meta.early_stop} if made.attack != "clean" else {}
     expected = ["data hash", *(field for field, value in stated.items() if value is None)]
     expected += ["attacks"] * (made.attacked and made.attack != "clean")
     assert found[1] == ", ".join(expected)
@@ -416,7 +416,11 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
     meta = made.comparison.audits[names[0]][0].outcomes.meta
     size = f"{len(made.ids):,} images, {len(meta.class_names)} classes"
     known = {"Data": f"{meta.data}: {size}" if meta.data else size, "Model": "net", "Threat": meta.threat}
-    known |= {"Stop rule": "an attack uses all its steps; the last iterate counts"} if meta.stop else {}
+    known |= (
+        {"Early stop": "no: an attack runs all its steps, and the last iterate counts"}
+        if meta.early_stop is False
+        else {}
+    )
     known |= {"Predictions": "made elsewhere, given as tables"}
     adds = "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"
     known |= {"Cascade": adds} if made.cascade else {}
@@ -693,17 +697,17 @@ def _labelled(name: str, number: int, total: int) -> str:
 @given(
     seed=st.integers(0, 2**32 - 1),
     shape=st.sampled_from(((1, 1), (1, 2), (2, 3))),
-    stop=st.sampled_from((None, "never", "broken")),
+    early_stop=st.sampled_from((None, False, True)),
     cascade=st.booleans(),
     attack=st.sampled_from(("all", "pgd", "cw")),
     group=st.sampled_from((None, "site")),
     lost=st.sampled_from((0.1, 0.6, 1.0)),
 )
 def test_bounds_of_incomplete_audits_follow_from_the_rows(
-    capsys: pytest.CaptureFixture[str], seed: int, shape: tuple[int, int], stop: Any, cascade: bool, attack: str,
+    capsys: pytest.CaptureFixture[str], seed: int, shape: tuple[int, int], early_stop: Any, cascade: bool, attack: str,
     group: str | None, lost: float,
 ) -> None:  # fmt: skip
-    stop = "broken" if cascade else stop  # a cascade needs it
+    early_stop = True if cascade else early_stop  # a cascade needs it
     random = np.random.default_rng(seed)
     order, labels, sites = ("clean", "pgd", "cw"), np.arange(40) % 3, np.arange(40) % 2
     ids = labels if group is None else sites
@@ -719,8 +723,8 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
                 right = np.logical_and.accumulate(right)
             predictions = np.where(right, labels, (labels + 1) % 3)
             whole = Outcomes.from_predictions(
-                labels, predictions[0], {"pgd": predictions[1], "cw": predictions[2]}, CLASSES[:3], stop=stop,
-                cascade=cascade,
+                labels, predictions[0], {"pgd": predictions[1], "cw": predictions[2]}, CLASSES[:3],
+                early_stop=early_stop, cascade=cascade,
             ).add_groups("site", sites, ("north", "south"))  # fmt: skip
             gone = (random.random((3, 40)) < lost) & (np.arange(3)[:, None] > 0)
             frame = whole.frame
@@ -731,7 +735,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
             verdicts = np.where(gone, 2, right)
             for place in range(1, 3):
                 before = verdicts[:place] if cascade else verdicts[:1]
-                over = (before == 0).any(axis=0) & (stop == "broken")
+                over = (before == 0).any(axis=0) & bool(early_stop)
                 verdicts[place] = np.where(over & gone[place], 0, verdicts[place])
             used = verdicts if attack == "all" else verdicts[[order.index(attack)]]
             wrong, known = (used == 0).any(axis=0), (used != 2).all(axis=0)
@@ -841,7 +845,7 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     assert paragraphs[2] == (
         f"{population} Of several seeds the mean; the lowest class is that of the lowest mean, and of equal ones the "
         "first. Nothing is tested."
-    ) + " No audit states these, so that they could not be checked to be the same: data hash, stop rule, attacks." * (
+    ) + " No audit states these, so that they could not be checked to be the same: data hash, early stop, attacks." * (
         max(numbers) > 1 or methods > 1
     )
     assert paragraphs[3].startswith("Made by classwise ")

@@ -187,7 +187,7 @@ def test_names_of_methods_and_curves_too(names: list[str]) -> None:
         assert Cells((target / "a.html").read_text(encoding="utf-8")).tags <= TAGS
 
         frame = pd.DataFrame({"index": range(6), "label": [0, 0, 1, 1, 2, 2], "low": 0.0, "high": [0.1, 0.2] * 3})
-        frame = frame.assign(broken_by="pgd", probes=1, forwards=1, backwards=1)
+        frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=1)
         curve = Curve(frame, Meta(class_names=tuple(names), attacks={"clean": None}, norm="Linf"), 0.25, 3)
         export_curve(curve, target / "curve", ("csv", "md", "svg"))
         report(curve, target / "b.html")

@@ -52,7 +52,7 @@ def curves(draw: st.DrawFn) -> Curve:
     frame = pd.DataFrame(
         {"index": range(images), "label": random.integers(0, classes, images), "low": low, "high": high}
     )
-    frame = frame.assign(broken_by="pgd", probes=1, forwards=1, backwards=1)
+    frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=1)
     meta = Meta(class_names=CLASSES[:classes], attacks={"clean": None}, norm="L2", model="net")
     return Curve(frame, meta, HIGHEST, 3, alpha=draw(st.sampled_from((0.05, 0.1))))
 

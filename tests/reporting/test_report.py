@@ -21,7 +21,7 @@ from .test_worst_class import result_of
 
 
 def curve() -> Curve:
-    values: dict[str, Any] = {"index": [0, 1], "label": [0, 1], "low": 0.0, "high": [0.1, 0.2], "broken_by": "pgd"}
+    values: dict[str, Any] = {"index": [0, 1], "label": [0, 1], "low": 0.0, "high": [0.1, 0.2], "first_success": "pgd"}
     frame = pd.DataFrame(values | {name: 1 for name in COLUMNS if name not in values})
     return Curve(frame, Meta(class_names=("cat", "dog"), attacks={"clean": None}, norm="Linf"), 0.25, 3)
 

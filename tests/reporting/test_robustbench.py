@@ -34,7 +34,7 @@ def make(make_audit: MakeAudit) -> MakeAudit:
         made = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), warnings=(Caution("noise", "It is noisy.", float("nan")),))
         specs = {"clean": None, **parse_attacks("autoattack").specs()}
         frame = made.outcomes.frame.assign(attack=made.outcomes.frame["attack"].replace({"cw": "fgsm"}))
-        about: dict[str, Any] = {"attacks": specs, "data": "cifar10", "stop": "broken", "cascade": True} | meta
+        about: dict[str, Any] = {"attacks": specs, "data": "cifar10", "early_stop": True, "cascade": True} | meta
         outcomes = type(made.outcomes)(frame, type(made.outcomes.meta)(**vars(made.outcomes.meta) | about))
         return Audit(outcomes, made.warnings)
 
@@ -96,7 +96,7 @@ def other_suite() -> dict[str, Any]:
         ({"threat": "Linf:per-image"}, {}, "one radius in Linf or L2"),
         ({"threat": None}, {}, "one radius in Linf or L2"),
         ({"attacks": other_suite}, {}, "autoattack_acc means AutoAttack's standard version"),
-        ({"stop": "never"}, {}, "run it with stop=broken"),
+        ({"early_stop": False}, {}, "run it with early_stop=True"),
         ({"split": "train"}, {}, "this audit is of the training split"),
         ({"images": 900}, {}, "the audit is incomplete"),
         ({"data": "photos"}, {}, "no data set 'photos'"),

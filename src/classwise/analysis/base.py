@@ -32,9 +32,9 @@ def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
             confidences are those of images that the attack had not finished with.
     """
     rows = outcomes.rows(attack)
-    if outcomes.member(attack) != CLEAN and outcomes.meta.stop == "broken":
+    if outcomes.member(attack) != CLEAN and outcomes.meta.early_stop:
         raise ClasswiseError(
-            f"{attack!r} was stopped as soon as an image broke; audit with stop='never' for this analysis"
+            f"{attack!r} was stopped as soon as an image broke; audit with early_stop=False for this analysis"
         )
     if (rows["status"] == "skipped").any():
         raise ClasswiseError(

@@ -89,7 +89,7 @@ def confused(
     """The confusion matrix of one attack, its symmetry and its leakage between superclasses (kdd21 section 4.2).
 
     Args:
-        outcomes: of an audit with ``stop="never"``, or of predictions made elsewhere.
+        outcomes: of an audit with ``early_stop=False``, or of predictions made elsewhere.
         attack: which attack, or ``clean``.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.
         resamples: of the images, for the intervals.

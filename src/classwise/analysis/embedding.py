@@ -70,7 +70,7 @@ def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: fl
 
     Args:
         audit: with ``keep="features"``.
-        attack: the attack; ``stop="never"`` gives its last iterates.
+        attack: the attack; ``early_stop=False`` gives its last iterates.
         per_class: images of each class at most, the first ones.
         perplexity: of t-SNE; fewer images than three times as many take a smaller one.
         seed: of t-SNE.

@@ -95,7 +95,7 @@ def extremes(outcomes: Outcomes, attack: str, label: int, *, count: int = 10, by
     """Sort the images of a class by what is left of their class on the attacked image (kdd21 section 6.2).
 
     Ties go to the lower number. Where an audit stopped at the first breaking image, the order below 0 margin is that of
-    these; ``stop="never"`` gives the paper's.
+    these; ``early_stop=False`` gives the paper's.
 
     Args:
         outcomes: of any audit that knows confidences or margins.

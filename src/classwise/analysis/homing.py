@@ -15,7 +15,7 @@ import torch
 
 from classwise.analysis.base import AnalysisResult
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Stop
+from classwise.attacks.engine import Engine
 from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
@@ -106,7 +106,7 @@ def homing(
     test: Images | None = None,
     attack: Attacks = ATTACK,
     which: Which | None = None,
-    stop: Stop = "never",
+    early_stop: bool = False,
     compute: Compute = FAST,
     batch: int = 128,
     seed: int = 0,
@@ -128,7 +128,7 @@ def homing(
         test: the images to judge by; None: the test split of that data set.
         attack: one attack.
         which: which saved weights of a run are used; None: `Run.default_weights`.
-        stop: as in `audit`, for both rounds alike.
+        early_stop: as in `audit`, for both rounds alike.
         compute: how the attack's gradients are computed.
         batch: images on the device at once.
         seed: of the attack.
@@ -149,7 +149,7 @@ def homing(
         test,
         run.recipe.threat,
         {name: chosen},
-        stop=stop,
+        early_stop=early_stop,
         compute=compute,
         batch=batch,
         seed=seed,
@@ -169,7 +169,7 @@ def homing(
             continue
         again = _train(run.recipe, data.take(data.y != label), place, device, progress)
         part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
-        engine = Engine(again.model(which).to(device), compute=compute, batch=batch, stop=stop, seed=seed)
+        engine = Engine(again.model(which).to(device), compute=compute, batch=batch, early_stop=early_stop, seed=seed)
         threat = Threat.parse(str(again.recipe.threat))
         home = _saved(place / FILE, lambda: _robust(engine, chosen, part, threat))  # noqa: B023  # called at once
         counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)

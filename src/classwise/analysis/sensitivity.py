@@ -68,7 +68,7 @@ def sensitivity(
     """Set the CVC of each class beside its robustness and its temperature drop (kdd21 section 5).
 
     Args:
-        outcomes: of an audit with ``stop="never"`` and both attacks.
+        outcomes: of an audit with ``early_stop=False`` and both attacks.
         attack: the plain attack.
         tempered: the same with a temperature.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.

@@ -67,7 +67,7 @@ def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.
     """The mean variance of the confidences over the classes, for each class of images (kdd21 Definition 5.1).
 
     Args:
-        audits: outcomes by the name of the model, of audits with ``stop="never"`` unless the attack is ``clean``.
+        audits: outcomes by the name of the model, of audits with ``early_stop=False`` unless the attack is ``clean``.
         attack: which attack, or ``clean``.
         alpha: 1 minus the coverage of the intervals.
 

@@ -7,7 +7,7 @@ from typing import ClassVar, get_args
 
 from torch import Tensor, nn
 
-from classwise.attacks.engine import BoundAttack, Case, State, Stop, perturb
+from classwise.attacks.engine import BoundAttack, Case, State, perturb
 from classwise.core.compute import Forward
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
@@ -96,7 +96,7 @@ class Attack(Described, ABC):
         seed: int = 0,
         index: Tensor | None = None,
         target: Tensor | None = None,
-        stop: Stop = "broken",
+        early_stop: bool = True,
     ) -> Tensor:
         """Attack a batch and return adversarial images, shaped like ``x``.
 
@@ -108,14 +108,13 @@ class Attack(Described, ABC):
             seed: the seed of the attack's draws.
             index: what each image is called in draws; by default its place in the batch.
             target: the class to reach for each image, -1 for none.
-            stop: ``"broken"`` returns the first misclassified iterate, else the one of lowest margin; ``"never"``
-                returns the last iterate.
+            early_stop: return the first misclassified iterate, else the one of lowest margin; False: the last iterate.
         """
-        return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, stop=stop)
+        return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, early_stop=early_stop)
 
-    def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, stop: Stop = "broken") -> BoundAttack:
+    def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
         """The attack on one model under one threat, to be called as ``attack(images, labels)``."""
-        return BoundAttack(self, model, Threat.parse(threat), seed, stop)
+        return BoundAttack(self, model, Threat.parse(threat), seed, early_stop)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
         """Refuse politely: an attack alone has no model and no radius."""

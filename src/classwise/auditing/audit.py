@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from classwise.attacks.engine import SMALLEST_BATCH, Stop
+from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing import parts
 from classwise.auditing.claims import check_place, claim, settings_of
 from classwise.auditing.estimating import estimate
@@ -52,7 +52,7 @@ def audit(
     attacks: Attacks | None = None,
     *,
     cascade: bool | None = None,
-    stop: Stop = "broken",
+    early_stop: bool = True,
     group: Group | None = None,
     compute: Compute = FAST,
     batch: int | None = None,
@@ -83,8 +83,8 @@ def audit(
             guard ``no-gradient`` names them.
         cascade: an attack sees only what those before it left standing; cheaper, and tells nothing of each alone.
             None: only where ``attacks`` has a named suite, such as ``autoattack``.
-        stop: ``"broken"``: an image is done when it is misclassified. ``"never"``: every attack takes all its steps on
-            every image and the last iterate counts, as confusion and confidence figures need.
+        early_stop: stop attacking an image at the first success. False: every attack runs all its steps on every image
+            and the last iterate counts, as confusion and confidence figures need.
         group: judge by groups in place of classes: ``"superclass"``, a column of the data, or a value for each image.
         compute: how gradients are computed; success is decided in float32.
         batch: images on the device at once, at least 32; results repeat bit for bit at one batch size. None: 128, or of
@@ -130,7 +130,13 @@ def audit(
         cascade = suite.cascade if cascade is None else cascade
         if max_time is not None and not max_time > 0:
             raise ClasswiseError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
-        settings: dict[str, Any] = {"stop": stop, "cascade": cascade, "compute": compute, "batch": batch, "seed": seed}
+        settings: dict[str, Any] = {
+            "early_stop": early_stop,
+            "cascade": cascade,
+            "compute": compute,
+            "batch": batch,
+            "seed": seed,
+        }
         settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
         folder = None if out is None else folder_for(Path(out), name)
         if folder is not None:

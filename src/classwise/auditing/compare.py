@@ -45,7 +45,7 @@ def compare(
 ) -> Comparison | Crossing:
     """Put audits of the same images side by side.
 
-    Audits are compared if they agree in images, labels, class names, threat, attacks, stop rule, cascade and grouping.
+    Audits are compared if they agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
 
     Args:
         audits: audits, folders of audits, run folders that hold one audit each, or folders of a method's seeds (the

@@ -91,7 +91,7 @@ def population(seeds: Mapping[str, int]) -> str:
 class Comparison:
     """Methods on the same images, each with one audit or one for each training seed.
 
-    The audits agree in images, labels, class names, threat, attacks, stop rule, cascade and grouping.
+    The audits agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
 
     Attributes:
         audits: by the method's name.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Case, CountedForward, Engine, Stop, value_and_gradient
+from classwise.attacks.engine import SMALLEST_BATCH, Case, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
 from classwise.auditing.preparing import Model, prepare
@@ -53,7 +53,7 @@ def estimate(
     threat: Threat | str | None = None,
     attacks: Attacks | None = None,
     *,
-    stop: Stop = "broken",
+    early_stop: bool = True,
     compute: Compute = FAST,
     batch: int | None = None,
     seed: int = 0,
@@ -70,7 +70,7 @@ def estimate(
         data: the images.
         threat: the ball.
         attacks: the attacks.
-        stop: the rule.
+        early_stop: as in `audit`.
         compute: how gradients are computed.
         batch: images on the device at once; None: as many as fit.
         seed: of the draws.
@@ -80,7 +80,13 @@ def estimate(
         ClasswiseError: as `audit` does.
     """
     suite = parse_attacks(attacks, norm_of(threat))
-    settings: dict[str, Any] = {"stop": stop, "cascade": False, "compute": compute, "batch": batch, "seed": seed}
+    settings: dict[str, Any] = {
+        "early_stop": early_stop,
+        "cascade": False,
+        "compute": compute,
+        "batch": batch,
+        "seed": seed,
+    }
     ready = prepare(model, data, suite, threat, device=device, **settings)
     suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)

@@ -258,11 +258,11 @@ def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
     return f"{label}:{chosen}" if chosen else label
 
 
-def _stop(audit: Audit, attack: str) -> Value:
+def _early_stop(audit: Audit, attack: str) -> Value:
     del attack
-    stop = audit.outcomes.meta.stop
-    known = {"broken": "an attack stops at its first success", "never": "an attack runs all its steps"}
-    return Value(stop, known[stop] if stop else UNSTATED, stated=stop is not None)
+    early_stop = audit.outcomes.meta.early_stop
+    known = {True: "an attack stops at its first success", False: "an attack runs all its steps"}
+    return Value(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
 
 
 def _cascade(audit: Audit, attack: str) -> Value:
@@ -273,7 +273,7 @@ def _cascade(audit: Audit, attack: str) -> Value:
 
 _FIELDS: Mapping[str, Callable[[Audit, str], Value]] = {
     "threat": _threat,
-    "stop rule": _stop,
+    "early stop": _early_stop,
     "cascade": _cascade,
     "attacks": _attacks,
 }

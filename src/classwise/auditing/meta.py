@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
 
@@ -38,8 +38,8 @@ class Meta:
         model_hash: SHA-256 of its parameters and buffers.
         threat: such as ``"Linf:8/255"``.
         norm: the norm of the column ``distance``.
-        stop: ``"broken"``: the rows show breaking images, and where none was found the iterate of lowest margin.
-            ``"never"``: they show the last iterate. None: not known, or mixed.
+        early_stop: True: the rows show the first verified adversarial example, or else the iterate of lowest margin.
+            False: they show the last iterate. None: unknown, or mixed.
         cascade: whether an attack saw only what those before it left standing.
         seed: the seed of the attacks' draws.
         precision: how gradients were computed (`classwise.core.compute.Compute`); success is decided in float32.
@@ -63,7 +63,7 @@ class Meta:
     model_hash: str = ""
     threat: str | None = None
     norm: str | None = None
-    stop: Literal["broken", "never"] | None = None
+    early_stop: bool | None = None
     cascade: bool = False
     seed: int | None = None
     precision: Mapping[str, Any] = field(default_factory=dict)

@@ -35,7 +35,7 @@ COLUMNS: Mapping[str, str] = {
     "zero_gradients": "Int64",  # how many of the gradients were zero everywhere; null if the attack does not tell
     "queries": "Int64",  # logits that an attack without gradients asked for; null if the attack does not tell
     "minimal_distance": "float64",  # to the nearest misclassified point that was met, infinite for none; else null
-    "broken_by": "string",  # the attack that broke the image, or clean; null while it stands
+    "first_success": "string",  # the attack that broke the image, or clean; null while it stands
     "status": "string",  # ok, nan (logits not finite) or skipped (broken before, in a cascade)
 }
 """The columns of the table and their pandas types; further int64 columns hold the groupings of the metadata."""

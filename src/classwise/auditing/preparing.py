@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Engine, Stop
+from classwise.attacks.engine import SMALLEST_BATCH, Engine
 from classwise.auditing.applicable import split_suite
 from classwise.auditing.fitting import SMALL_PIXELS, USUAL_BATCH, fitting_batch
 from classwise.auditing.keeping import Kind
@@ -50,7 +50,7 @@ class Plan:
     Args:
         suite: the attacks.
         threat: the ball; its radius one number, or one for each image of the data.
-        stop: see `classwise.attacks.engine.Stop`.
+        early_stop: whether an attack stops at its first success.
         cascade: an attack sees only what those before it left standing.
         compute: how gradients are computed.
         batch: images on the device at once.
@@ -64,7 +64,7 @@ class Plan:
 
     suite: Suite
     threat: Threat
-    stop: Stop
+    early_stop: bool
     cascade: bool
     compute: Compute
     batch: int
@@ -73,18 +73,20 @@ class Plan:
     trace: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.stop not in ("broken", "never"):
-            raise unknown("stop", self.stop, ("broken", "never"))
         for label, attack in self.suite.attacks.items():
             if self.threat.norm not in attack.norms:
                 known = " and ".join(attack.norms)
                 raise ClasswiseError(f"attack {label!r} has no {self.threat.norm} form; it knows {known}")
-        if self.cascade and self.stop == "never":
-            raise ClasswiseError("a cascade attacks what is not broken yet, so it needs stop = 'broken'")
+        if self.cascade and not self.early_stop:
+            raise ClasswiseError(
+                "a cascade runs each attack on the survivors of those before it, so it needs early_stop=True"
+            )
 
     def engine(self, model: nn.Module, batch: int | None = None) -> Engine:
         """An engine with these settings."""
-        return Engine(model, compute=self.compute, batch=batch or self.batch, stop=self.stop, seed=self.seed)
+        return Engine(
+            model, compute=self.compute, batch=batch or self.batch, early_stop=self.early_stop, seed=self.seed
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def prepare(
         model_hash=fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier),
         threat=str(plan.threat),
         norm=plan.threat.norm,
-        stop=plan.stop,
+        early_stop=plan.early_stop,
         cascade=plan.cascade,
         seed=plan.seed,
         precision=dataclasses.asdict(plan.compute),

@@ -265,7 +265,7 @@ class Audit:
     def confusion(self, name: str) -> pd.DataFrame:
         """Counts of images by truth (row) and prediction (column) under one attack.
 
-        With ``stop="broken"`` the predictions are those on breaking images, the first that were found; the frame's
+        With ``early_stop=True`` the predictions are those on the first adversarial example found; the frame's
         ``attrs["shows"]`` says in words which images it shows.
 
         Raises:
@@ -285,11 +285,11 @@ class Audit:
         if name == CLEAN:
             return "predictions on the images themselves"
         known = {
-            "never": "predictions on the attack's last iterate",
-            "broken": "predictions on breaking images, and where none was found on the iterate of lowest margin",
+            False: "predictions on the attack's last iterate",
+            True: "predictions on adversarial examples, or on the iterate of lowest margin where none was found",
             None: "predictions as they were given",
         }
-        return known[self.outcomes.meta.stop]
+        return known[self.outcomes.meta.early_stop]
 
     @property
     def complete(self) -> bool:

@@ -63,13 +63,13 @@ def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, told: Collectio
 def skipped_rows(attack: str, broken: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
     """Rows of images that a cascade does not hand on, from the rows of the attacks that broke them."""
     nothing = dict.fromkeys(("forwards", "backwards"), 0)
-    frame = broken[["index", "label", "broken_by"]]
+    frame = broken[["index", "label", "first_success"]]
     return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **nothing)
 
 
 def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
     breaker = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
-    return pd.DataFrame(columns | {"attack": attack, "broken_by": breaker})
+    return pd.DataFrame(columns | {"attack": attack, "first_success": breaker})
 
 
 def _of_logits(logits: Tensor, y: Tensor) -> dict[str, Any]:

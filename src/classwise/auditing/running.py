@@ -158,7 +158,7 @@ class Runner:
         clean = self.recorder.rows(CLEAN, mine)
         clean = clean[~clean.index.isin(done)]
         attackable = clean
-        if self.plan.stop == "broken":
+        if self.plan.early_stop:
             wrong = clean[~clean["correct"]]
             carried = carried_rows(label, wrong, self._epsilon(piece, wrong), attack.records)
             self.recorder.add(self._regrouped(carried, wrong))
@@ -219,7 +219,7 @@ class Runner:
         """Of some images, the rows of those that an earlier attack broke."""
         earlier = list(self.plan.suite.attacks)
         rows = [self.recorder.rows(name, index) for name in earlier[: earlier.index(label)]]
-        broken = [frame[frame["broken_by"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        broken = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
         if not broken:
             return self.recorder.rows(CLEAN, index).iloc[:0]
         return pd.concat(broken)

@@ -45,11 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What the outcomes hold.
-
-    Raises:
-        ClasswiseError: for a stop rule that does not exist.
-    """
+    """What the outcomes hold."""
 
     cascade: Annotated[
         bool | None,
@@ -58,12 +54,13 @@ class RowOptions:
             help="Run an attack only on the images that survive those before it. [so for autoattack and fast]",
         ),
     ] = None
-    stop: Annotated[
-        str,
+    early_stop: Annotated[
+        bool,
         typer.Option(
-            "--stop", metavar="broken|never", help="never attacks every image to the end, as confusion needs."
+            "--early-stop/--no-early-stop",
+            help="Stop attacking an image at the first success, or run all steps, as confusion needs.",
         ),
-    ] = "broken"
+    ] = True
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
     ] = None
@@ -71,10 +68,6 @@ class RowOptions:
         list[str] | None,
         typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
     ] = None
-
-    def __post_init__(self) -> None:
-        if self.stop not in ("broken", "never"):
-            raise unknown("--stop", self.stop, ("broken", "never"))
 
 
 @grouped
@@ -122,7 +115,7 @@ def audit(
     conditions = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
     settings: dict[str, Any] = {
         "cascade": rows.cascade,
-        "stop": rows.stop,
+        "early_stop": rows.early_stop,
         "batch": attacks.batch,
         "seed": attacks.seed,
     }

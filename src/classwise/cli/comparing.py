@@ -61,7 +61,7 @@ def compare(
 ) -> None:
     """Put audits of the same images side by side, with intervals.
 
-    Audits are compared if they agree in images, threat, attacks, stop rule, cascade and grouping; others are refused.
+    Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are refused.
     Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
     Differences, intervals and p-values are over all seeds, seed by seed where both methods have the same ones.
 

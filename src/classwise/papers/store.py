@@ -159,7 +159,7 @@ class Store:
         threat: str,
         *,
         which: Which | None = None,
-        stop: str = "never",
+        early_stop: bool = False,
         seed: int = 0,
         compute: Compute = FAST,
         surrogates: Sequence[Trained] = (),
@@ -176,7 +176,7 @@ class Store:
             attacks: labels to specs.
             threat: the ball.
             which: of the saved weights; None for the default of the run.
-            stop: ``"never"`` as the papers count, or ``"broken"``.
+            early_stop: whether attacks stop at the first success; the papers count last iterates.
             seed: of the attacks.
             compute: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
@@ -196,7 +196,7 @@ class Store:
         about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
         options: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
         more = {name: values for name, values in options.items() if values}  # no key without a value
-        key = _hash({**about, "stop": stop, "seed": seed, "compute": str(compute), **more})
+        key = _hash({**about, "early_stop": early_stop, "seed": seed, "compute": str(compute), **more})
         folder, listener = trained.run.audits / key, progress or Silent()
         with self.made(key, folder, listener):
             if (folder / ABOUT).is_file():
@@ -209,7 +209,7 @@ class Store:
                 threat,
                 dict(attacks),
                 cascade=False,
-                stop="never" if stop == "never" else "broken",
+                early_stop=early_stop,
                 seed=seed,
                 compute=compute,
                 trace=trace,

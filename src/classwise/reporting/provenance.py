@@ -10,12 +10,11 @@ from classwise.auditing.result import Audit
 from classwise.core.settings import flat_options
 from classwise.reporting import wording
 
-STOPS: Mapping[str | None, str] = {
-    "broken": "an attack leaves an image as soon as it is broken, which a float32 pass confirms",
-    "never": "an attack uses all its steps; the last iterate counts",
-    None: "not known",
+EARLY_STOP: Mapping[bool, str] = {
+    True: "yes: an attack stops at its first success, verified in float32",
+    False: "no: an attack runs all its steps, and the last iterate counts",
 }
-"""What the stop rules mean."""
+"""What `Meta.early_stop` means."""
 
 
 def attack_settings(meta: Meta) -> list[tuple[str, str]]:
@@ -34,7 +33,7 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ("Model SHA-256", meta.model_hash),
         ("Threat", meta.threat or ""),
         *attack_settings(meta),
-        ("Stop rule", STOPS[meta.stop] if meta.stop else ""),
+        ("Early stop", "" if meta.early_stop is None else EARLY_STOP[meta.early_stop]),
         (
             "Cascade",
             "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"

@@ -152,9 +152,9 @@ def _refuse_other_meaning(audit: Audit, norm: str, radius: str) -> None:
         )
     if CLEAN not in meta.attacks:
         raise ClasswiseError("clean_acc is not known; the audit has no clean pass")
-    if meta.stop == "never":
+    if meta.early_stop is False:
         raise ClasswiseError(
-            "AutoAttack counts every iterate; this audit took the last ones, so run it with stop=broken"
+            "AutoAttack counts every iterate; this audit took the last ones, so run it with early_stop=True"
         )
     audit.outcomes.require_complete()
 
@@ -208,7 +208,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
         "hashes": {"model_sha256": meta.model_hash, "data_sha256": meta.data_hash},
         "settings": {
             "attacks": {label: spec for label, spec in meta.attacks.items() if spec},
-            "stop": meta.stop,
+            "early_stop": meta.early_stop,
             "cascade": meta.cascade,
             "seed": meta.seed,
             "precision": dict(meta.precision),

@@ -54,7 +54,7 @@ def evaluate(
         recipe: its batch size, precision and seed apply.
         callback: called after each batch; it may raise.
     """
-    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), stop="never", seed=recipe.seed)
+    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed)
     batches = list(images.batches(engine.batch))
     clean_logits = []
     with _closing(engine.predict(batch.x for batch in batches)) as blocks:

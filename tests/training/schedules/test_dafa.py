@@ -68,7 +68,7 @@ def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     run = train("frontier", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
     images = validation_split(run)
-    engine = Engine(run.model("average"), batch=48, stop="never", seed=0)
+    engine = Engine(run.model("average"), batch=48, early_stop=False, seed=0)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
     shares = torch.zeros(10, 10)
     for done in engine.attack(run.recipe.parts.validation_attack, Threat.parse("Linf:0.1"), jobs):

@@ -4,7 +4,7 @@
 `engine` puts them together.
 """
 
-from classwise.attacks.engine.engine import BoundAttack, Engine, Stop, perturb
+from classwise.attacks.engine.engine import BoundAttack, Engine, perturb
 from classwise.attacks.engine.passes import (
     CountedForward,
     NoGradientError,
@@ -27,7 +27,6 @@ __all__ = [
     "NoGradientError",
     "Passes",
     "State",
-    "Stop",
     "image_gradient",
     "perturb",
     "recordable",

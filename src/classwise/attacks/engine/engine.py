@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +20,6 @@ from classwise.core.compute import EXACT, Compute
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 
-Stop = Literal["broken", "never"]
-"""``"broken"``: return the first verified adversarial example, else the iterate of lowest margin. ``"never"``: the last
-iterate."""
-
 
 class Engine:
     """Runs any attack over any stream of images.
@@ -33,7 +28,8 @@ class Engine:
         model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
         compute: how the attack's gradients are computed; success is always decided in float32.
         batch: images on the device at once, fixed; results repeat bit for bit only at one batch size of 32 or more.
-        stop: see `Stop`.
+        early_stop: return the first verified adversarial example, else the iterate of lowest margin; False: the last
+            iterate.
         poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It never
             changes a result.
         seed: the seed of all random numbers.
@@ -48,7 +44,7 @@ class Engine:
         *,
         compute: Compute = EXACT,
         batch: int = 128,
-        stop: Stop = "broken",
+        early_stop: bool = True,
         poll: int | None = None,
         seed: int = 0,
     ) -> None:
@@ -58,7 +54,7 @@ class Engine:
         self.passes = Passes(model, compute, batch)
         self.device = self.passes.device
         self.batch = batch
-        self.stop = stop
+        self.early_stop = early_stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
         self._batch_sizes: dict[int, BatchSizes] = {}
@@ -106,7 +102,7 @@ class Engine:
                 threat,
                 seed=self.seed,
                 poll=self.poll,
-                early_stop=self.stop == "broken",
+                early_stop=self.early_stop,
                 batch_sizes=batch_sizes,
             )
             yield from queue.run(jobs)
@@ -126,10 +122,10 @@ def perturb(
     seed: int = 0,
     index: Tensor | None = None,
     target: Tensor | None = None,
-    stop: Stop = "broken",
+    early_stop: bool = True,
 ) -> Tensor:
     """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
-    engine = Engine(model, compute=EXACT, batch=max(len(x), 1), stop=stop, seed=seed)
+    engine = Engine(model, compute=EXACT, batch=max(len(x), 1), early_stop=early_stop, seed=seed)
     return engine.perturb(attack, x, y, Threat.parse(threat), index=index, target=target)
 
 
@@ -141,8 +137,8 @@ class BoundAttack:
     model: nn.Module
     threat: Threat
     seed: int = 0
-    stop: Stop = "broken"
+    early_stop: bool = True
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Adversarial images, shaped like ``images``."""
-        return perturb(self.attack, self.model, images, labels, self.threat, seed=self.seed, stop=self.stop)
+        return perturb(self.attack, self.model, images, labels, self.threat, seed=self.seed, early_stop=self.early_stop)

@@ -36,8 +36,8 @@ _SMALLEST_TAU = 1 / 256
 class _CarliniWagner(Attack):
     """Descents, each a fresh Adam with one c, until the search over c is over.
 
-    The radius plays no part in the steps, it only decides which points count. So a run with ``stop="never"`` gives each
-    image's ``minimal_distance``, from which accuracy at every radius follows.
+    The radius plays no part in the steps, it only decides which points count. So a run with ``early_stop=False`` gives
+    each image's ``minimal_distance``, from which accuracy at every radius follows.
 
     Args:
         steps: the most steps of a descent; it ends sooner when its loss is zero, or has not fallen over a tenth of them

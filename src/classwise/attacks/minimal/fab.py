@@ -26,7 +26,7 @@ class _Boundary(Attack):
     """What both members share: where they step, given the boundary they look at.
 
     An attack of minimal distance: the radius plays no part in the steps, it only decides which points count. So a run
-    with ``stop="never"`` gives each image's ``minimal_distance``, from which accuracy at every radius follows.
+    with ``early_stop=False`` gives each image's ``minimal_distance``, from which accuracy at every radius follows.
 
     Args:
         steps: iterations of a start.

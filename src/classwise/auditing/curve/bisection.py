@@ -67,7 +67,7 @@ class Bisection:
                 "label": label,
                 "low": found.low,
                 "high": found.high,
-                "broken_by": pd.Series(breaker, dtype="string"),
+                "first_success": pd.Series(breaker, dtype="string"),
                 "probes": found.probes,
                 "forwards": found.forwards,
                 "backwards": found.backwards,

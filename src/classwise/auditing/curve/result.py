@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, str] = {
     "label": "int64",
     "low": "float64",  # the largest radius at which every attack failed; 0 if there is none
     "high": "float64",  # the smallest with an adversarial example: 0 if wrong when clean, infinity for none
-    "broken_by": "string",  # the attack that succeeded at `high`, or clean; null for none
+    "first_success": "string",  # the attack that succeeded at `high`, or clean; null for none
     "probes": "int64",  # radii at which it was attacked
     "forwards": "int64",  # passes spent, the clean one included
     "backwards": "int64",

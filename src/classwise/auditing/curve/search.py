@@ -95,7 +95,13 @@ def robustness_curve(
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
         suite = parse_attacks(attacks, norm)
-        settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
+        settings: dict[str, Any] = {
+            "early_stop": True,
+            "cascade": True,
+            "compute": compute,
+            "batch": batch,
+            "seed": seed,
+        }
         ready = prepare(model, source, suite, ball, device=device, **settings)
         _report_limits(ready, suite, listener)
         chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}

@@ -122,7 +122,7 @@ LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
 def not_converged(evidence: Evidence) -> Found | None:
     """Images still fall in the last quarter of an attack's steps, overall or in one class."""
     outcomes = evidence.outcomes
-    if outcomes.meta.stop != "broken":
+    if not outcomes.meta.early_stop:
         return None
     for label, attack in evidence.attacks.items():
         if attack.length < 4:

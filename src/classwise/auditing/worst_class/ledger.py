@@ -73,7 +73,7 @@ class Ledger:
             {
                 "index": np.concatenate(self.index),
                 "label": np.concatenate(self.label),
-                "broken_by": pd.array(names[self["stage"]], dtype="string"),
+                "first_success": pd.array(names[self["stage"]], dtype="string"),
                 "settled": self["settled"] > 0,
                 "forwards": self["forwards"],
                 "backwards": self["backwards"],

@@ -19,7 +19,7 @@ class WorstClass:
         verdict: the worst class by number, its interval, the classes that may be the worst.
         table: a row per class: ``n``, the accuracies ``clean`` and ``first`` (after the first attack) of all images,
             ``estimate``, ``low`` and ``high`` under the whole suite, ``unsettled`` survivors, ``may_be_worst``.
-        images: a row per image: ``index``, ``label``, ``broken_by`` (an attack, ``clean``, or nothing), ``settled``
+        images: a row per image: ``index``, ``label``, ``first_success`` (an attack, ``clean``, or nothing), ``settled``
             (whether all attacks of the suite have spoken), ``forwards``, ``backwards``.
         meta: of model, data, threat and suite, as an audit has it.
         full_audit_passes: passes that a full audit would take, estimated from the images that were attacked.

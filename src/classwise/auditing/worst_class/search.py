@@ -96,7 +96,7 @@ def find_worst_class(
     chosen = _checked(confidence, tolerance, draw, together)
     _check_folder(out)
     suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
-    settings: dict[str, Any] = {"stop": "broken", "cascade": True, "compute": compute, "batch": batch, "seed": seed}
+    settings: dict[str, Any] = {"early_stop": True, "cascade": True, "compute": compute, "batch": batch, "seed": seed}
     ready = prepare(model, data, suite, threat, device=device, **settings)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     with contextlib.ExitStack() as stack:

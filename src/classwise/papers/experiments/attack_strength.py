@@ -134,6 +134,6 @@ class HiddenGradients(Drops):
         """PGD and a suite on the same images, each attack separately."""
         attacks = {"PGD": context.pgd(PGD), **SUITE[context.scale.name]}
         return {
-            name: context.audited(context.trained(recipe), attacks, stop="broken").outcomes
+            name: context.audited(context.trained(recipe), attacks, early_stop=True).outcomes
             for name, recipe in self.recipes.items()
         }

@@ -76,7 +76,7 @@ def attacked(context: Context, models: Mapping[str, Trained] | None = None) -> d
         defence: Attacked(
             defence,
             context.audited(trained, main, surrogates=[substitute]),
-            context.audited(trained, few, few=True, stop="broken", surrogates=[substitute]),
+            context.audited(trained, few, few=True, early_stop=True, surrogates=[substitute]),
         )
         for defence, trained in (models or defended(context)).items()
     }

@@ -90,7 +90,9 @@ def audited(
             which = CHOSEN[kind][method.averaged]
             if which not in trained[name].run.kept():  # it begins later than this training ends
                 which = CHOSEN[kind][False]
-            audits[name, kind] = context.audited(trained[name], ATTACKS[context.scale.name], which=which, stop="broken")
+            audits[name, kind] = context.audited(
+                trained[name], ATTACKS[context.scale.name], which=which, early_stop=True
+            )
     return audits
 
 

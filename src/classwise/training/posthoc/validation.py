@@ -66,7 +66,7 @@ def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Th
 
     Model and images are on one device.
     """
-    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), stop="never", seed=recipe.seed)
+    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed)
     count = images.class_counts().to(images.y.device)
     hits = torch.zeros(len(count), device=images.y.device)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch)]

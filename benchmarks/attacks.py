@@ -96,7 +96,7 @@ def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
     lines = []
     for contender, each in found.items():
         ratios = [a.cpu / b.cpu for a, b in zip(each, ours, strict=True)]
-        images = len(each[0].broken)
+        images = len(each[0].success)
         lines.append(
             [
                 task.name,

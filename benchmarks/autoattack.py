@@ -24,8 +24,8 @@ from benchmarks.pairing import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
-from classwise.core.compute import FAST
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST
 from classwise.core.settings import make
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
@@ -47,7 +47,7 @@ KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-autoatt
 class Stage:
     """What an attack of the suite did to the images that stood before it."""
 
-    broken: Tensor
+    success: Tensor
     passes: int
     wall: float
     cpu: float
@@ -59,10 +59,10 @@ class Passage:
 
     stages: dict[str, Stage] = field(default_factory=dict)
 
-    def standing(self, until: str) -> Tensor:
+    def robust(self, until: str) -> Tensor:
         """Which images stand after a stage, bool (N,)."""
         names = list(self.stages)
-        return ~torch.stack([self.stages[name].broken for name in names[: names.index(until) + 1]]).any(0)
+        return ~torch.stack([self.stages[name].success for name in names[: names.index(until) + 1]]).any(0)
 
     @property
     def passes(self) -> int:
@@ -106,13 +106,13 @@ class Given:
 
 def ours(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     """Which of the rows an attack broke, and the forward passes of images."""
-    engine = Engine(given.model, compute=FAST, batch=BATCH, seed=given.seed)
+    engine = Engine(given.model, precision=FAST, batch_size=BATCH, seed=given.seed)
     jobs = [Job(part, given.x[part], given.y[part]) for part in torch.split(rows, BATCH)]
-    broken, passes = torch.zeros(len(given.y), dtype=torch.bool), 0
+    success, passes = torch.zeros(len(given.y), dtype=torch.bool), 0
     for done in engine.attack(make(ATTACKS, spec), Threat("Linf", given.epsilon), jobs):
-        broken[done.index[done.broken]] = True
+        success[done.index[done.success]] = True
         passes += int(done.forwards.sum())
-    return broken, passes
+    return success, passes
 
 
 def reference(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
@@ -125,9 +125,9 @@ def reference(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
         warnings.simplefilter("ignore")
         attacked, _ = suite.run_standard_evaluation(x, y, batch_size=BATCH)
         passes = total[0]
-    broken = torch.zeros(len(given.y), dtype=torch.bool)
-    broken[rows] = clean(given.model, attacked, y)
-    return broken, passes
+    success = torch.zeros(len(given.y), dtype=torch.bool)
+    success[rows] = clean(given.model, attacked, y)
+    return success, passes
 
 
 LIBRARIES = {"classwise": ours, "pyautoattack": reference}
@@ -135,7 +135,7 @@ LIBRARIES = {"classwise": ours, "pyautoattack": reference}
 
 def passage(library: str, given: Given, path: Path) -> Passage:
     """A library's AutoAttack with one seed, timed and counted stage by stage; what the folder holds is not redone."""
-    found, standing = Passage(), ~clean(given.model, given.x, given.y)
+    found, robust = Passage(), ~clean(given.model, given.x, given.y)
     for name in STAGES:
         kept = path / f"{library}-{given.seed}-{name}.npz"
         if kept.exists():
@@ -143,15 +143,15 @@ def passage(library: str, given: Given, path: Path) -> Passage:
                 stage = Stage(torch.from_numpy(held["broken"]), int(held["passes"]), *held["seconds"].tolist())
         else:
             wall, cpu = time.perf_counter(), time.process_time()
-            broken, passes = LIBRARIES[library](given, name, standing.nonzero().squeeze(1))
-            stage = Stage(broken, passes, time.perf_counter() - wall, time.process_time() - cpu)
+            success, passes = LIBRARIES[library](given, name, robust.nonzero().squeeze(1))
+            stage = Stage(success, passes, time.perf_counter() - wall, time.process_time() - cpu)
             path.mkdir(parents=True, exist_ok=True)
             with replacing(kept) as part, part.open("wb") as file:
-                np.savez(file, broken=broken.numpy(), passes=passes, seconds=[stage.wall, stage.cpu])
+                np.savez(file, success=success.numpy(), passes=passes, seconds=[stage.wall, stage.cpu])
         found.stages[name] = stage
-        standing &= ~stage.broken
+        robust &= ~stage.success
         cost = f"{stage.wall:.0f} s, {stage.cpu:.0f} s of CPU, {stage.passes:,} passes"
-        which = stage.broken.nonzero().squeeze(1).tolist()
+        which = stage.success.nonzero().squeeze(1).tolist()
         print(f"  {library}, seed {given.seed}, {name}: {cost}, broke {which}", flush=True)
     return found
 
@@ -173,7 +173,7 @@ def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: Seque
     rows = [_row(stage, runs, right) for stage in STAGES]
     rows.append(_total(runs))
     last = STAGES[-1]
-    union = {name: ~torch.stack([run.standing(last) for run in each]).all(0) for name, each in runs.items()}
+    union = {name: ~torch.stack([run.robust(last) for run in each]).all(0) for name, each in runs.items()}
     lone = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
     header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "CPU s")), "ratio"]
     what = f"{count} test images ({int(right.sum())} right), {len(seeds)} seeds"
@@ -190,7 +190,7 @@ def _pairs() -> list[tuple[str, str]]:
 def _row(stage: str, runs: dict[str, list[Passage]], right: Tensor) -> list[str]:
     cells = [stage]
     for each in runs.values():
-        shares = [float((run.standing(stage) & right).float().mean()) for run in each]
+        shares = [float((run.robust(stage) & right).float().mean()) for run in each]
         spread = f" ({min(shares):.1%} to {max(shares):.1%})" if len(shares) > 1 else ""
         cells += [
             f"{statistics.mean(shares):.2%}{spread}",

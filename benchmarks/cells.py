@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.core.compute import FAST
 from classwise.core.errors import unknown
+from classwise.core.precision import FAST
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
@@ -79,7 +79,7 @@ def chosen(*, quick: bool, names: tuple[str, ...] | None = None) -> list[Task]:
 class Cell:
     """What a library did: of each image that was right, whether it broke, and how far away the returned image is."""
 
-    broken: np.ndarray[Any, Any]
+    success: np.ndarray[Any, Any]
     distance: np.ndarray[Any, Any]
     images: int
     wall: float
@@ -90,7 +90,7 @@ class Cell:
     @property
     def robust(self) -> float:
         """Robust accuracy over all images, those wrong from the start included."""
-        return float((~self.broken).sum()) / self.images
+        return float((~self.success).sum()) / self.images
 
 
 @lru_cache(maxsize=1)
@@ -162,7 +162,7 @@ def _measured(contender: Contender, task: Task, seed: int, count: int) -> Cell:
     wrong &= ((returned >= 0) & (returned <= 1)).flatten(1).all(1)
     inside = distance <= settings.epsilon * (1 + ROOM)
     return Cell(
-        broken=(wrong & inside).numpy(),
+        success=(wrong & inside).numpy(),
         distance=torch.where(wrong, distance, torch.inf).numpy(),
         images=len(data),
         wall=wall,
@@ -196,7 +196,7 @@ def _warmed(shape: tuple[int, int, int]) -> None:
     x, y = torch.rand(BATCH, *shape, requires_grad=True), torch.zeros(BATCH, dtype=torch.int64)
     torch.autograd.grad(attacked()(x).sum(), x)
     jobs = [Job(torch.arange(BATCH), x.detach(), y)]
-    list(Engine(attacked(), compute=FAST, batch=BATCH).attack(make(ATTACKS, "fgsm"), Threat("Linf", 0.01), jobs))
+    list(Engine(attacked(), precision=FAST, batch_size=BATCH).attack(make(ATTACKS, "fgsm"), Threat("Linf", 0.01), jobs))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Every attack that we and another library have, at one budget: a line for each attack, and a line for each library.
 
 All get the same images, in batches of `BATCH`, and hand back images. What a library hands back differs, and that is its
-``keep`` rule: ``last`` is the last iterate (of APGD: the one of highest loss), ``broken`` is any misclassified iterate
+``keep`` rule: ``last`` is the last iterate (of APGD: the one of highest loss), ``success`` is any misclassified iterate
 inside the ball, ``nearest`` is the nearest misclassified point however far. Ours is run under each rule that another
 library has, and compared under the same one.
 """
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.core.compute import FAST
+from classwise.core.precision import FAST
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
@@ -144,7 +144,7 @@ class Given:
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
         return Ours(
-            Engine(self.model, compute=FAST, batch=BATCH, early_stop=early_stop, seed=self.seed), attack, threat
+            Engine(self.model, precision=FAST, batch_size=BATCH, early_stop=early_stop, seed=self.seed), attack, threat
         )
 
     def step(self, parts: int) -> float:
@@ -201,7 +201,7 @@ TASKS = (
     Task("fgsm", "fgsm", 1, random=False, cheap=True),
     Task("pgd-20", "pgd:steps=20,step_size=0.25eps", 20, cheap=True),
     Task("pgd-20-margin", "pgd:steps=20,step_size=0.25eps,objective=margin", 20, cheap=True),
-    Task("pgd-20-kl", "pgd:steps=20,step_size=0.25eps,objective=kl,begin=normal", 20, cheap=True),
+    Task("pgd-20-kl", "pgd:steps=20,step_size=0.25eps,objective=kl,random_init=normal", 20, cheap=True),
     Task("pgd-20-l2", "pgd:steps=20,step_size=0.25eps", 20, "L2", cheap=True),
     Task("pgd-100", "pgd:steps=100,step_size=0.25eps"),
     Task("mifgsm", "mifgsm:steps=20,step_size=0.1eps", 20, random=False, cheap=True),
@@ -347,7 +347,7 @@ PEERS = (
 
 
 def contenders(task: Task) -> list[Contender]:
-    """Ours under every rule that a peer of this attack has, ``broken`` first; then the peers."""
+    """Ours under every rule that a peer of this attack has, ``success`` first; then the peers."""
     peers = [peer for peer in PEERS if task.name in peer.tasks.split()]
     rules: list[Keep] = ["first", *sorted({peer.keep for peer in peers} - {"first"})]
     ours = [Contender(task.name, OURS, keep, lambda g, keep=keep: g.ours(keep)) for keep in rules]

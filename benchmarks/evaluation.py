@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from benchmarks.pairing import paired, table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.compute import FAST
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -28,8 +28,8 @@ def ours(engine: Engine, attack: PGD, data: Images, threat: Threat) -> float:
     clean = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
     right = data.take(clean)
     jobs = (Job(batch.index, batch.x, batch.y) for batch in right.batches(BATCH))
-    broken = sum(int(done.broken.sum()) for done in engine.attack(attack, threat, jobs))
-    return (len(right) - broken) / len(data)
+    success = sum(int(done.success.sum()) for done in engine.attack(attack, threat, jobs))
+    return (len(right) - success) / len(data)
 
 
 def with_attack(attack: Callable[[Tensor, Tensor], Tensor], model: nn.Module, data: Images) -> float:
@@ -86,7 +86,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     def timed(name: str, work: Callable[[], float]) -> None:
         contenders[name] = lambda: found.__setitem__(name, work())
 
-    engine, pgd = Engine(model, compute=FAST, batch=BATCH), PGD(steps=20, step_size=step)
+    engine, pgd = Engine(model, precision=FAST, batch_size=BATCH), PGD(steps=20, step_size=step)
     timed("classwise", lambda: ours(engine, pgd, data, threat))
     for name, make in PEERS.items():
         try:

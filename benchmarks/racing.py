@@ -31,11 +31,11 @@ def made_up(accuracy: Sequence[float], images: int, falls: float = 0.04, rest: f
     generator = np.random.default_rng(0)
     fates = []
     for value in accuracy:
-        stands = round(value * images)
-        survivors = min(images, round(stands / (1 - falls - rest)))
-        last = generator.binomial(survivors - stands, rest / (falls + rest))
+        is_robust = round(value * images)
+        survivors = min(images, round(is_robust / (1 - falls - rest)))
+        last = generator.binomial(survivors - is_robust, rest / (falls + rest))
         wrong = round(0.3 * (images - survivors))
-        count = (wrong, images - survivors - wrong, survivors - stands - last, last, stands)
+        count = (wrong, images - survivors - wrong, survivors - is_robust - last, last, is_robust)
         fates.append(np.repeat(np.arange(5), count))
     fate = np.concatenate(fates)
     return recording(np.repeat(np.arange(len(accuracy)), images), fate, autoattack_passes(fate))
@@ -84,13 +84,13 @@ def record(folder: str | Path, path: Path) -> None:
         passes=outcomes.frame["forwards"] + outcomes.frame["backwards"],
         correct=outcomes.frame["correct"].astype(bool),
     )
-    broken = frame[~frame["correct"]].groupby("index")["place"].min()
-    frame["last"] = frame["index"].map(broken).fillna(len(stage))
+    success = frame[~frame["correct"]].groupby("index")["place"].min()
+    frame["last"] = frame["index"].map(success).fillna(len(stage))
     frame = frame[frame["place"] <= frame["last"]]  # a cascade hands on what stands
     wide = frame.pivot_table(index=["index", "label"], columns="stage", values="passes", aggfunc="sum").reset_index()
     wide = wide.reindex(columns=["index", "label", *FATES[:4]])  # a suite of two attacks has no rest
     names = dict(enumerate(stage.values()))
-    wide["fate"] = wide["index"].map(broken.map(names)).fillna("stands")
+    wide["fate"] = wide["index"].map(success.map(names)).fillna("stands")
     rows = (
         wide.fillna(0).groupby(["label", "fate"]).agg(images=("index", "size"), **{s: (s, "mean") for s in FATES[:4]})
     )

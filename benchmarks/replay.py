@@ -79,8 +79,8 @@ class Recording:
     @property
     def accuracy(self) -> FloatArray:
         """(C,) what a full audit finds; infinity for absent classes."""
-        stands = self.survives & ~self.escalation & ~self.rest
-        right = np.bincount(self.labels[stands], minlength=self.num_classes)
+        is_robust = self.survives & ~self.escalation & ~self.rest
+        right = np.bincount(self.labels[is_robust], minlength=self.num_classes)
         return np.where(self.images > 0, right / np.maximum(self.images, 1), np.inf)
 
     @property
@@ -91,8 +91,8 @@ class Recording:
     @property
     def full(self) -> float:
         """Passes of a full audit that hands only survivors to the next attack."""
-        standing = self.survives & ~self.escalation
-        return float(self.beginning + self.passes[self.survives, 2].sum() + self.passes[standing, 3].sum())
+        robust = self.survives & ~self.escalation
+        return float(self.beginning + self.passes[self.survives, 2].sum() + self.passes[robust, 3].sum())
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,14 @@ class _Lanes:
         self.priors = np.asarray(rules.priors)
 
         # Running totals along each order: a draw is a difference of two of them.
-        escalates, broken = recording.escalation[order], (recording.escalation | recording.rest)[order]
+        escalates, success = recording.escalation[order], (recording.escalation | recording.rest)[order]
         cost = recording.passes[:, 2][order]
         rest_cost = recording.passes[:, 3][order]
-        self.first_hits, self.first_cost = _totals(broken), _totals(cost + np.where(escalates, 0, rest_cost))
+        self.first_hits, self.first_cost = _totals(success), _totals(cost + np.where(escalates, 0, rest_cost))
         self.falls, self.fall_cost = _totals(escalates), _totals(cost)
-        standing = order[~escalates].reshape(lanes, -1)
-        self.later_hits, self.later_cost = _totals(recording.rest[standing]), _totals(recording.passes[:, 3][standing])
-        left = np.bincount(recording.labels[standing[0]], minlength=classes) if lanes else survivors
+        robust = order[~escalates].reshape(lanes, -1)
+        self.later_hits, self.later_cost = _totals(recording.rest[robust]), _totals(recording.passes[:, 3][robust])
+        left = np.bincount(recording.labels[robust[0]], minlength=classes) if lanes else survivors
         self.begin = np.concatenate([[0], np.cumsum(survivors)])[:-1]
         self.later_begin = np.concatenate([[0], np.cumsum(left)])[:-1]
 
@@ -247,12 +247,12 @@ class _Lanes:
         at = lane, label
         start = self.begin[label]
         here, end = start + self.drawn[at], start + self.pool[at]
-        broken = (self.falls[lane, end] - self.falls[lane, here]).astype(np.int64)
+        success = (self.falls[lane, end] - self.falls[lane, here]).astype(np.int64)
         # Of those drawn before, the ones that the escalating attack left standing are skipped in the later order.
         self.skipped[at] = self.drawn[at] - (self.falls[lane, here] - self.falls[lane, start]).astype(np.int64)
         np.add.at(self.passes, lane, self.fall_cost[lane, end] - self.fall_cost[lane, here])
-        self.known[at] += self.hits[at] + broken
-        self.pool[at] -= self.drawn[at] + broken
+        self.known[at] += self.hits[at] + success
+        self.pool[at] -= self.drawn[at] + success
         self.drawn[at], self.hits[at] = 0, 0
         self.level[at] += 1
 
@@ -272,8 +272,8 @@ class _Lanes:
             + self.hits[at]
             + (self.pool - self.drawn)[at] * (a + self.hits[at]) / (a + b + self.drawn[at])
         )
-        broken = np.clip(mean, self.least[at], self.most[at]), self.most[at], self.least[at]
-        for target, number in zip((self.estimate, self.low, self.high), broken, strict=True):
+        success = np.clip(mean, self.least[at], self.most[at]), self.most[at], self.least[at]
+        for target, number in zip((self.estimate, self.low, self.high), success, strict=True):
             accuracy = (self.survivors[at] - number) / np.maximum(self.images[label], 1)
             target[at] = np.where(self.present[label], accuracy, np.inf)
 

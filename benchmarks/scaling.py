@@ -13,8 +13,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.compute import FAST
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import build_model, load_model
@@ -25,7 +25,7 @@ THREAT = Threat("Linf", 8 / 255)
 def seconds(model: nn.Module, attack: Attack, count: int) -> float:
     """Seconds of an attack that nothing breaks, on random images."""
     x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    engine = Engine(model, compute=FAST, early_stop=False)
+    engine = Engine(model, precision=FAST, early_stop=False)
     y = torch.cat(list(engine.predict([x]))).argmax(1)
     started = time.perf_counter()
     for _ in engine.attack(attack, THREAT, [Job(torch.arange(count), x, y)]):
@@ -63,14 +63,14 @@ def agreement(data: Images) -> str:
     model = load_model(CHECKPOINTS / "cifar10-at.safetensors")
     found = {}
     for batch in (128, 64, 96, 200):
-        engine = Engine(model, compute=FAST, batch=batch)
-        broken = torch.zeros(len(data), dtype=torch.bool)
+        engine = Engine(model, precision=FAST, batch_size=batch)
+        success = torch.zeros(len(data), dtype=torch.bool)
         jobs = (Job(part.index, part.x, part.y) for part in data.batches(batch))
         place = {int(index): row for row, index in enumerate(data.index)}
         for done in engine.attack(PGD(steps=20, step_size="0.1eps"), THREAT, jobs):
-            for index, hit in zip(done.index.tolist(), done.broken.tolist(), strict=True):
-                broken[place[index]] = hit
-        found[batch] = broken
+            for index, hit in zip(done.index.tolist(), done.success.tolist(), strict=True):
+                success[place[index]] = hit
+        found[batch] = success
     rows = [
         [str(batch), f"{1 - float(each.float().mean()):.2%}", str(int((each != found[128]).sum()))]
         for batch, each in found.items()

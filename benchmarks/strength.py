@@ -72,9 +72,9 @@ def _row(task: Task, contender: Contender, theirs: list[Cell], ours: list[Cell])
 
 def difference(ours: list[Cell], theirs: list[Cell]) -> str:
     """Of robust accuracies, with the 95 % interval of the mean over images of each one's mean over seeds."""
-    stands = [1 - np.mean([each.broken for each in cells], axis=0) for cells in (ours, theirs)]
+    is_robust = [1 - np.mean([each.success for each in cells], axis=0) for cells in (ours, theirs)]
     per_image = np.zeros(ours[0].images)  # those that are wrong from the start differ in nothing
-    per_image[: len(stands[0])] = stands[0] - stands[1]
+    per_image[: len(is_robust[0])] = is_robust[0] - is_robust[1]
     half = 1.96 * per_image.std(ddof=1) / len(per_image) ** 0.5
     return f"{100 * per_image.mean():+.2f} ± {100 * half:.2f}"
 
@@ -107,7 +107,7 @@ def run(*, quick: bool) -> str:
         f"Batch {BATCH}; every library gets the images that the model has right, which a misclassified one never is. "
         "Attacks without random draws have one seed. Ours computes gradients in bfloat16 (C&W, FAB and Square in "
         "float32) and decides in float32. `last`: the last iterate is judged (of APGD: the one of highest loss); "
-        "`broken`: any misclassified one inside the ball; `nearest`: the nearest one, whose median distance is over "
+        "`success`: any misclassified one inside the ball; `nearest`: the nearest one, whose median distance is over "
         "all those images, inf where none was found.\n"
     )
     return table(f"Strength against other libraries, {CHECKPOINT}, {balls}", HEADER, lines) + "\n" + said

@@ -97,14 +97,14 @@ def test_python_compiles_and_names_exist(document: Path) -> None:
 
 def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = ROOT / "docs" / "extending.md"
-    attack, foreign = code_blocks(document, "python")
+    attack, external = code_blocks(document, "python")
     (tmp_path / "mine.py").write_text(attack)
-    (tmp_path / "theirs.py").write_text(foreign.replace("import torchattacks", ""))  # imported when it is called
+    (tmp_path / "theirs.py").write_text(external.replace("import torchattacks", ""))  # imported when it is called
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     made: Attack = make(ATTACKS, "mine:FocalPGD:gamma=1,steps=50")
     assert made.length == 50
-    assert make(ATTACKS, "foreign:build=theirs:attack").length == 1
+    assert make(ATTACKS, "external:build=theirs:attack").length == 1
     sys.modules.pop("mine")
     sys.modules.pop("theirs")
 

@@ -17,12 +17,16 @@ def recording(
     generator = np.random.default_rng(seed)
     fates = []
     for value in accuracy:
-        stands = round(value * images)
-        later = generator.binomial(images - stands, min(1.0, (escalation + rest) * stands / max(images - stands, 1)))
+        is_robust = round(value * images)
+        later = generator.binomial(
+            images - is_robust, min(1.0, (escalation + rest) * is_robust / max(images - is_robust, 1))
+        )
         last = generator.binomial(later, rest / (escalation + rest))
-        sooner = images - stands - later
+        sooner = images - is_robust - later
         wrong = round(first * sooner)
-        fates.append(["."] * stands + ["r"] * last + ["e"] * (later - last) + ["f"] * (sooner - wrong) + ["c"] * wrong)
+        fates.append(
+            ["."] * is_robust + ["r"] * last + ["e"] * (later - last) + ["f"] * (sooner - wrong) + ["c"] * wrong
+        )
     fate = np.array(fates).ravel()
     labels = np.repeat(np.arange(len(accuracy)), images)
     passes = np.tile(COST, (len(labels), 1)) * generator.uniform(0.5, 1, (len(labels), 4))

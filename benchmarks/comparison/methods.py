@@ -41,7 +41,7 @@ class Scale:
     train: int = 10_000
     test: int | None = None
     fields: Mapping[str, Any] = field(
-        default_factory=lambda: {"model.width": 0.25, "compute": {"dtype": "bfloat16", "channels_last": True}}
+        default_factory=lambda: {"model.width": 0.25, "precision": {"dtype": "bfloat16", "channels_last": True}}
     )
     suites: Mapping[str, tuple[int | None, tuple[str, ...]]] = field(default_factory=lambda: SUITES)
     epochs: int | None = None
@@ -97,7 +97,7 @@ class Method(ABC):
 
     @property
     @abstractmethod
-    def told(self) -> str:
+    def found(self) -> str:
         """The training, for the table."""
 
 
@@ -133,9 +133,9 @@ class Trained(Method):
         )
 
     @property
-    def told(self) -> str:
+    def found(self) -> str:
         name = self.recipe if self.budget is None else f"{self.recipe}-{self.budget}"
-        return f"`{name}`, {self.epochs}" + ("" if self.start is None else f" after {self.start.told}")
+        return f"`{name}`, {self.epochs}" + ("" if self.start is None else f" after {self.start.found}")
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class Interpolated(Method):
         return interpolate_weights(place.folder(self.of.name), data=data, device=place.device).path
 
     @property
-    def told(self) -> str:
-        return f"{self.of.told}, `classwise interpolate`"
+    def found(self) -> str:
+        return f"{self.of.found}, `classwise interpolate`"
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class Offset(Method):
         ).path
 
     @property
-    def told(self) -> str:
-        return f"`classwise offset` after {self.of.told}"
+    def found(self) -> str:
+        return f"`classwise offset` after {self.of.found}"
 
 
 SHORT = "short"
@@ -186,12 +186,12 @@ WARM_AT = Trained("warm-at", "at", epochs=WARM, budget=SHORT)
 WARM_TRADES = Trained("warm-trades", "trades", epochs=WARM, budget=SHORT)
 _LATE: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
-    "rate": {"name": "step", "milestones": [0.5], "gamma": 0.1},
+    "lr_schedule": {"name": "step", "milestones": [0.5], "gamma": 0.1},
 }
 """FAAL's fine-tuning, given to the three methods that start from a robust model."""
 
 _FRONTIER = Trained(
-    "frontier-first", "frontier", {"averaging.decay": 0.99, "schedules.0.begin": 6}, EPOCHS - 2, budget=SHORT
+    "frontier-first", "frontier", {"averaging.decay": 0.99, "schedules.0.start_epoch": 6}, EPOCHS - 2, budget=SHORT
 )
 _FINETUNED = Trained("frontier-finetuned", "frontier-finetune", {"averaging.decay": 0.99}, 2, _FRONTIER)
 FRONTIER = Interpolated("frontier", _FINETUNED)
@@ -202,9 +202,9 @@ METHODS: tuple[Method, ...] = (
     Offset("AT+offset", AT),
     Offset("TRADES+offset", TRADES),
     Trained("CFA-AT", "cfa-at", budget=SHORT),
-    Trained("DAFA", "dafa", {"schedules.0.begin": 8}, budget=SHORT),
+    Trained("DAFA", "dafa", {"schedules.0.start_epoch": 8}, budget=SHORT),
     Trained("FRL", "frl", {**_LATE, "schedules.0.halve_every": 2}, EPOCHS - WARM, WARM_TRADES),
-    Trained("TRIX", "trix", {"schedules.0.begin": 6}, budget=SHORT),
+    Trained("TRIX", "trix", {"schedules.0.start_epoch": 6}, budget=SHORT),
     Trained("WAT", "wat", budget=SHORT),
     Trained("margins-smaller", "margins-smaller", budget=SHORT),
     Trained("margins-larger", "margins-larger", budget=SHORT),
@@ -212,7 +212,7 @@ METHODS: tuple[Method, ...] = (
     Offset("frontier+offset", FRONTIER),
     Trained("CFA-TRADES", "cfa-trades", budget=SHORT),
     Trained("FAAL", "faal", {**_LATE}, EPOCHS - WARM, WARM_AT),
-    Trained("CSR", "csr", {**_LATE, "objective.begin": 0.25}, EPOCHS - WARM, WARM_TRADES),
+    Trained("CSR", "csr", {**_LATE, "objective.start_fraction": 0.25}, EPOCHS - WARM, WARM_TRADES),
     Trained("CFOL", "cfol", {"schedules.0.rate": 7e-5}, budget=SHORT),
     Trained("CODAT", "codat", budget=SHORT),
     Trained("MART", "mart", {"model.name": "preactresnet18"}, budget=SHORT),
@@ -228,11 +228,11 @@ class Said(Silent):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def say(self, line: str) -> None:
-        say(f"{self.name}: {line}")
+    def log(self, line: str) -> None:
+        log(f"{self.name}: {line}")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 

@@ -113,14 +113,14 @@ def _comparison(root: Path, suite: str) -> Comparison | None:
 
 def _table(comparison: Comparison, suite: str) -> str:
     rows = []
-    told = {each.name: each.told for each in METHODS}
+    found = {each.name: each.found for each in METHODS}
     for name, row in comparison.table.iterrows():
         audits = comparison.audits[str(name)]
         spread = {key: _span(*bounds) for key, bounds in resampled(audits).items()}
         rows.append(
             [
                 str(name),
-                told[str(name)],
+                found[str(name)],
                 "one seed" if len(audits) == 1 else f"{len(audits)} seeds",
                 f"{100 * row['clean']:.1f}",
                 _with(row["overall"], row["overall_low"], row["overall_high"]),
@@ -150,18 +150,18 @@ def _with(value: float, low: float, high: float, sign: str = "") -> str:
     return f"{100 * value:{sign}.1f} {_span(100 * low, 100 * high)}"
 
 
-def resampled(audits: Sequence[Audit], draws: int = 1000) -> dict[str, tuple[float, float]]:
+def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[float, float]]:
     """95 % intervals in print's units by drawing images within their class, and seeds, with replacement."""
     judged = [each.outcomes.judged("all") for each in audits]
     correct = np.stack([each.correct for each in judged]).astype(np.float64)  # (S, N)
     generator = np.random.default_rng(0)
-    chosen = generator.integers(0, len(audits), (draws, len(audits)))
+    chosen = generator.integers(0, len(audits), (samples, len(audits)))
     weights = np.stack([np.bincount(row, minlength=len(audits)) for row in chosen]) / len(audits)  # of the seeds
     labels = judged[0].label
     classes = [correct[:, labels == label] for label in np.unique(labels)]
-    accuracy = np.empty((draws, len(audits), len(classes)))
+    accuracy = np.empty((samples, len(audits), len(classes)))
     for place, right in enumerate(classes):
-        count = generator.multinomial(right.shape[1], np.full(right.shape[1], 1 / right.shape[1]), size=draws)
+        count = generator.multinomial(right.shape[1], np.full(right.shape[1], 1 / right.shape[1]), size=samples)
         accuracy[:, :, place] = count @ right.T / right.shape[1]
     measures: dict[str, tuple[float, Callable[[Any], float]]] = {
         "worst20": (100, lambda values: metrics.worst_share(values, WORST_SHARE)),
@@ -205,8 +205,8 @@ def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
     pairs = [Comparison({name: (mine[seed],), baseline: (theirs[seed],)}).pair(name, baseline) for seed in shared]
     pair = pairs[0]
     differ = pair.classes[pair.classes["adjusted"] < 0.05].sort_values("difference")
-    told = [f"{label} {100 * value:+.1f}" for label, value in differ["difference"].items()]
-    up = [text for text in told if "+" in text]
+    found = [f"{label} {100 * value:+.1f}" for label, value in differ["difference"].items()]
+    up = [text for text in found if "+" in text]
     seeds = [(100 * pair.overall.value, 100 * pair.minima.value) for pair in pairs]
     each = "; ".join(f"{overall:+.1f}, {least:+.1f}" for overall, least in seeds)
     if len(seeds) >= CLAIM:
@@ -217,7 +217,7 @@ def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
         f"{pair.p_value:.2g}",
         _with(pair.minima.value, pair.minima.low, pair.minima.high, "+"),
         ", ".join(reversed(up)) or "none",
-        ", ".join(text for text in told if text not in up) or "none",
+        ", ".join(text for text in found if text not in up) or "none",
         each if len(pairs) > 1 else f"one seed: {each}",
     ]
 

@@ -16,9 +16,9 @@ from benchmarks.comparison.methods import (
     finished,
     images,
     keep,
+    log,
     made,
     named,
-    say,
     seeds,
 )
 from benchmarks.comparison.page import report
@@ -34,7 +34,7 @@ def audited(method: Method, weights: Path, place: Place) -> None:
         with place.held(f"{method.name}-{suite}", wait=False) as ours:
             if not ours or finished(folder):
                 continue
-            say(f"{method.name}, seed {place.seed}: audit by {suite}")
+            log(f"{method.name}, seed {place.seed}: audit by {suite}")
             data = images("test", count if count is not None else place.scale.test)
             audit(weights, data, attacks=attacks, out=folder, resume=True, device=place.device, name=method.name)
 
@@ -56,7 +56,7 @@ def run(*, quick: bool) -> str:
                 if weights is not None:
                     audited(method, weights, place)
             except ClasswiseError as error:  # the others go on
-                say(f"{method.name}, seed {seed}: left out: {error}")
+                log(f"{method.name}, seed {seed}: left out: {error}")
             except Exception:  # noqa: BLE001  # the report of what went well is worth more than a stop
-                say(f"{method.name}, seed {seed}: left out:\n{traceback.format_exc()}")
+                log(f"{method.name}, seed {seed}: left out:\n{traceback.format_exc()}")
     return report(quick=quick)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from classwise.auditing.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
-    from classwise.core.compute import Compute as Compute
     from classwise.core.errors import ClasswiseError as ClasswiseError
+    from classwise.core.precision import Precision as Precision
     from classwise.core.threat import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
@@ -39,7 +39,7 @@ _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
-    "Compute": "classwise.core.compute",
+    "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",

@@ -39,7 +39,7 @@ def linear() -> Linear:
 
 def test_robust_features_are_the_image_s_and_the_rest_another_s(images: Images) -> None:
     model = linear()
-    made = RobustFeatures(steps=60, step=0.05, batch=7)(model, images)
+    made = RobustFeatures(steps=60, step=0.05, batch_size=7)(model, images)
     assert torch.equal(made.y, images.y)
     seen, unseen = made.pixels()[:, 0], made.pixels()[:, 1]
     assert float((seen - images.pixels()[:, 0]).flatten(1).norm(dim=1).max()) <= 0.05 + 1e-5, "as near as a step"
@@ -55,7 +55,7 @@ def test_the_start_is_the_image_s_own(images: Images) -> None:
     """Whatever the batches; another seed draws others."""
     model = linear()
     first = RobustFeatures(steps=2)(model, images)
-    assert torch.equal(RobustFeatures(steps=2, batch=3)(model, images).x, first.x)
+    assert torch.equal(RobustFeatures(steps=2, batch_size=3)(model, images).x, first.x)
     assert not torch.equal(RobustFeatures(steps=2)(model, images, seed=1).x, first.x)
 
 

@@ -14,8 +14,8 @@ from classwise.analysis.homing import Homing, homing
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.core.compute import Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Precision
 from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -35,7 +35,7 @@ CHANGES = {
     "threat": THREAT,
     "epochs": 4,
     "optimizer": {"name": "adam", "lr": 0.005},
-    "rate": "constant",
+    "lr_schedule": "constant",
 }
 
 
@@ -63,7 +63,9 @@ def found(folder: Path, base: Run) -> Homing:
 
 
 def found_in(run: Run, out: Path) -> Homing:
-    return homing(run, out=out, data=four("train", TRAIN), test=four("test", TEST), attack=ATTACK, compute=Compute())
+    return homing(
+        run, out=out, data=four("train", TRAIN), test=four("test", TEST), attack=ATTACK, precision=Precision()
+    )
 
 
 def attacked(run: Run, images: Images) -> list[int]:

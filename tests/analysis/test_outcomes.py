@@ -54,7 +54,7 @@ def test_drops_of_the_printed_tables() -> None:
         attack: np.concatenate([np.arange(1000) < round(10 * share) for share in TABLE_1["Madry", attack]])
         for attack in ("FGSM", "PGD", "transfer", "N")
     }
-    predictions = {attack: np.where(stands, images, (images + 1) % 10) for attack, stands in right.items()}
+    predictions = {attack: np.where(is_robust, images, (images + 1) % 10) for attack, is_robust in right.items()}
     table = Outcomes.from_predictions(images, attacks=predictions)
     found = drop(table, "FGSM", "PGD")
     assert 100 * found.classes["drop"].to_numpy()[[3, 1]] == pytest.approx([16.2, 9.6])
@@ -76,7 +76,7 @@ def test_a_drop_that_no_kind_of_class_has_more_of_is_rarely_found() -> None:
         weak = generator.random(480) < np.linspace(0.5, 0.9, 8)[labels]
         strong = weak & (generator.random(480) > 0.1 / np.linspace(0.5, 0.9, 8)[labels])
         attacks = {
-            name: np.where(stands, labels, (labels + 1) % 8) for name, stands in {"w": weak, "s": strong}.items()
+            name: np.where(is_robust, labels, (labels + 1) % 8) for name, is_robust in {"w": weak, "s": strong}.items()
         }
         found = drop(Outcomes.from_predictions(labels, attacks=attacks), "w", "s", seed=seed)
         misses += not found.difference.low <= 0 <= found.difference.high

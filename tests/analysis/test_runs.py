@@ -129,7 +129,7 @@ def kept() -> Audit:
         "Linf:0.05",
         {"pgd": "pgd:steps=3", "tpgd": "tpgd:steps=3,inverse_temperature=5"},
         early_stop=False,
-        keep=["logits", "features"],
+        save=["logits", "features"],
         trace=[4],
     )
 
@@ -157,7 +157,7 @@ def test_steps_are_rows_of_the_trace(kept: Audit) -> None:
 
 def test_similarity_by_a_loop(kept: Audit) -> None:
     found = similarity(kept, "pgd")
-    index, logits = kept.kept.get("logits", "clean")
+    index, logits = kept.artifacts.get("logits", "clean")
     labels = kept.outcomes.labels[index]
     means = [logits[labels == label].astype(np.float64).mean(axis=0) for label in range(3)]
     for i in range(3):
@@ -175,8 +175,8 @@ def test_similarity_by_a_loop(kept: Audit) -> None:
 
 @pytest.mark.slow
 def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
-    index, clean = kept.kept.get("features", "clean")
-    attacked = kept.kept.get("features", "pgd")[1]
+    index, clean = kept.artifacts.get("features", "clean")
+    attacked = kept.artifacts.get("features", "pgd")[1]
     labels = kept.outcomes.labels[index]
     found = embedding_of(clean, attacked, labels, "abc", superclasses=(0, 0, 1), per_class=15, neighbours=4)
     rows = [row for label in range(3) for row in np.flatnonzero(labels == label)[:15]]

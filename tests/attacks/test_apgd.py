@@ -10,11 +10,11 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine, Job, State
+from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import settings
 from classwise.core.threat import Norm, Threat
@@ -31,8 +31,8 @@ DUAL = {"Linf": 1.0, "L2": 2.0, "L1": float("inf")}
 """The order of the norm that says how much a ball of radius 1 lowers a linear margin."""
 
 
-def case_of(x: Tensor, y: Tensor, threat: Threat, reference: Tensor | None = None) -> Case:
-    return Case(x, y, torch.arange(len(x)), threat, CounterRNG(0), reference=reference)
+def case_of(x: Tensor, y: Tensor, threat: Threat, reference: Tensor | None = None) -> AttackInputs:
+    return AttackInputs(x, y, torch.arange(len(x)), threat, CounterRNG(0), reference=reference)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_the_first_point_is_on_the_surface_of_the_ball(norm: Norm, epsilon: floa
     """L1 begins at three times the radius."""
     x = torch.full((8, 2, 4, 4), 0.5)
     y = torch.zeros(8, dtype=torch.int64)
-    case = Case(x, y, torch.arange(8), Threat(norm, epsilon), CounterRNG(0), restart=torch.full((8,), restart))
+    case = AttackInputs(x, y, torch.arange(8), Threat(norm, epsilon), CounterRNG(0), restart=torch.full((8,), restart))
     distance = case.threat.distance(APGD().start(EXACT.forward(Small()), case)["x"], x)
     assert torch.allclose(distance, torch.full((8,), epsilon * (3 if norm == "L1" else 1)), atol=1e-5)
 
@@ -89,7 +89,7 @@ class Scripted(AutoPGD):
 
     script: tuple[float, ...] = ()
 
-    def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         values = torch.tensor(self.script)[state["iteration"]]
         return logits[:, 0] - logits[:, 0].detach() + values
 
@@ -221,7 +221,7 @@ def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
     threat = Threat(norm, {"Linf": 0.03, "L2": 0.1, "L1": 0.5}[norm])
     found = []
     for order in (torch.arange(48), torch.randperm(48, generator=torch.Generator().manual_seed(2))):
-        (blocks,) = [list(Engine(model, batch=32).attack(attack, threat, [Job(order, x[order], y[order])]))]
+        (blocks,) = [list(Engine(model, batch_size=32).attack(attack, threat, [Job(order, x[order], y[order])]))]
         index = torch.cat([block.index for block in blocks]).argsort()
         found.append(
             [torch.cat([getattr(block, name) for block in blocks])[index] for name in ("x", "iterations", "forwards")]
@@ -233,8 +233,10 @@ def test_passes_and_iterations_of_an_image_that_stands() -> None:
     """101 points forward and back for each start, and its best point once more in float32."""
     model, x = Linear(3), 0.4 + 0.2 * images(4, side=3)
     y = model(x).argmax(1)
-    (done,) = list(Engine(model, batch=32).attack(APGD(restarts=2), Threat("Linf", 1e-4), [Job(torch.arange(4), x, y)]))
-    assert not bool(done.broken.any())
+    (done,) = list(
+        Engine(model, batch_size=32).attack(APGD(restarts=2), Threat("Linf", 1e-4), [Job(torch.arange(4), x, y)])
+    )
+    assert not bool(done.success.any())
     assert done.backwards.tolist() == [202] * 4
     assert bool((done.iterations <= 100).all())
     sampled = APGD(steps=5, samples=4).perturb(model, x, y, "Linf:1e-4", early_stop=False)
@@ -249,7 +251,7 @@ def test_targets_follow_the_number_of_classes(classes: int, targets: int, restar
     model, x = Linear(classes), images(4, side=3)
     y = model(x).argmax(1)
     attack = APGDT(steps=1, targets=targets, restarts=restarts)
-    (done,) = list(Engine(model, batch=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
+    (done,) = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
     assert done.backwards.tolist() == [2 * starts] * 4
 
 
@@ -258,7 +260,9 @@ def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
     x, y = images(2), torch.tensor([0, 2])
     aims = []
     for restart in range(6):
-        case = Case(x, y, y, Threat("Linf", 0.1), CounterRNG(0), reference=reference, restart=torch.full((2,), restart))
+        case = AttackInputs(
+            x, y, y, Threat("Linf", 0.1), CounterRNG(0), reference=reference, restart=torch.full((2,), restart)
+        )
         aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["aim"].tolist())
     assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
 
@@ -315,9 +319,9 @@ def test_the_reference_breaks_as_many(kind: str, norm: Norm, epsilon: float, spr
         attack = theirs.APGDAttack_targeted(model, n_target_classes=5, **options)
     else:
         attack = theirs.APGDAttack(model, loss=kind, **options)
-    stands = [
+    is_robust = [
         float((model(result).argmax(1) == y).sum())
         for result in (mine.perturb(model, x, y, Threat(norm, epsilon)), attack.perturb(x, y))
     ]
-    assert 10 < stands[1] < 90
-    assert abs(stands[0] - stands[1]) <= spread
+    assert 10 < is_robust[1] < 90
+    assert abs(is_robust[0] - is_robust[1]) <= spread

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine, Job
+from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.losses import margin
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
 
@@ -68,9 +68,9 @@ def test_an_image_is_broken_exactly_where_the_ball_crosses_the_boundary() -> Non
     cannot = margin(model(x), y) > reach + 1e-4
     assert 20 < int(can_break.sum()) < 180
     result = PGD(steps=20).perturb(model, x, y, "Linf:0.2")
-    broken = model(result).argmax(1) != y
-    assert bool(broken[can_break].all())
-    assert not bool(broken[cannot].any())
+    success = model(result).argmax(1) != y
+    assert bool(success[can_break].all())
+    assert not bool(success[cannot].any())
 
 
 def test_absolute_and_relative_steps() -> None:
@@ -78,8 +78,8 @@ def test_absolute_and_relative_steps() -> None:
     y = model(x).argmax(1)
     radii = torch.tensor([0.01, 0.02, 0.04, 0.08])
     threat = Threat("Linf", radii)
-    relative = PGD(steps=1, step_size="0.5eps", begin="none").perturb(model, x, y, threat, early_stop=False)
-    absolute = PGD(steps=1, step_size=0.005, begin="none").perturb(model, x, y, threat, early_stop=False)
+    relative = PGD(steps=1, step_size="0.5eps", random_init="none").perturb(model, x, y, threat, early_stop=False)
+    absolute = PGD(steps=1, step_size=0.005, random_init="none").perturb(model, x, y, threat, early_stop=False)
     assert torch.allclose((relative - x).abs().amax((1, 2, 3)), radii / 2, atol=1e-6)
     assert torch.allclose((absolute - x).abs().amax((1, 2, 3)), torch.full((4,), 0.005), atol=1e-6)
 
@@ -87,8 +87,8 @@ def test_absolute_and_relative_steps() -> None:
 def test_a_step_size_for_each_image_overrides_both() -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(4, side=3)
     steps = torch.tensor([0.001, 0.002, 0.003, 0.004])
-    case = Case(x, model(x).argmax(1), torch.arange(4), Threat("Linf", 0.1), CounterRNG(0), step_size=steps)
-    moved = PGD(steps=1, begin="none").run(EXACT.forward(model), case)
+    case = AttackInputs(x, model(x).argmax(1), torch.arange(4), Threat("Linf", 0.1), CounterRNG(0), step_size=steps)
+    moved = PGD(steps=1, random_init="none").run(EXACT.forward(model), case)
     assert torch.allclose((moved - x).abs().amax((1, 2, 3)), steps, atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_steep_temperatures_underflow_in_the_papers_arithmetic_and_not_in_ours()
         model.weight.mul_(3)
     x = 0.3 + 0.4 * images(64, side=3)
     y = model(x).argmax(1)
-    case = Case(x, y, torch.arange(64), Threat("Linf", 0.01), CounterRNG(0))
+    case = AttackInputs(x, y, torch.arange(64), Threat("Linf", 0.01), CounterRNG(0))
     forward = EXACT.forward(model)
     shares = {}
     for arithmetic in ("paper", "stable"):
@@ -127,17 +127,17 @@ def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only()
     model, x = Confident().eval(), images(1000)
     y = model(x).argmax(1)
 
-    def standing(attack: Ascent) -> tuple[float, float]:
-        engine = Engine(model, batch=250)
+    def robust(attack: Ascent) -> tuple[float, float]:
+        engine = Engine(model, batch_size=250)
         jobs = [Job(torch.arange(1000), x, y)]
         done = list(engine.attack(attack, Threat("Linf", 0.04), jobs))
         zero = sum(int(each.records["zero_gradients"].sum()) for each in done)
         passes = sum(int(each.backwards.sum()) for each in done)
-        return 1 - sum(int(each.broken.sum()) for each in done) / 1000, zero / passes
+        return 1 - sum(int(each.success.sum()) for each in done) / 1000, zero / passes
 
-    margin_stands, _ = standing(PGD(steps=10, objective="margin"))
-    stable_stands, stable_zero = standing(TemperaturePGD(steps=10, inverse_temperature=300))
-    paper_stands, paper_zero = standing(TemperaturePGD(steps=10, inverse_temperature=300, arithmetic="paper"))
+    margin_stands, _ = robust(PGD(steps=10, objective="margin"))
+    stable_stands, stable_zero = robust(TemperaturePGD(steps=10, inverse_temperature=300))
+    paper_stands, paper_zero = robust(TemperaturePGD(steps=10, inverse_temperature=300, arithmetic="paper"))
     assert 0.1 < margin_stands < 0.9
     assert stable_stands <= margin_stands + 0.005
     assert stable_zero == 0
@@ -148,14 +148,14 @@ def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only()
 def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
     model, x = Small(10), images(64)
     y = model.eval()(x).argmax(1)
-    standing = []
+    robust = []
     for restarts in (1, 2, 8):
         attack = PGD(steps=1, step_size="0.1eps", restarts=restarts)
         result = attack.perturb(model, x, y, "Linf:0.1")
-        standing.append(model(result).argmax(1) == y)
-    assert not bool((standing[1] & ~standing[0]).any())
-    assert not bool((standing[2] & ~standing[1]).any())
-    assert int(standing[2].sum()) < int(standing[0].sum())
+        robust.append(model(result).argmax(1) == y)
+    assert not bool((robust[1] & ~robust[0]).any())
+    assert not bool((robust[2] & ~robust[1]).any())
+    assert int(robust[2].sum()) < int(robust[0].sum())
 
 
 def test_an_attack_without_a_model_says_what_it_needs() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
-from classwise.attacks.external import Foreign
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
 from classwise.core.errors import ClasswiseError
@@ -31,10 +31,10 @@ VARIANTS = (
     "apgd-t:steps=3,targets=2,restarts=2",
     "pgd:objective=margin,restarts=2",
     "pgd:objective=dlr",
-    "pgd:objective=kl,begin=normal",
+    "pgd:objective=kl,random_init=normal",
     "difgsm:decay=1",
     "tpgd:arithmetic=paper",
-    "fgsm:begin=uniform",
+    "fgsm:random_init=uniform",
     "square:proposals=20,restarts=2",
     "fab:restarts=2,steps=10",
     "fab-t:restarts=2,steps=10,targets=2",
@@ -64,8 +64,8 @@ def darken(x: Tensor, y: Tensor) -> Tensor:
 
 def named(name: str, classes: int = 3) -> Attack:
     """The attack of a spec; those that need something of the user's get a simple one."""
-    if name == "foreign":
-        return Foreign(attack=darken)
+    if name == "external":
+        return ExternalAttack(attack=darken)
     if name == "transfer":
         return Transfer(surrogate=Small(classes), attack=PGD(steps=5, restarts=2))
     return make(ATTACKS, SHORT.get(name, name))
@@ -168,8 +168,8 @@ def test_mixed_radii_are_respected_row_by_row(attack: Attack, threat: Threat) ->
     radii = torch.linspace(0, float(threat.epsilon), 32)
     mixed = attack.perturb(model, x, y, threat.with_epsilon(radii))
     assert bool((threat.distance(mixed, x) <= radii + 1e-6).all())
-    alone = attack.perturb(model, x, y, threat)
-    assert torch.equal(mixed[-1], alone[-1])
+    single = attack.perturb(model, x, y, threat)
+    assert torch.equal(mixed[-1], single[-1])
     assert torch.equal(mixed[0], x[0])
 
 
@@ -191,8 +191,8 @@ def test_any_number_of_classes(name: str, classes: int) -> None:
 
 @pytest.mark.slow
 def test_a_target_is_approached(name: str, threat: Threat) -> None:
-    if "kl" in name or name == "foreign":
-        pytest.skip("the divergence has no target, and foreign attacks are not told of any")
+    if "kl" in name or name == "external":
+        pytest.skip("the divergence has no target, and external attacks take none")
     model, x, attack = Small(4), images(), named(name, 4)
     y = correct(model, x)
     target = (y + 1) % 4

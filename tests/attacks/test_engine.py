@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.blackbox.square import Square
-from classwise.attacks.engine import Case, Engine, Finished, Job, State
+from classwise.attacks.engine import AttackInputs, Engine, Finished, Job, State
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
-from classwise.core.compute import Compute, Forward
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward, Precision
 from classwise.core.settings import settings
 from classwise.core.threat import Threat
 
@@ -41,24 +41,24 @@ def evaluated(
     attack: Attack,
     *,
     order: Tensor | None = None,
-    batch: int = 32,
+    batch_size: int = 32,
     early_stop: bool = True,
     poll: int = 1,
-    compute: Compute | None = None,
+    precision: Precision | None = None,
     pieces: int = 50,
 ) -> Finished:
     """All rows of the run, put back in the order of their index."""
     model, x, y = case
     order = torch.arange(len(x)) if order is None else order
-    engine = Engine(model, batch=batch, early_stop=early_stop, poll=poll, compute=compute or Compute())
+    engine = Engine(model, batch_size=batch_size, early_stop=early_stop, poll=poll, precision=precision or Precision())
     jobs = [Job(rows, x[rows], y[rows]) for rows in torch.split(order, pieces)]
     blocks = list(engine.attack(attack, THREAT, jobs))
     index = torch.cat([block.index for block in blocks])
     back = index.argsort()
     assert torch.equal(index[back], torch.arange(len(x)))  # every image once
-    joined = {name: torch.cat([getattr(block, name) for block in blocks])[back] for name in COLUMNS}
+    process_group = {name: torch.cat([getattr(block, name) for block in blocks])[back] for name in COLUMNS}
     records = {name: torch.cat([block.records[name] for block in blocks])[back] for name in blocks[0].records}
-    return Finished(**joined, records=records)
+    return Finished(**process_group, records=records)
 
 
 def assert_same(first: Finished, second: Finished) -> None:
@@ -87,12 +87,12 @@ def test_order_blocks_and_poll_change_no_bit(
 def test_an_images_row_does_not_depend_on_which_others_are_evaluated(case: tuple[Small, Tensor, Tensor]) -> None:
     model, x, y = case
     whole = evaluated(case, PGD(steps=6))
-    engine = Engine(model, batch=32)
+    engine = Engine(model, batch_size=32)
     some = torch.tensor([3, 77, 149])
-    (alone,) = list(engine.attack(PGD(steps=6), THREAT, [Job(some, x[some], y[some])]))
-    back = alone.index.argsort()
-    assert torch.equal(alone.x[back], whole.x[some])
-    assert torch.equal(alone.logits[back], whole.logits[some])
+    (single,) = list(engine.attack(PGD(steps=6), THREAT, [Job(some, x[some], y[some])]))
+    back = single.index.argsort()
+    assert torch.equal(single.x[back], whole.x[some])
+    assert torch.equal(single.logits[back], whole.logits[some])
 
 
 def test_what_is_reported_is_what_float32_says_of_the_kept_image(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -102,38 +102,38 @@ def test_what_is_reported_is_what_float32_says_of_the_kept_image(case: tuple[Sma
         with torch.no_grad():
             logits = model.eval()(result.x)
         assert torch.allclose(result.logits, logits, atol=1e-5)
-        assert torch.equal(result.broken, logits.argmax(1) != y)
+        assert torch.equal(result.success, logits.argmax(1) != y)
         assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
 
 
 def test_images_that_are_wrong_when_clean_are_broken_with_no_step(case: tuple[Small, Tensor, Tensor]) -> None:
-    result = evaluated(case, PGD(steps=6, begin="none"))
-    assert bool(result.broken[:12].all())
+    result = evaluated(case, PGD(steps=6, random_init="none"))
+    assert bool(result.success[:12].all())
     assert result.iterations[:12].tolist() == [0] * 12
     assert torch.equal(result.x[:12], result.x0[:12])
 
 
 def test_stopping_at_the_first_hit_breaks_all_that_the_last_iterate_does(case: tuple[Small, Tensor, Tensor]) -> None:
     any_iterate, last = evaluated(case, PGD(steps=6)), evaluated(case, PGD(steps=6), early_stop=False)
-    assert not bool((last.broken & ~any_iterate.broken).any())
+    assert not bool((last.success & ~any_iterate.success).any())
     assert int(any_iterate.forwards.sum()) < int(last.forwards.sum())
     assert bool((last.iterations == 6).all())
-    assert 0 < int(last.broken.sum()) < 150
+    assert 0 < int(last.success.sum()) < 150
 
 
 def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
     """With an absurd step the loss goes up and down, so the last iterate is not the best."""
     model, x = Small(3), images(64)
     y = model.eval()(x).argmax(1)
-    attack = PGD(steps=7, step_size=0.09, begin="none")
+    attack = PGD(steps=7, step_size=0.09, random_init="none")
     kept = evaluated((model, x, y), attack)
     last = evaluated((model, x, y), attack, early_stop=False)
-    stands = ~kept.broken
-    assert int(stands.sum()) > 0
-    kept_margin, last_margin = margin(kept.logits, y)[stands], margin(last.logits, y)[stands]
+    is_robust = ~kept.success
+    assert int(is_robust.sum()) > 0
+    kept_margin, last_margin = margin(kept.logits, y)[is_robust], margin(last.logits, y)[is_robust]
     assert bool((kept_margin <= last_margin + 1e-6).all())
     assert bool((kept_margin < last_margin - 1e-4).any())
-    assert bool((kept.iterations[stands] < 7).any())
+    assert bool((kept.iterations[is_robust] < 7).any())
 
 
 class Liar(nn.Module):
@@ -151,8 +151,8 @@ class Liar(nn.Module):
 def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
     model, x = Liar(), images(40)
     y = model(x).argmax(1)
-    result = evaluated((model, x, y), PGD(steps=4, step_size="0.01eps", begin="none"))
-    assert not bool(result.broken.any())
+    result = evaluated((model, x, y), PGD(steps=4, step_size="0.01eps", random_init="none"))
+    assert not bool(result.success.any())
     assert bool((result.forwards >= 8).all())  # every one of the four steps was suspicious and was verified
     assert torch.equal(result.logits.argmax(1), y)
 
@@ -167,22 +167,22 @@ def test_what_compares_logits_computes_in_float32_whatever_is_asked(
     case: tuple[Small, Tensor, Tensor], attack: Attack
 ) -> None:
     """Square misses a third of what it can break on a robust network of MNIST where it sees coarse logits."""
-    coarse = Compute(dtype="bfloat16")
-    assert_same(evaluated(case, attack, early_stop=False), evaluated(case, attack, early_stop=False, compute=coarse))
-    other = evaluated(case, PGD(steps=2), early_stop=False, compute=coarse)
+    coarse = Precision(dtype="bfloat16")
+    assert_same(evaluated(case, attack, early_stop=False), evaluated(case, attack, early_stop=False, precision=coarse))
+    other = evaluated(case, PGD(steps=2), early_stop=False, precision=coarse)
     assert not torch.equal(evaluated(case, PGD(steps=2), early_stop=False).x, other.x)  # it would be seen
 
 
 def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, Tensor]) -> None:
     model, _, y = case
     exact = evaluated(case, PGD(steps=6))
-    fast = evaluated(case, PGD(steps=6), compute=Compute(dtype="bfloat16", channels_last=True))
+    fast = evaluated(case, PGD(steps=6), precision=Precision(dtype="bfloat16", channels_last=True))
     with torch.no_grad():
-        assert torch.equal(fast.broken, model.eval()(fast.x).argmax(1) != y)
-    assert float((fast.broken == exact.broken).float().mean()) > 0.95
+        assert torch.equal(fast.success, model.eval()(fast.x).argmax(1) != y)
+    assert float((fast.success == exact.success).float().mean()) > 0.95
 
 
-class Broken(nn.Module):
+class Successful(nn.Module):
     """Not a number for bright images."""
 
     def __init__(self) -> None:
@@ -195,12 +195,12 @@ class Broken(nn.Module):
 
 
 def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None:
-    model, x = Broken(), images(40)
+    model, x = Successful(), images(40)
     y = torch.zeros(40, dtype=torch.int64)
     result = evaluated((model, x, y), PGD(steps=4))
     assert bool(result.x.isfinite().all())
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
-    assert bool(result.broken[~result.logits.isfinite().all(1)].all())
+    assert bool(result.success[~result.logits.isfinite().all(1)].all())
 
 
 @settings
@@ -209,16 +209,16 @@ class Astray(Attack):
 
     length = 1
 
-    def start(self, model: Forward, case: Case) -> State:
-        count = torch.zeros(len(case.x), dtype=torch.int64)
-        return {"x": case.x, "iteration": count, "done": count > 0}
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        count = torch.zeros(len(inputs.x), dtype=torch.int64)
+        return {"x": inputs.x, "iteration": count, "done": count > 0}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
-        margin = torch.full((len(case.x),), -1.0)
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
+        margin = torch.full((len(inputs.x),), -1.0)
         done = state["iteration"] >= 0
         return {
-            "x": case.x + 5,
-            "seen": case.x - 5,
+            "x": inputs.x + 5,
+            "seen": inputs.x - 5,
             "margin": margin,
             "iteration": state["iteration"] + 1,
             "done": done,
@@ -231,7 +231,7 @@ def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tenso
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert 0 <= float(result.x.min()) <= float(result.x.max()) <= 1
     with torch.no_grad():
-        assert torch.equal(result.broken, case[0].eval()(result.x).argmax(1) != case[2])
+        assert torch.equal(result.success, case[0].eval()(result.x).argmax(1) != case[2])
 
 
 def test_passes_are_counted_image_by_image(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -250,7 +250,7 @@ def test_a_stream_is_read_as_the_queue_needs_it(case: tuple[Small, Tensor, Tenso
             read.append(int(rows[0]))
             yield Job(rows, x[rows], y[rows])
 
-    run = Engine(model, batch=32).attack(PGD(steps=6), THREAT, jobs())
+    run = Engine(model, batch_size=32).attack(PGD(steps=6), THREAT, jobs())
     next(run)
     assert len(read) < 15
 
@@ -260,8 +260,8 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
 
 
 def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
-    with pytest.raises(ClasswiseError, match="batch = 0"):
-        Engine(case[0], batch=0)
+    with pytest.raises(ClasswiseError, match="batch_size = 0"):
+        Engine(case[0], batch_size=0)
 
 
 class Sized(nn.Module):
@@ -283,7 +283,7 @@ def sized(noise: float, order: Tensor) -> tuple[Finished, dict[int, int]]:
     model, x = Sized(noise), images(150)
     y = model(x).argmax(1)
     attack = PGD(steps=12, objective="margin", step_size="0.02eps")
-    return evaluated((model, x, y), attack, order=order, batch=128), model.sizes
+    return evaluated((model, x, y), attack, order=order, batch_size=128), model.sizes
 
 
 def test_the_end_of_the_data_is_run_in_smaller_batches_where_these_give_the_same_bits() -> None:
@@ -307,8 +307,8 @@ def test_rows_that_come_back_find_the_whole_room_again(case: tuple[Small, Tensor
     """Forty images stand against the first start, in half the room, and then begin another all at once."""
     model, x, y = case
     some = torch.arange(12, 52)
-    attack = PGD(steps=10, step_size="0.01eps", begin="none", restarts=3)
-    engine = Engine(model, batch=128)
+    attack = PGD(steps=10, step_size="0.01eps", random_init="none", restarts=3)
+    engine = Engine(model, batch_size=128)
     (few,) = list(engine.attack(attack, Threat("Linf", 1e-4), [Job(some, x[some], y[some])]))
-    assert not bool(few.broken.any())
+    assert not bool(few.success.any())
     assert few.backwards.tolist() == [30] * 40

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
-from classwise.attacks.external import Foreign
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.core.errors import ClasswiseError
@@ -50,26 +50,26 @@ def climbing(model: nn.Module) -> Any:
     return attack
 
 
-def run(attack: Foreign, model: nn.Module, x: Tensor, threat: Threat) -> Finished:
+def run(attack: ExternalAttack, model: nn.Module, x: Tensor, threat: Threat) -> Finished:
     with torch.no_grad():
         y = model(x).argmax(1)
-    (done,) = Engine(model, batch=32).attack(attack, threat, [Job(torch.arange(len(x)), x, y)])
+    (done,) = Engine(model, batch_size=32).attack(attack, threat, [Job(torch.arange(len(x)), x, y)])
     return done
 
 
 def test_what_leaves_the_ball_is_brought_back_and_judged_by_the_model() -> None:
     model, x = Small(3).eval(), images(32)
-    done = run(Foreign(attack=away), model, x, Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=away), model, x, Threat("Linf", 0.1))
     assert torch.equal(done.x, (done.x0 - 0.1).clamp_min(0))
-    assert torch.equal(done.broken, model(done.x).argmax(1) != done.y)
-    assert 0 < int(done.broken.sum()) < 32
+    assert torch.equal(done.success, model(done.x).argmax(1) != done.y)
+    assert 0 < int(done.success.sum()) < 32
     assert bool((done.iterations == 1).all())
     assert bool((done.forwards == 1).all())
 
 
 def test_not_a_number_is_no_image() -> None:
     model, x = Small(3).eval(), images(32)
-    done = run(Foreign(attack=lambda x, y: x + torch.nan * y.view(-1, 1, 1, 1)), model, x, Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=lambda x, y: x + torch.nan * y.view(-1, 1, 1, 1)), model, x, Threat("Linf", 0.1))
     assert bool(done.x.isfinite().all())
     assert float(Threat("Linf", 0.1).distance(done.x, done.x0).max()) <= 0.1 + 1e-6
 
@@ -79,18 +79,18 @@ def test_its_passes_through_our_model_are_counted(wrapped: bool) -> None:
     """Three passes and gradients, and the verdict; also where the audit has put a layer around the model."""
     network = Small(3).eval()
     model = LogitsModel(network) if wrapped else network
-    done = run(Foreign(attack=climbing(network)), model, images(20), Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=climbing(network)), model, images(20), Threat("Linf", 0.1))
     assert set(done.forwards.tolist()) == {3 + 1}
     assert set(done.backwards.tolist()) == {3}
-    done = run(Foreign(attack=climbing(Small(3).eval())), model, images(20), Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=climbing(Small(3).eval())), model, images(20), Threat("Linf", 0.1))
     assert set(done.forwards.tolist()) == {1}
     assert set(done.backwards.tolist()) == {0}
 
 
 def test_build_gets_the_model_under_audit() -> None:
     model, x = Small(3).eval(), images(20)
-    built = run(Foreign(build=climbing), model, x, Threat("Linf", 0.1))
-    ready = run(Foreign(attack=climbing(model)), model, x, Threat("Linf", 0.1))
+    built = run(ExternalAttack(build=climbing), model, x, Threat("Linf", 0.1))
+    ready = run(ExternalAttack(attack=climbing(model)), model, x, Threat("Linf", 0.1))
     assert torch.equal(built.x, ready.x)
     assert set(built.forwards.tolist()) == {4}
 
@@ -102,9 +102,9 @@ def test_copies_that_fill_up_a_batch_are_not_attacked() -> None:
         seen.append(len(y))
         return x
 
-    engine, model, x = Engine(Small(3).eval(), batch=32, poll=4), Small(3).eval(), images(42)
+    engine, model, x = Engine(Small(3).eval(), batch_size=32, poll=4), Small(3).eval(), images(42)
     jobs = [Job(torch.arange(42), x, model(x).argmax(1))]
-    assert sum(len(done.row) for done in engine.attack(Foreign(attack=attack), Threat("Linf", 0.1), jobs)) == 42
+    assert sum(len(done.row) for done in engine.attack(ExternalAttack(attack=attack), Threat("Linf", 0.1), jobs)) == 42
     assert seen == [32, 10]
 
 
@@ -113,7 +113,7 @@ def test_draws_repeat_with_the_seed_and_leave_the_generators_alone() -> None:
     y = model(x).argmax(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     once, again, other = (
-        Foreign(attack=noise).perturb(model, x, y, "Linf:0.2", seed=seed, early_stop=False) for seed in (1, 1, 2)
+        ExternalAttack(attack=noise).perturb(model, x, y, "Linf:0.2", seed=seed, early_stop=False) for seed in (1, 1, 2)
     )
     after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(once, again)
@@ -126,7 +126,7 @@ def test_restarts_draw_anew_and_break_more() -> None:
     model, x = Small(5).eval(), images(64)
     y = model(x).argmax(1)
     once, often = (
-        model(Foreign(attack=noise, restarts=restarts).perturb(model, x, y, "Linf:0.1")).argmax(1) != y
+        model(ExternalAttack(attack=noise, restarts=restarts).perturb(model, x, y, "Linf:0.1")).argmax(1) != y
         for restarts in (1, 10)
     )
     assert int(once.sum()) < int(often.sum())
@@ -134,7 +134,7 @@ def test_restarts_draw_anew_and_break_more() -> None:
 
 def test_an_image_in_whole_levels_is_read() -> None:
     model, x = Small(3).eval(), images(32)
-    done = run(Foreign(attack=lambda x, _: (x * 255).round().to(torch.uint8)), model, x, Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=lambda x, _: (x * 255).round().to(torch.uint8)), model, x, Threat("Linf", 0.1))
     assert float((done.x - done.x0).abs().max()) < 0.5 / 255 + 1e-6
 
 
@@ -144,39 +144,39 @@ def test_an_image_in_whole_levels_is_read() -> None:
         ({"attack": lambda x, y: x[:1] + 0 * y[0]}, r"returns shape \(1, 2, 4, 4\); .* of shape \(12, 2, 4, 4\)"),
         ({"attack": lambda x, y: (x, y)}, "returns a tuple"),
         ({"build": lambda _: None}, "returns None; it should return an attack"),
-        ({}, "foreign needs an attack"),
+        ({}, "external needs an attack"),
     ],
 )
 def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
     model, x = Small(3).eval(), images()
     with pytest.raises(ClasswiseError, match=message):
-        Foreign(**given).perturb(model, x, model(x).argmax(1), "Linf:0.1")
+        ExternalAttack(**given).perturb(model, x, model(x).argmax(1), "Linf:0.1")
 
 
 def test_what_cannot_be_made() -> None:
     with pytest.raises(ClasswiseError, match="not both"):
-        Foreign(attack=away, build=climbing)
+        ExternalAttack(attack=away, build=climbing)
     with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
-        Foreign(attack=3)
+        ExternalAttack(attack=3)
     with pytest.raises(ClasswiseError, match="there is no module 'nowhere'"):
-        make(ATTACKS, "foreign:build=nowhere:attack")
+        make(ATTACKS, "external:build=nowhere:attack")
 
 
 def test_targets_are_refused() -> None:
     model, x = Small(3).eval(), images()
     y = model(x).argmax(1)
     with pytest.raises(ClasswiseError, match="not told of targets"):
-        Foreign(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
+        ExternalAttack(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
 
 
 def test_an_audit_runs_it_from_a_spec_and_says_what_it_was() -> None:
     model, x = Small(3).eval(), images(64)
     y = model(x).argmax(1)
-    spec = f"foreign:build={__name__}:climbing"
-    done = audit(model, (x, y), "Linf:0.1", {"by path": spec, "by hand": Foreign(attack=away)}, batch=32)
+    spec = f"external:build={__name__}:climbing"
+    done = audit(model, (x, y), "Linf:0.1", {"by path": spec, "by hand": ExternalAttack(attack=away)}, batch_size=32)
     said = done.outcomes.meta.attacks
     assert said["by path"] == {
-        "name": "foreign",
+        "name": "external",
         "attack": None,
         "build": f"{__name__}:climbing",
         "model": None,
@@ -195,13 +195,13 @@ def test_torchattacks() -> None:
     torchattacks = peer("torchattacks")
     model, x = Small(5).eval(), images(32)
     attack = torchattacks.MIFGSM(model, eps=0.1, alpha=0.01, steps=7)
-    done = run(Foreign(attack=attack), model, x, Threat("Linf", 0.1))
+    done = run(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.1))
     expected = attack(done.x0, done.y)
     assert float((done.x - expected).abs().max()) < 1e-6
     assert set(done.forwards.tolist()) == {7 + 1}
     assert set(done.backwards.tolist()) == {7}
     with pytest.warns(UserWarning, match=r"MIFGSM has eps = 0\.1 and the threat 0\.05: its images are brought back"):
-        smaller = run(Foreign(attack=attack), model, x, Threat("Linf", 0.05))
+        smaller = run(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.05))
     assert float((smaller.x - smaller.x0).abs().max()) <= 0.05 + 1e-6
 
 
@@ -213,7 +213,7 @@ def test_foolbox(given: bool) -> None:
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     radii = torch.tensor([0.02, 0.1]).repeat(16)
     y = model(x).argmax(1)
-    ours = Foreign(attack=attack, model=wrapped if given else None)
+    ours = ExternalAttack(attack=attack, model=wrapped if given else None)
     result = ours.perturb(model, x, y, Threat("Linf", radii), early_stop=False)
     for radius in (0.02, 0.1):
         of = radii == radius
@@ -224,9 +224,9 @@ def test_foolbox(given: bool) -> None:
 
 
 def test_ours_is_called_as_theirs_are() -> None:
-    """The other way round: our attack, bound to a model, is what a foreign engine or ours would call."""
+    """The other way round: our attack, bound to a model, is what an external engine or ours would call."""
     model, x = Small(5).eval(), images(32)
     bound = PGD(steps=4, step_size="0.1eps").bind(model, "Linf:0.1")
-    done = run(Foreign(attack=bound), model, x, Threat("Linf", 0.1))
-    assert torch.equal(done.broken, model(bound(done.x0, done.y)).argmax(1) != done.y)
-    assert bool(done.broken.any())
+    done = run(ExternalAttack(attack=bound), model, x, Threat("Linf", 0.1))
+    assert torch.equal(done.success, model(bound(done.x0, done.y)).argmax(1) != done.y)
+    assert bool(done.success.any())

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine, Finished, Job
+from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
-from classwise.core.compute import EXACT, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
@@ -28,7 +28,7 @@ def finished(
     model: nn.Module, attack: Attack, threat: Threat, x: Tensor, y: Tensor, early_stop: bool = False, seed: int = 0
 ) -> Finished:
     """All rows in their own order."""
-    engine = Engine(model, batch=len(x), early_stop=early_stop, seed=seed)
+    engine = Engine(model, batch_size=len(x), early_stop=early_stop, seed=seed)
     radii = {"epsilon": threat.epsilon} if isinstance(threat.epsilon, Tensor) else {}
     blocks = list(engine.attack(attack, threat, [Job(torch.arange(len(x)), x, y, radii)]))
     order = torch.cat([block.row for block in blocks]).argsort()
@@ -83,11 +83,11 @@ def test_a_ball_that_holds_the_first_boundary_does_not_end_the_search_for_a_near
         x = 0.5 + 0.05 * (x - 0.5)
         assert model(x).argsort(dim=1)[:, -2:].tolist() == [[1, 0]] * len(x)
     least = distances(model, x, y, "L2").amin(1)
-    alone = finished(model, FABTargeted(steps=30, targets=1), Threat("L2", 50.0), x, y)
+    single = finished(model, FABTargeted(steps=30, targets=1), Threat("L2", 50.0), x, y)
     every = finished(model, FABTargeted(steps=30), Threat("L2", 50.0), x, y)
-    assert bool((alone.records["minimal_distance"] > 1.02 * least).all())
+    assert bool((single.records["minimal_distance"] > 1.02 * least).all())
     assert bool((every.records["minimal_distance"] < 1.01 * least).all())
-    assert bool(every.broken.all())
+    assert bool(every.success.all())
     torch.testing.assert_close((every.x - x).flatten(1).norm(dim=1), every.records["minimal_distance"])
 
 
@@ -99,7 +99,7 @@ def test_each_target_of_fab_t_finds_its_own_boundary() -> None:
         ranked = model(x).scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
     state = {}
     reference = model(x).detach()
-    case = Case(x, y, torch.arange(16), Threat("L2", 0.1), CounterRNG(0), reference=reference)
+    case = AttackInputs(x, y, torch.arange(16), Threat("L2", 0.1), CounterRNG(0), reference=reference)
     for rank in range(6):
         started = FABTargeted(restarts=1).start(EXACT.forward(model), replace(case, restart=torch.full((16,), rank)))
         state[rank] = started
@@ -139,11 +139,11 @@ def test_attacks_of_minimal_distance_do_not_compute_in_bfloat16(spec: str, norm:
     model, x = Small(5).eval(), images(32)
     y = model(x).argmax(1)
     found, nearest = [], []
-    for compute in (EXACT, Compute(dtype="bfloat16")):
+    for precision in (EXACT, Precision(dtype="bfloat16")):
         jobs = [Job(torch.arange(len(x)), x, y)]
-        engine = Engine(model, compute=compute, batch=len(x))
+        engine = Engine(model, precision=precision, batch_size=len(x))
         blocks = list(engine.attack(make(ATTACKS, spec), Threat(norm, radius), jobs))
-        found.append(torch.cat([block.row[block.broken] for block in blocks]).sort().values)
+        found.append(torch.cat([block.row[block.success] for block in blocks]).sort().values)
         nearest.append(torch.cat([block.records["minimal_distance"] for block in blocks]))
     assert 0 < len(found[0]) < len(x)
     assert found[0].tolist() == found[1].tolist()
@@ -196,7 +196,7 @@ def test_an_image_counts_as_broken_only_inside_its_own_radius(spec: str) -> None
     exact = distances(model, x, y, norm).amin(1)
     factors = torch.where(torch.arange(16) % 2 == 0, 0.98, 1.12)
     result = finished(model, attack, Threat(norm, exact * factors), x, y, early_stop=True)
-    assert torch.equal(result.broken, factors > 1)
+    assert torch.equal(result.success, factors > 1)
     assert bool((Threat(norm, 1.0).distance(result.x, x) <= exact * factors + 1e-6).all())
 
 
@@ -207,7 +207,7 @@ def test_the_distance_is_that_of_a_misclassified_point_and_infinite_without_one(
     norm = attack.norms[0]
     model, x, y = linear(2)
     found = finished(model, attack, Threat(norm, 1e3), x, y)  # with such a radius the answer is never projected
-    assert bool(found.broken.all())
+    assert bool(found.success.all())
     assert torch.allclose(Threat(norm, 1.0).distance(found.x, x), found.records["minimal_distance"], atol=1e-6)
     with torch.no_grad():
         model.bias[0] += 1e4  # out of the box's reach
@@ -221,7 +221,7 @@ def test_an_image_that_is_wrong_as_it_is_is_broken_at_once(spec: str) -> None:
     attack = make(ATTACKS, spec)
     model, x, y = linear(2)
     result = finished(model, attack, Threat(attack.norms[0], 1e-4), x, 1 - y, early_stop=True)
-    assert bool(result.broken.all())
+    assert bool(result.success.all())
     assert int(result.iterations.max()) == 0
     assert float(result.records["minimal_distance"].max()) < 1e-6
 
@@ -233,7 +233,7 @@ def test_fast_cw_breaks_what_the_patient_one_breaks_in_fewer_steps(name: str, no
     threat = Threat(norm, distances(model, x, y, norm).amin(1) * 1.2)
     slow = finished(model, make(ATTACKS, f"{name}:steps=100,learning_rate=0.02"), threat, x, y)
     fast = finished(model, make(ATTACKS, f"{name}:steps=100,learning_rate=0.02,fast=true"), threat, x, y)
-    assert bool((slow.broken & fast.broken).all())
+    assert bool((slow.success & fast.success).all())
     assert bool((fast.forwards < slow.forwards).all())
     assert bool((slow.records["minimal_distance"] <= fast.records["minimal_distance"]).all())
 

@@ -31,7 +31,7 @@ def test_the_momentum_adds_gradients_of_unit_l1_norm() -> None:
 def test_without_decay_it_is_pgd_from_the_image() -> None:
     model, x = Small(5).eval(), images(24)
     y = model(x).argmax(1)
-    pgd = PGD(step_size="0.1eps", begin="none").perturb(model, x, y, "Linf:0.1", early_stop=False)
+    pgd = PGD(step_size="0.1eps", random_init="none").perturb(model, x, y, "Linf:0.1", early_stop=False)
     assert torch.equal(MIFGSM(decay=0).perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
     assert not torch.equal(MIFGSM().perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
     plain = DIFGSM(probability=0).perturb(model, x, y, "Linf:0.1", early_stop=False)
@@ -50,10 +50,10 @@ def test_two_class_linear_model_reaches_the_exact_optimum(norm: Norm) -> None:
 
 @pytest.mark.parametrize(("side", "share"), [(10, 0.5), (32, 0.9), (3, 0.9), (1, 0.9), (7, 0.0)])
 def test_copies_are_bilinear_and_lie_in_zeros(side: int, share: float) -> None:
-    draws = torch.rand(2, 40, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(2, 40, generator=torch.Generator().manual_seed(0))
     x = images(1, 2, side)[0]
     lowest, lengths = max(int(side * share), 1), set()
-    for matrix, size, place in zip(resampling(side, share, *draws), *draws, strict=True):
+    for matrix, size, place in zip(resampling(side, share, *uniform), *uniform, strict=True):
         length = min(lowest, max(side - 1, 1)) + math.floor(size * max(side - lowest, 1))
         first = math.floor(place * (side - length))
         small = F.interpolate(x[None], size=(length, length), mode="bilinear", align_corners=False)[0]
@@ -71,9 +71,9 @@ def test_what_the_model_says_of_a_copy_is_no_hit() -> None:
     taken = {}
     for probability in (0.0, 1.0):
         attack = DIFGSM(probability=probability)
-        (done,) = Engine(model, batch=32).attack(attack, Threat("Linf", 0.2), [Job(torch.arange(32), x, y)])
-        assert torch.equal(done.broken, model(done.x).argmax(1) != done.y)
-        assert bool(done.broken.any())
+        (done,) = Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.2), [Job(torch.arange(32), x, y)])
+        assert torch.equal(done.success, model(done.x).argmax(1) != done.y)
+        assert bool(done.success.any())
         taken[probability] = done.iterations
     assert bool((taken[1.0] == 10).all())
     assert float(taken[0.0].float().mean()) < 10

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.blackbox.nattack import NAttack
-from classwise.attacks.engine import Case, Engine, Finished, Job
+from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.losses import margin
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
 
 
-def case_of(model: Linear | Small, x: Tensor, epsilon: float = 0.1) -> Case:
+def case_of(model: Linear | Small, x: Tensor, epsilon: float = 0.1) -> AttackInputs:
     with torch.no_grad():
         logits = model.eval()(x)
     threat = Threat("Linf", epsilon)
-    return Case(x, logits.argmax(1), torch.arange(len(x)), threat, CounterRNG(3, "attack"), reference=logits)
+    return AttackInputs(x, logits.argmax(1), torch.arange(len(x)), threat, CounterRNG(3, "attack"), reference=logits)
 
 
 def test_a_step_is_the_papers_arithmetic() -> None:
@@ -87,7 +87,9 @@ def test_no_pass_is_larger_than_it_may_be() -> None:
 
 def finished(model: Small, x: Tensor, y: Tensor, attack: NAttack, epsilon: float) -> Finished:
     """All images as one block, in their order."""
-    blocks = list(Engine(model, batch=32).attack(attack, Threat("Linf", epsilon), [Job(torch.arange(len(x)), x, y)]))
+    blocks = list(
+        Engine(model, batch_size=32).attack(attack, Threat("Linf", epsilon), [Job(torch.arange(len(x)), x, y)])
+    )
     order = torch.cat([block.row for block in blocks]).argsort()
 
     def column(name: str) -> Tensor:
@@ -103,11 +105,11 @@ def test_queries_are_counted_and_an_image_wrong_as_it_is_costs_none() -> None:
     right = model.eval()(x).argmax(1)
     y = torch.where(torch.arange(64) < 8, (right + 1) % 4, right)
     result = finished(model, x, y, NAttack(steps=25, samples=7), 0.03)
-    queries, broken = result.records["queries"], result.broken
-    assert bool(broken[:8].all())
+    queries, success = result.records["queries"], result.success
+    assert bool(success[:8].all())
     assert queries[:8].tolist() == [0] * 8
     assert torch.equal(result.x[:8], x[:8])
-    others = broken[8:]
+    others = success[8:]
     assert 3 < int(others.sum()) < 53
     # After steps 10, 20 and 25 the mean's own image is asked for: 7 a step and 1 a test.
     assert set(queries[8:][others].tolist()) <= {71, 142, 178}
@@ -139,8 +141,8 @@ def test_what_it_breaks_is_what_can_be_broken() -> None:
     reach = 0.1 * float((model.weight[0] - model.weight[1]).detach().abs().sum())
     before = margin(model(x), y).detach()
     result = NAttack(steps=40, samples=40, learning_rate=0.1).perturb(model, x, y, "Linf:0.1")
-    broken = model(result).argmax(1) != y
-    assert not bool(broken[before > reach + 1e-4].any())
+    success = model(result).argmax(1) != y
+    assert not bool(success[before > reach + 1e-4].any())
     within = before < 0.8 * reach
     assert 10 < int(within.sum()) < 64
-    assert float(broken[within].float().mean()) > 0.9
+    assert float(success[within].float().mean()) > 0.9

@@ -45,7 +45,7 @@ def test_torchattacks_linf(case: tuple[Small, Tensor, Tensor]) -> None:
     torchattacks = peer("torchattacks")
     model, x, y = case
     theirs = torchattacks.PGD(model, eps=EPSILON, alpha=STEP, steps=STEPS, random_start=False)(x, y)
-    mine = ours(case, PGD(steps=STEPS, step_size=STEP, begin="none"), f"Linf:{EPSILON}")
+    mine = ours(case, PGD(steps=STEPS, step_size=STEP, random_init="none"), f"Linf:{EPSILON}")
     assert float((theirs - mine).abs().max()) < 1e-5
     theirs = torchattacks.FGSM(model, eps=EPSILON)(x, y)
     assert float((theirs - ours(case, FGSM(), f"Linf:{EPSILON}")).abs().max()) < 1e-5
@@ -55,7 +55,7 @@ def test_torchattacks_l2(case: tuple[Small, Tensor, Tensor]) -> None:
     torchattacks = peer("torchattacks")
     model, x, y = case
     theirs = torchattacks.PGDL2(model, eps=0.2, alpha=0.05, steps=STEPS, random_start=False)(x, y)
-    mine = ours(case, PGD(steps=STEPS, step_size=0.05, begin="none"), "L2:0.2")
+    mine = ours(case, PGD(steps=STEPS, step_size=0.05, random_init="none"), "L2:0.2")
     assert float((theirs - mine).abs().max()) < 1e-5
 
 
@@ -80,7 +80,7 @@ def test_foolbox(case: tuple[Small, Tensor, Tensor], name: str, norm: str, radiu
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     attack = getattr(foolbox.attacks, name)(abs_stepsize=step, steps=STEPS, random_start=False)
     _, theirs, _ = attack(wrapped, x, y, epsilons=radius)
-    mine = ours(case, PGD(steps=STEPS, step_size=step, begin="none"), f"{norm}:{radius}")
+    mine = ours(case, PGD(steps=STEPS, step_size=step, random_init="none"), f"{norm}:{radius}")
     assert float((theirs - mine).abs().max()) < 1e-5
 
 
@@ -99,9 +99,9 @@ def test_torchattacks_squares_bumps(side: int) -> None:
 class NeverLast(_Window):
     """A square as torchattacks (and AutoAttack) place it: never on the last row and column."""
 
-    def __init__(self, draws: Tensor, side: Tensor, height: int, width: int) -> None:
+    def __init__(self, uniform: Tensor, side: Tensor, height: int, width: int) -> None:
         places = torch.stack([height - side, width - side], 1)
-        super().__init__(draws * (places.clamp_min(1) / (places + 1)), side, height, width)
+        super().__init__(uniform * (places.clamp_min(1) / (places + 1)), side, height, width)
 
 
 @pytest.mark.parametrize(("norm", "radius"), [("Linf", 0.02), ("L2", 0.15)])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.attacks.engine import Case
+from classwise.attacks.engine import AttackInputs
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -23,16 +23,16 @@ def linear(x: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def case(x: Tensor, norm: str = "Linf", **more: Tensor) -> Case:
+def case(x: Tensor, norm: str = "Linf", **more: Tensor) -> AttackInputs:
     count = len(x)
     threat = Threat("Linf" if norm == "Linf" else "L2", EPSILON[:count])
-    return Case(x, torch.zeros(count, dtype=torch.int64), torch.arange(count), threat, CounterRNG(3), **more)
+    return AttackInputs(x, torch.zeros(count, dtype=torch.int64), torch.arange(count), threat, CounterRNG(3), **more)
 
 
-def noise_of(case: Case, factor: float) -> Tensor:
+def noise_of(inputs: AttackInputs, factor: float) -> Tensor:
     """The start that the draws give, in [0, 1]."""
-    wide = case.threat.with_epsilon(case.threat.epsilon * factor)
-    return wide.uniform(case.x, case.index, case.draws)
+    wide = inputs.threat.with_epsilon(inputs.threat.epsilon * factor)
+    return wide.uniform(inputs.x, inputs.index, inputs.rng)
 
 
 def test_n_fgsm_is_noise_of_two_radii_and_a_whole_step_without_a_projection() -> None:
@@ -67,7 +67,7 @@ def test_n_fgsm_takes_the_step_of_each_image_and_scales_in_l2() -> None:
 
 def test_fast_at_steps_a_quarter_past_the_radius_and_comes_back() -> None:
     rows = case(torch.full((4, 1, 2, 2), 0.5))
-    found = make(ATTACKS, "fgsm:begin=uniform,step_size=1.25eps").run(linear, rows)
+    found = make(ATTACKS, "fgsm:random_init=uniform,step_size=1.25eps").run(linear, rows)
     radius = EPSILON.view(4, 1, 1, 1)
     raw = noise_of(rows, 1) + 1.25 * radius * UP - rows.x
     assert torch.allclose(found, rows.x + torch.minimum(torch.maximum(raw, -radius), radius), atol=1e-7)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from classwise.attacks.blackbox.square import SCHEDULED, Square, _bump, _bump_pair, _moved
-from classwise.attacks.engine import Case, Engine, Job, State
+from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.losses import margin
-from classwise.core.compute import EXACT, Compute
+from classwise.core.precision import EXACT, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
@@ -32,17 +32,17 @@ def mean_of_pixels(x: Tensor) -> Tensor:
     return torch.stack([total, torch.zeros_like(total)], 1)
 
 
-def case_of(x: Tensor, threat: str, seed: int = 0, **more: Tensor) -> Case:
+def case_of(x: Tensor, threat: str, seed: int = 0, **more: Tensor) -> AttackInputs:
     label = torch.zeros(len(x), dtype=torch.int64)
-    return Case(x, label, torch.arange(len(x)), Threat.parse(threat), CounterRNG(seed, "attack"), **more)
+    return AttackInputs(x, label, torch.arange(len(x)), Threat.parse(threat), CounterRNG(seed, "attack"), **more)
 
 
-def proposals(case: Case) -> tuple[Tensor, State]:
+def proposals(inputs: AttackInputs) -> tuple[Tensor, State]:
     """What every row proposes at its own iteration, and the state before."""
     attack, forward = Square(), mean_of_pixels
-    state = attack.start(forward, case)
-    state = attack.step(forward, case, state) | {"iteration": torch.tensor(AT)}
-    return attack.step(forward, case, state)["seen"], state
+    state = attack.start(forward, inputs)
+    state = attack.step(forward, inputs, state) | {"iteration": torch.tensor(AT)}
+    return attack.step(forward, inputs, state)["seen"], state
 
 
 def box(changed: Tensor) -> tuple[int, int, int, int]:
@@ -116,7 +116,7 @@ def test_what_does_not_lower_the_margin_is_not_kept(threat: str) -> None:
     model, x = Small(), images(32)
     y = model.eval()(x).argmax(1)
     forward = EXACT.forward(model)
-    case = Case(x, y, torch.arange(32), Threat.parse(threat), CounterRNG(0))
+    case = AttackInputs(x, y, torch.arange(32), Threat.parse(threat), CounterRNG(0))
     attack = Square(proposals=40)
     state = attack.start(forward, case)
     for _ in range(attack.length):
@@ -139,19 +139,19 @@ def balanced(count: int) -> tuple[Linear, Tensor, Tensor]:
         return model, x, model(x).argmax(1)
 
 
-@pytest.mark.parametrize("compute", [EXACT, Compute(dtype="bfloat16")], ids=["float32", "bfloat16"])
-def test_queries_are_counted_and_bounded(compute: Compute) -> None:
+@pytest.mark.parametrize("precision", [EXACT, Precision(dtype="bfloat16")], ids=["float32", "bfloat16"])
+def test_queries_are_counted_and_bounded(precision: Precision) -> None:
     assert Square().length == 5001
     model, x, y = balanced(64)
-    engine = Engine(model, compute=compute, batch=32)
+    engine = Engine(model, precision=precision, batch_size=32)
     jobs = [Job(torch.arange(64), x, y)]
     finished = list(engine.attack(Square(proposals=30, restarts=2), Threat("Linf", 0.03), jobs))
     queries = torch.cat([block.records["queries"] for block in finished])
-    broken = torch.cat([block.broken for block in finished])
+    success = torch.cat([block.success for block in finished])
     forwards = torch.cat([block.forwards for block in finished])
-    assert 5 < int(broken.sum()) < 59
-    assert set(queries[~broken].tolist()) == {62}  # two starts, each with its stripes
-    assert 1 <= int(queries[broken].min()) < int(queries[broken].max()) <= 62
+    assert 5 < int(success.sum()) < 59
+    assert set(queries[~success].tolist()) == {62}  # two starts, each with its stripes
+    assert 1 <= int(queries[success].min()) < int(queries[success].max()) <= 62
     assert bool((forwards > queries).all())  # verification comes on top
     assert not any(int(block.backwards.sum()) for block in finished)
 
@@ -255,7 +255,7 @@ def test_rows_at_different_proposals_do_not_feel_each_other(threat: str) -> None
     y = model.eval()(x).argmax(1)
     attack, index = Square(proposals=25), torch.arange(96)
     queued = torch.zeros_like(x)
-    for block in Engine(model, batch=32).attack(attack, Threat.parse(threat), [Job(index, x, y)]):
+    for block in Engine(model, batch_size=32).attack(attack, Threat.parse(threat), [Job(index, x, y)]):
         queued[block.row] = block.x
     parts = [attack.perturb(model, x[part], y[part], threat, index=part) for part in index.view(3, 32)]
     assert torch.equal(queued, torch.cat(parts))

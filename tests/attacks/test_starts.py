@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
-from classwise.attacks.engine import Case
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the (targeted )?difference of lo
 
 CLASSES = (2, 3, 4, 5, 10)
 VARIANTS = ("apgd-t:restarts=2", "fab-t:restarts=2", "pgd-t:restarts=2", "pgd:objective=margin", "pgd:objective=dlr")
-EXTERNAL = ("foreign",)
+EXTERNAL = ("external",)
 """Attacks that bring their own losses, about which nothing can be promised."""
 QUERIES = 12
 """Steps within which an attack without gradients must have seen another loss."""
@@ -62,7 +62,7 @@ class Watched:
         return logits
 
 
-def case_of(model: nn.Module, restart: int, count: int = 8) -> Case:
+def case_of(model: nn.Module, restart: int, count: int = 8) -> AttackInputs:
     """Images with the labels that the model gives them; each in the given start."""
     x = torch.rand(count, 2, 4, 4, generator=torch.Generator().manual_seed(1)) * 0.6 + 0.2
     with torch.no_grad():
@@ -70,7 +70,9 @@ def case_of(model: nn.Module, restart: int, count: int = 8) -> Case:
     index = torch.arange(count)
     start = torch.full_like(index, restart)
     threat = Threat("Linf", 0.02)
-    return Case(x, reference.argmax(1), index, threat, CounterRNG(0, "attack"), reference=reference, restart=start)
+    return AttackInputs(
+        x, reference.argmax(1), index, threat, CounterRNG(0, "attack"), reference=reference, restart=start
+    )
 
 
 def attack_of(name: str, classes: int) -> Attack:
@@ -100,23 +102,23 @@ def test_every_start_is_alive_in_the_other_norms(name: str, classes: int) -> Non
             live_start(attack, model, case)
 
 
-def live_start(attack: Attack, model: nn.Module, case: Case) -> None:
+def live_start(attack: Attack, model: nn.Module, inputs: AttackInputs) -> None:
     """See that every row has a gradient at its first point, or that its logits change from query to query."""
     watched = Watched(attack.model if isinstance(attack, Transfer) else model)
     if isinstance(attack, Transfer):
         object.__setattr__(attack, "_forward", watched)  # the surrogate's passes are those that matter
-    state = attack.start(watched, case)
+    state = attack.start(watched, inputs)
     assert not state["done"].any()
-    state = attack.step(watched, case, state)
+    state = attack.step(watched, inputs, state)
     if watched.gradients:
         alive = torch.stack([gradient.flatten(1).abs().amax(1) for gradient in watched.gradients]).amax(0)
-        assert bool((alive > 0).all()), (case.restart, alive)
+        assert bool((alive > 0).all()), (inputs.restart, alive)
         return
     for _ in range(QUERIES):
-        state = attack.step(watched, case, state)
-    first, *others = (logits[: len(case.x)] for logits in watched.logits)
+        state = attack.step(watched, inputs, state)
+    first, *others = (logits[: len(inputs.x)] for logits in watched.logits)
     moved = torch.stack([(logits - first).abs().amax(1) for logits in others]).amax(0)
-    assert bool((moved > 0).all()), case.restart
+    assert bool((moved > 0).all()), inputs.restart
 
 
 @pytest.mark.parametrize("classes", CLASSES)
@@ -132,5 +134,5 @@ def test_the_targets_are_distinct_and_all_other_classes(name: str, column: str, 
 
 def test_a_start_without_a_gradient_is_refused() -> None:
     with pytest.raises(ClasswiseError, match="has no gradient at the clean image"):
-        named("pgd:objective=kl,begin=none").check()
+        named("pgd:objective=kl,random_init=none").check()
     named("pgd:objective=kl").check()

@@ -73,13 +73,13 @@ def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor,
     assert torch.equal(torch.random.get_rng_state(), before)
     wrong, falls = model(x).argmax(1) != y, closest(model, x, y) < radius
     assert 0 < int((falls & ~wrong).sum()) < 36
-    broken = model(result).argmax(1) != y
-    assert torch.equal(broken, wrong | falls)
+    success = model(result).argmax(1) != y
+    assert torch.equal(success, wrong | falls)
     assert torch.equal(result[wrong | ~falls], x[wrong | ~falls])  # as they were
     assert float(Threat("Linf", radius).distance(result, x).max()) <= radius + 1e-6
-    alone = suite.run_standard_evaluation_individual(x, y, bs=32)
-    assert list(alone) == ["apgd-ce", "apgd-t", "fab-t"]
-    for images_ in alone.values():
+    single = suite.run_standard_evaluation_individual(x, y, bs=32)
+    assert list(single) == ["apgd-ce", "apgd-t", "fab-t"]
+    for images_ in single.values():
         assert bool((model(images_).argmax(1) != y)[wrong].all())
 
 

@@ -23,7 +23,7 @@ from classwise.models.loading.loader import load_model
 
 from .models import Linear, Small, images
 
-INNER = (MIFGSM(), PGD(objective="kl", begin="normal"), PGDT(steps=3, targets=1))
+INNER = (MIFGSM(), PGD(objective="kl", random_init="normal"), PGDT(steps=3, targets=1))
 
 
 @pytest.mark.parametrize("inner", INNER, ids=str)
@@ -40,13 +40,13 @@ def test_the_model_judges_and_only_its_own_passes_count() -> None:
     model, x = Small(3).eval(), 0.3 + 0.4 * images(64)
     y = model(x).argmax(1)
     attack = Transfer(surrogate=Linear(3, side=4), attack=PGD(restarts=3))
-    blocks = list(Engine(model, batch=32).attack(attack, Threat("Linf", 0.1), [Job(torch.arange(64), x, y)]))
+    blocks = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.1), [Job(torch.arange(64), x, y)]))
     for done in blocks:
-        assert torch.equal(done.broken, model(done.x).argmax(1) != done.y)
+        assert torch.equal(done.success, model(done.x).argmax(1) != done.y)
         assert bool((done.backwards == 0).all())
-        assert bool((done.forwards[~done.broken] == 4).all())
-        assert bool((done.iterations[done.broken] == 10).all())
-    assert 0 < sum(int(done.broken.sum()) for done in blocks) < 64
+        assert bool((done.forwards[~done.success] == 4).all())
+        assert bool((done.iterations[done.success] == 10).all())
+    assert 0 < sum(int(done.success.sum()) for done in blocks) < 64
 
 
 def test_on_itself_it_is_the_attack() -> None:
@@ -89,7 +89,7 @@ def test_a_spec_names_the_surrogate_and_the_options_of_the_attack_within(tmp_pat
 
 def test_an_audit_records_which_surrogate_it_was() -> None:
     model, surrogate, x = Linear(3, side=4).eval(), Small(3), images(64)
-    done = audit(model, (x, model(x).argmax(1)), "Linf:0.2", [Transfer(surrogate=surrogate)], batch=32)
+    done = audit(model, (x, model(x).argmax(1)), "Linf:0.2", [Transfer(surrogate=surrogate)], batch_size=32)
     spec = done.outcomes.meta.attacks["transfer"]
     assert spec is not None
     assert spec["surrogate"].startswith("Small@")

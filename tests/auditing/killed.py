@@ -18,7 +18,7 @@ def run(lost: int, folder: Path) -> int:
     step = Trainer.train_step
 
     def killing(self: Trainer, *arguments: object) -> None:
-        if self.state.step == 1 and self.team.rank == lost:
+        if self.state.step == 1 and self.processes.rank == lost:
             os.kill(os.getpid(), signal.SIGKILL)
         step(self, *arguments)  # type: ignore[arg-type]
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, settings
 
 
@@ -22,18 +22,18 @@ class RandomSearch(Attack):
     def length(self) -> int:
         return self.proposals
 
-    def start(self, model: Forward, case: Case) -> State:
-        count = torch.zeros(len(case.x), dtype=torch.int64)
-        lowest = torch.full((len(case.x),), torch.inf)
-        return {"x": case.x, "best": case.x, "lowest": lowest, "iteration": count, "done": count > 0}
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        count = torch.zeros(len(inputs.x), dtype=torch.int64)
+        lowest = torch.full((len(inputs.x),), torch.inf)
+        return {"x": inputs.x, "best": inputs.x, "lowest": lowest, "iteration": count, "done": count > 0}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
-        shape = tuple(case.x.shape[1:])
-        draw, keep = (case.uniform(shape, 2 * state["iteration"] + place) for place in (0, 1))
-        corner = case.threat.project(case.x + (draw - 0.5).sign() * case.threat.radius(case.x), case.x)
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
+        shape = tuple(inputs.x.shape[1:])
+        draw, keep = (inputs.uniform(shape, 2 * state["iteration"] + place) for place in (0, 1))
+        corner = inputs.threat.project(inputs.x + (draw - 0.5).sign() * inputs.threat.radius(inputs.x), inputs.x)
         seen = torch.where((keep < 0.5) | (state["iteration"] == 0)[:, None, None, None], corner, state["best"])
         with torch.no_grad():
-            value: Tensor = margin(model(seen), case.y)
+            value: Tensor = margin(model(seen), inputs.y)
         better = value < state["lowest"]
         best = torch.where(better[:, None, None, None], seen, state["best"])
         iteration = state["iteration"] + 1

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from classwise.attacks.engine import Case
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing import running
 from classwise.auditing.audit import audit, estimate
@@ -21,8 +21,8 @@ from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, Caution
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.settings import settings
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
@@ -39,8 +39,8 @@ def run(**more: Any) -> Audit:
         "data": toys.images(),
         "threat": THREAT,
         "attacks": ["pgd:steps=5", "pgd:steps=5,objective=margin"],
-        "compute": EXACT,
-        "batch": 32,
+        "precision": EXACT,
+        "batch_size": 32,
     }
     return audit(**(chosen | more))
 
@@ -52,8 +52,8 @@ def test_a_linear_model_of_two_classes_is_judged_exactly() -> None:
     assert float(truth.abs().min()) > 1e-3
     result = run(model=net, data=data, attacks="pgd:steps=20,step_size=0.1eps")
     assert result.outcomes.correct("pgd").tolist() == (truth > 0).tolist()
-    standing = result.outcomes.rows("pgd").query("correct")
-    assert standing["margin"].to_numpy() == pytest.approx(truth[truth > 0].numpy(), abs=1e-5)
+    robust = result.outcomes.rows("pgd").query("correct")
+    assert robust["margin"].to_numpy() == pytest.approx(truth[truth > 0].numpy(), abs=1e-5)
 
 
 def test_rows_say_what_the_design_says() -> None:
@@ -70,9 +70,9 @@ def test_rows_say_what_the_design_says() -> None:
     assert set(clean["epsilon"]) == {0.0}
     assert (attacked["distance"] <= EPSILON + 1e-6).all()
     assert set(attacked["epsilon"]) == {EPSILON}
-    standing = attacked[attacked["correct"]]
-    assert set(standing["backwards"]) == {5}
-    assert standing["first_success"].isna().all()
+    robust = attacked[attacked["correct"]]
+    assert set(robust["backwards"]) == {5}
+    assert robust["first_success"].isna().all()
     assert set(attacked[~attacked["correct"]]["first_success"]) <= {"pgd", "clean"}
 
 
@@ -102,9 +102,9 @@ def test_a_cascade_hands_only_survivors_on() -> None:
     first = side_by_side.outcomes.rows("pgd")
     second = cascade.outcomes.rows("pgd-margin")
     skipped = second[second["status"] == "skipped"]
-    broken = first[first["first_success"] == "pgd"]
-    assert len(broken)
-    assert skipped["index"].tolist() == broken["index"].tolist()
+    success = first[first["first_success"] == "pgd"]
+    assert len(success)
+    assert skipped["index"].tolist() == success["index"].tolist()
     assert set(skipped["first_success"]) == {"pgd"}
     assert skipped["prediction"].isna().all()
     assert not skipped["correct"].any()
@@ -136,12 +136,12 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
     data = toys.images(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(3))
     attacks = ["pgd:steps=4,restarts=2", "tpgd:steps=3"]
-    plain = audit(net, data, THREAT, attacks, batch=32)
-    permuted = audit(net, data.take(order), THREAT, attacks, batch=32)
+    plain = audit(net, data, THREAT, attacks, batch_size=32)
+    permuted = audit(net, data.take(order), THREAT, attacks, batch_size=32)
     pd.testing.assert_frame_equal(plain.outcomes.frame, permuted.outcomes.frame, check_exact=True)
-    alone = audit(net, data.take(order[:20]), THREAT, attacks, batch=32)
+    single = audit(net, data.take(order[:20]), THREAT, attacks, batch_size=32)
     same = plain.outcomes.frame[plain.outcomes.frame["index"].isin(order[:20].numpy())].reset_index(drop=True)
-    pd.testing.assert_frame_equal(alone.outcomes.frame, same, check_exact=True)
+    pd.testing.assert_frame_equal(single.outcomes.frame, same, check_exact=True)
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ class Bursting:
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         self.task = task
 
     def advance(self, amount: int) -> None:
@@ -185,7 +185,7 @@ class Bursting:
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         raise AssertionError(line)
 
 
@@ -203,7 +203,7 @@ def test_killed_and_resumed_it_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
 ) -> None:
     monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 24)
-    more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "keep": ["logits", "images"]}
+    more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "save": ["logits", "images"]}
     whole = run(out=tmp_path / "whole", **more)
     with pytest.raises(KeyboardInterrupt):
         run(out=tmp_path / "killed", progress=Bursting(after), **more)
@@ -215,20 +215,20 @@ def test_killed_and_resumed_it_is_the_same(
     pd.testing.assert_frame_equal(again.outcomes.frame, whole.outcomes.frame, check_exact=True)
     assert again.warnings == whole.warnings
     for kind, attack in itertools.product(("logits", "images", "examples"), ("tpgd[2]", "tpgd[50]")):
-        for one, two in zip(again.kept.get(kind, attack), whole.kept.get(kind, attack), strict=True):
+        for one, two in zip(again.artifacts.get(kind, attack), whole.artifacts.get(kind, attack), strict=True):
             assert np.array_equal(one, two)
 
 
 @pytest.mark.slow
 def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 16)
-    whole = run(out=tmp_path / "whole", keep="logits")
+    whole = run(out=tmp_path / "whole", save="logits")
     parts = sorted((tmp_path / "whole" / "outcomes").glob("part-*"))
     parts[-1].unlink()  # killed after the kept tensors of this part and before its rows
     (tmp_path / "whole" / "outcomes" / ".part-00099.parquet.x.tmp").write_bytes(b"half")
-    resumed = run(out=tmp_path / "whole", keep="logits", resume=True)
+    resumed = run(out=tmp_path / "whole", save="logits", resume=True)
     pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
-    assert len(resumed.kept.get("logits", "pgd-margin")[0]) == len(
+    assert len(resumed.artifacts.get("logits", "pgd-margin")[0]) == len(
         whole.outcomes.rows("pgd-margin").query("backwards > 0")
     )
 
@@ -313,7 +313,7 @@ class Lines:
         self.totals: dict[str, int] = {}
         self.done: dict[str, int] = {}
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         self.task = task
         self.totals[task] = total
         self.done[task] = 0
@@ -321,7 +321,7 @@ class Lines:
     def advance(self, amount: int) -> None:
         self.done[self.task] += amount
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.said.append(line)
 
 
@@ -373,10 +373,10 @@ def test_grouping_by_column_superclass_and_values() -> None:
 
 def test_kept_tensors_are_those_of_the_rows() -> None:
     data, net = toys.images(), toys.model()
-    result = run(model=net, data=data, keep=["logits", "features", "images"])
-    index, images = result.kept.get("images", "pgd")
-    _, logits = result.kept.get("logits", "pgd")
-    _, features = result.kept.get("features", "pgd")
+    result = run(model=net, data=data, save=["logits", "features", "images"])
+    index, images = result.artifacts.get("images", "pgd")
+    _, logits = result.artifacts.get("logits", "pgd")
+    _, features = result.artifacts.get("features", "pgd")
     attacked = result.outcomes.rows("pgd").set_index("index").loc[index]
     again = net(torch.from_numpy(images)).detach()
     assert logits == pytest.approx(again.numpy(), abs=1e-5)
@@ -385,17 +385,17 @@ def test_kept_tensors_are_those_of_the_rows() -> None:
     distance = np.abs(images - data.pixels(torch.from_numpy(index)).numpy()).reshape(len(index), -1).max(1)
     assert distance == pytest.approx(attacked["distance"].to_numpy(), abs=1e-6)
     with pytest.raises(ClasswiseError, match="unknown tensor to keep"):
-        run(keep="logit")
+        run(save="logit")
     with pytest.raises(ClasswiseError, match=r"no images of 'clean' were kept"):
-        result.kept.get("images", "clean")
+        result.artifacts.get("images", "clean")
 
 
 def test_examples_of_each_class_are_kept_for_the_page() -> None:
     data = toys.images()
     result = run(data=data)
-    index, clean = result.kept.get("examples", "clean")
-    twins, images = result.kept.get("examples", "pgd")
-    assert index.tolist() == twins.tolist()
+    index, clean = result.artifacts.get("examples", "clean")
+    examples, images = result.artifacts.get("examples", "pgd")
+    assert index.tolist() == examples.tolist()
     assert np.bincount(data.y[index]).tolist() == [8, 8, 8]
     assert clean.shape == images.shape == (24, 1, toys.SIDE, toys.SIDE)
     assert clean == pytest.approx(data.pixels(torch.from_numpy(index)).numpy(), abs=1e-3)
@@ -467,7 +467,7 @@ class Small(toys.Linear):
 @pytest.mark.slow
 def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
     small = Small(toys.patterns(3), 0.2).eval()
-    result = run(model=small, batch=128)
+    result = run(model=small, batch_size=128)
     assert result.outcomes.correct("all").tolist() == run().outcomes.correct("all").tolist()
     assert result.outcomes.meta.notes == (
         "batch halved from 128 to 64 for memory",
@@ -480,7 +480,7 @@ def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
 class Towards(Ascent):
     """An attack of a user's own: the loss is minus the label's logit."""
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         return -logits.gather(1, y[:, None]).squeeze(1)
 
 
@@ -504,11 +504,11 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
         ({"threat": None}, "no radius is usual for 'toy'"),
         ({"threat": "Linf:-1"}, "epsilon = -1.0"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
-        ({"batch": 8}, "batch = 8: below 32"),
-        ({"cascade": True, "early_stop": False}, "a cascade attacks what is not broken yet"),
+        ({"batch_size": 8}, "batch_size = 8: below 32"),
+        ({"cascade": True, "early_stop": False}, "a cascade runs each attack on the survivors"),
         ({"max_time": 0.0}, "max_time = 0.0"),
         ({"data": "digits"}, "is text"),
-        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "keep": "features"}, "has no method features"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "save": "features"}, "has no method features"),
     ],
 )
 def test_mistakes_are_one_line_before_any_work(more: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_metadata_tell_how_the_rows_came_about(tmp_path: Path) -> None:
     meta = Outcomes.load(tmp_path / "a").meta
     assert meta == result.outcomes.meta
     assert meta.data_hash == data.fingerprint()
-    assert (meta.threat, meta.norm, meta.early_stop, meta.seed, meta.batch) == (THREAT, "Linf", True, 0, 32)
+    assert (meta.threat, meta.norm, meta.early_stop, meta.seed, meta.batch_size) == (THREAT, "Linf", True, 0, 32)
     attacks = meta.attacks["pgd"]
     assert attacks is not None
     assert attacks["steps"] == 5
@@ -548,7 +548,7 @@ def test_metadata_tell_how_the_rows_came_about(tmp_path: Path) -> None:
 
 
 def test_estimates_count_the_passes() -> None:
-    cost = estimate(toys.model(), toys.images(), THREAT, ["pgd:steps=5,restarts=2", "fgsm"], batch=32)
+    cost = estimate(toys.model(), toys.images(), THREAT, ["pgd:steps=5,restarts=2", "fgsm"], batch_size=32)
     assert cost.images == 90
     assert cost.backwards == 90 * 11
     assert cost.forwards == 90 * (11 + 1 + 2 + 1)

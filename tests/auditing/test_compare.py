@@ -167,9 +167,9 @@ def audited(
 ) -> Audit:
     """An audit with everything stated: what an audit of ours writes."""
     chosen: dict[str, dict[str, Any]] = {"pgd": PGD, "fgsm": {"name": "fgsm"}} if specs is None else specs
-    broken = {name: predictions(rates, seed + place) for place, name in enumerate(chosen)}
-    broken = {name: np.where(predicted == LABELS, labels, (labels + 1) % 3) for name, predicted in broken.items()}
-    made_of = Outcomes.from_predictions(labels, labels, broken, NAMES, **ABOUT | {"model_hash": f"m{seed}"} | about)
+    success = {name: predictions(rates, seed + place) for place, name in enumerate(chosen)}
+    success = {name: np.where(predicted == LABELS, labels, (labels + 1) % 3) for name, predicted in success.items()}
+    made_of = Outcomes.from_predictions(labels, labels, success, NAMES, **ABOUT | {"model_hash": f"m{seed}"} | about)
     frame = made_of.frame
     numbers = np.arange(len(LABELS)) if index is None else np.asarray(index)
     radius = np.broadcast_to(np.asarray(epsilon, dtype=np.float64), (len(LABELS),))
@@ -245,7 +245,7 @@ def test_unlike_audits_are_refused_with_the_field_and_both_values(case: str, tmp
 
 def test_one_attack_is_compared_whatever_the_others_are() -> None:
     one = audited(0)
-    more = audited(1, specs={"pgd": PGD, "fgsm": {"name": "fgsm", "begin": "uniform"}})
+    more = audited(1, specs={"pgd": PGD, "fgsm": {"name": "fgsm", "random_init": "uniform"}})
     assert len(compare({"a": one, "b": more}, attack="pgd").pairs) == 1
     for attack in ("fgsm", "all"):
         with pytest.raises(ClasswiseError, match="differ in attacks"):

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.core.compute import EXACT, Forward
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Forward
 from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
@@ -50,8 +50,8 @@ def search(**more: Any) -> Curve:
         "attacks": STRONG,
         "highest": 0.1,
         "rounds": 5,
-        "compute": EXACT,
-        "batch": 32,
+        "precision": EXACT,
+        "batch_size": 32,
     }
     return robustness_curve(**(chosen | more))
 
@@ -154,14 +154,14 @@ class Nearest(PGD):
 
     records: ClassVar[Any] = (*PGD.records, "minimal_distance")
 
-    def start(self, model: Forward, case: Case) -> State:
-        radius = case.threat.radius(case.x).flatten().expand(len(case.x))
-        return super().start(model, case) | {"minimal_distance": radius / 3}
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        radius = inputs.threat.radius(inputs.x).flatten().expand(len(inputs.x))
+        return super().start(model, inputs) | {"minimal_distance": radius / 3}
 
 
 def test_a_nearer_image_that_an_attack_met_narrows_the_bracket_at_once() -> None:
     assert search(attacks=Nearest(steps=2), rounds=1).frame["high"].max() < 0.1 / 3 + 1e-6
-    plain = search(attacks=Nearest(steps=2), rounds=1, compute=type(EXACT)(dtype="bfloat16"))
+    plain = search(attacks=Nearest(steps=2), rounds=1, precision=type(EXACT)(dtype="bfloat16"))
     assert plain.frame["high"].max() > 0.1 / 3 + 1e-3, "what bfloat16 saw is not believed"
 
 
@@ -214,7 +214,7 @@ def test_the_page_and_the_files(tmp_path: Path) -> None:
 def test_the_range_is_twice_the_usual_one() -> None:
     data = load_data("digits", split="test", subset=20)
     net = build_model("small-cnn", num_classes=10, in_channels=1, width=0.1)
-    found = robustness_curve(net, data, attacks="fgsm", rounds=1, batch=32)
+    found = robustness_curve(net, data, attacks="fgsm", rounds=1, batch_size=32)
     assert found.highest == pytest.approx(0.2)
 
 
@@ -235,7 +235,7 @@ class Hungry(toys.Linear):
         ({"highest": None}, "no Linf radius is usual for 'toy'; give the largest radius"),
         ({"norm": "Linv"}, "unknown norm 'Linv'; did you mean 'Linf'"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
-        ({"model": Hungry(toys.patterns(3), 0.2).eval(), "batch": 64}, "no memory for 64 images"),
+        ({"model": Hungry(toys.patterns(3), 0.2).eval(), "batch_size": 64}, "no memory for 64 images"),
     ],
 )
 def test_mistakes_are_one_line(more: dict[str, Any], message: str) -> None:
@@ -250,7 +250,7 @@ class Counting:
     def __init__(self, limit: int = 1 << 30) -> None:
         self.left, self.rounds = limit, list[str]()
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         self.rounds.append(task)
 
     def advance(self, amount: int) -> None:
@@ -258,7 +258,7 @@ class Counting:
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Ignore it."""
 
 

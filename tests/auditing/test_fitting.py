@@ -23,7 +23,7 @@ class Lines(Silent):
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.said.append(line)
 
 
@@ -64,11 +64,11 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
     each = fitting.OVERHEAD * saved_bytes(network(), x) + fitting.COPIES * 4 * 80 * 80
     for fits, batch in ((128, 128), (127, 64), (40, 32), (5, 4)):
         memory(monkeypatch, fits * each / fitting.SHARE / 1e6 + 0.001)
-        assert fitting_batch(network(), x).batch == batch
+        assert fitting_batch(network(), x).batch_size == batch
     found = fitting_batch(network(), x)
     assert found.note.startswith("batch 4 in place of 128: 4 images of 80 x 80 pixels need about ")
     given = fitting_batch(network(), x, 64)
-    assert given.batch == 64
+    assert given.batch_size == 64
     assert given.note.startswith("batch 64 may not fit: 64 images of 80 x 80 pixels")
 
 
@@ -77,26 +77,26 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
     lines = Lines()
     memory(monkeypatch, 60)
     made = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
-    batch = made.outcomes.meta.batch
+    batch = made.outcomes.meta.batch_size
     assert batch is not None
     assert 32 <= batch < 128
     assert lines.said[0].startswith(f"batch {batch} in place of 128")
     memory(monkeypatch, 1e6)
     again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
-    assert again.outcomes.meta.batch == batch == Audit.load(tmp_path / "a").outcomes.meta.batch
+    assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
     with pytest.raises(ClasswiseError, match="batch was"):
-        audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=128)
+        audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch_size=128)
 
 
 @pytest.mark.slow
 def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 1)
     made = audit(network(), images(80, 6), "Linf:0.01", ["fgsm"])
-    assert made.outcomes.meta.batch is not None
-    assert made.outcomes.meta.batch < 32
+    assert made.outcomes.meta.batch_size is not None
+    assert made.outcomes.meta.batch_size < 32
     assert "not-repeatable" in {warning.name for warning in made.warnings}
     with pytest.raises(ClasswiseError, match="below 32"):
-        audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch=16)
+        audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch_size=16)
 
 
 def test_an_estimate_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:

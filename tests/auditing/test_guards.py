@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine
+from classwise.attacks.engine import AttackInputs, Engine
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.audit import audit
@@ -26,8 +26,8 @@ from classwise.auditing.guards.chance import excessive
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
@@ -51,8 +51,8 @@ def run(**more: Any) -> Audit:
         "data": honest(),
         "threat": "Linf:0.02",
         "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
-        "compute": EXACT,
-        "batch": 128,
+        "precision": EXACT,
+        "batch_size": 128,
     }
     return audit(**(chosen | more))
 
@@ -123,7 +123,7 @@ def wary(z: Tensor, x: Tensor) -> Tensor:
 class Shy(PGD):
     """An attack that claims many steps and takes them in no direction at all."""
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         return 0 * logits.sum(1)
 
 
@@ -133,7 +133,7 @@ class Ratio(Ascent):
 
     objective: Literal["dlr"] = "dlr"
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         return logits.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)
 
 
@@ -233,12 +233,12 @@ TRIPPED: dict[str, Built] = {
     ),
     "not-converged": Built(
         "PGD with steps too short to reach the boundary early",
-        guards_of(attacks="pgd:steps=20,step_size=0.06eps,begin=none", threat="Linf:0.08"),
+        guards_of(attacks="pgd:steps=20,step_size=0.06eps,random_init=none", threat="Linf:0.08"),
     ),
     "few-classes": Built("`apgd-t` on 3 classes", few_classes),
     "random-noise": Built(
         "an attack of 5 steps on a constant loss from the clean image",
-        guards_of(attacks=[Shy(steps=5, begin="none")], threat="Linf:0.1"),
+        guards_of(attacks=[Shy(steps=5, random_init="none")], threat="Linf:0.1"),
     ),
     "black-box-stronger": Built(
         "a constant loss beside a random search", guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05")
@@ -385,7 +385,7 @@ def test_predictions_from_elsewhere_need_no_model() -> None:
     assert run_guards(Evidence(outcomes)) == ()
 
 
-def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
+def table(classes: int, images: int, **success: dict[int, int]) -> Outcomes:
     """Outcomes of ``images`` of each class; by attack, how many images of a class it breaks, from its first on.
 
     Attacks whose name begins with ``black`` ask for no gradient.
@@ -394,7 +394,7 @@ def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
     place = np.tile(np.arange(images), classes)
     predicted = {
         name: np.where(place < np.array([hits.get(int(label), 0) for label in labels]), (labels + 1) % classes, labels)
-        for name, hits in broken.items()
+        for name, hits in success.items()
     }
     outcomes = Outcomes.from_predictions(labels, labels, predicted, [f"class {label}" for label in range(classes)])
     black = outcomes.frame["attack"].str.startswith("black") | (outcomes.frame["attack"] == "clean")
@@ -403,7 +403,7 @@ def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
 
 
 @pytest.mark.parametrize(
-    ("white", "black", "told"),
+    ("white", "black", "expected"),
     [
         ({0: 50}, {0: 50}, None),
         ({0: 50}, {0: 52}, None),  # 0.2 % of 1,000 images, not more
@@ -414,14 +414,14 @@ def table(classes: int, images: int, **broken: dict[int, int]) -> Outcomes:
     ],
 )
 def test_black_boxes_are_compared_overall_and_by_class(
-    white: dict[int, int], black: dict[int, int], told: str | None
+    white: dict[int, int], black: dict[int, int], expected: str | None
 ) -> None:
     """In one class b images to none have the p-value 2^(1-b), which Holm multiplies by the ten classes."""
     found = GUARDS["black-box-stronger"](Evidence(table(10, 100, white=white, black=black)))
-    assert (found is None) is (told is None)
-    if found is not None and told is not None:
-        assert told in found.sentence
-        assert ("of 'class" in found.sentence) is bool(told)
+    assert (found is None) is (expected is None)
+    if found is not None and expected is not None:
+        assert expected in found.sentence
+        assert ("of 'class" in found.sentence) is bool(expected)
 
 
 @pytest.mark.slow
@@ -445,11 +445,11 @@ def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
     assert "15.0 % of 'class 4'" in found.sentence
 
 
-@pytest.mark.parametrize(("late", "told"), [({}, None), ({3: 5}, None), ({3: 13}, "13.0 % of 'class 3'")])
-def test_a_class_may_need_more_steps_than_others(late: dict[int, int], told: str | None) -> None:
+@pytest.mark.parametrize(("late", "expected"), [({}, None), ({3: 5}, None), ({3: 13}, "13.0 % of 'class 3'")])
+def test_a_class_may_need_more_steps_than_others(late: dict[int, int], expected: str | None) -> None:
     """With 100 images and a rate of 5 %, 13 or more have the probability 0.0015, below 0.05 / 10; 5 have 0.56."""
     found = GUARDS["not-converged"](Evidence(table(10, 100, pgd=late), {"pgd": PGD(steps=12)}))
-    assert (found and told and told in found.sentence) or (found is None and told is None)
+    assert (found and expected and expected in found.sentence) or (found is None and expected is None)
 
 
 def test_what_is_excessive_is_what_scipy_finds_unlikely() -> None:
@@ -489,7 +489,7 @@ def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
     evidence = seen(attacks=PGD(steps=500))
     assert evidence.probe is not None
     counted = Counted()
-    probe = dataclasses.replace(evidence.probe, engine=Engine(counted, batch=128))
+    probe = dataclasses.replace(evidence.probe, engine=Engine(counted, batch_size=128))
     assert GUARDS["zero-radius"](dataclasses.replace(evidence, probe=probe)) is None
     assert counted.passes <= 1 + 1 + 20 + 1  # the clean pass, the classes, the steps, the verification
 
@@ -539,7 +539,7 @@ def test_a_really_trained_robust_model_trips_none() -> None:
         data = load_data("fashion-mnist", split="test", subset=64, download=False)
     except ClasswiseError:
         pytest.skip("fashion-mnist is not on this machine")
-    result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch=64)
+    result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch_size=64)
     assert 0.5 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
     # With six images a class nobody knows which class is the worst, and the guard that says so is right.
     assert {each.name for each in result.warnings} <= {"same-images"}

@@ -173,13 +173,15 @@ def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkey
     late = iter([False] * 5)
     with monkeypatch.context() as patched:
         patched.setattr(running.Runner, "late", property(lambda _: next(late, True)))
-        stopped = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", max_time=1000.0, batch=32)
+        stopped = audit(
+            linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", max_time=1000.0, batch_size=32
+        )
     assert not stopped.complete
     assert stopped.summary.loc["clean", "overall_upper_bound"] == 1
     assert "an unknown number of images" in stopped.outcomes.gap
     assert not Audit.load(tmp_path / "a").complete
     report(stopped, tmp_path / "page.html")
-    resumed = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch=32)
+    resumed = audit(linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch_size=32)
     loaded = Audit.load(tmp_path / "a")
     assert resumed.complete
     assert loaded.complete

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.auditing.audit import audit
 from classwise.auditing.guards.model import _difference
 from classwise.auditing.result import Audit
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.data.images import Images
 from classwise.reporting import report
 from tests.auditing import toys
@@ -56,7 +56,7 @@ def images() -> Images:
 
 
 def run(twist: Twist, **more: Any) -> Audit:
-    chosen: dict[str, Any] = {"data": images(), "threat": "Linf:0.02", "compute": EXACT, "batch": 64}
+    chosen: dict[str, Any] = {"data": images(), "threat": "Linf:0.02", "precision": EXACT, "batch_size": 64}
     chosen["attacks"] = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
     return audit(Twisted(twist), **(chosen | more))
 

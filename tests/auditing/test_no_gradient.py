@@ -20,8 +20,8 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.precision import EXACT
 from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import Fronted, sign, without_gradients
@@ -36,7 +36,7 @@ def images() -> Any:
 
 
 def run(**more: Any) -> Audit:
-    chosen: dict[str, Any] = {"data": images(), "threat": THREAT, "compute": EXACT, "batch": 32}
+    chosen: dict[str, Any] = {"data": images(), "threat": THREAT, "precision": EXACT, "batch_size": 32}
     return audit(**(chosen | more))
 
 
@@ -99,21 +99,21 @@ def test_an_attack_by_transfer_needs_no_gradient_of_the_model(model: Any) -> Non
 
 @pytest.mark.slow
 def test_the_worst_class_and_the_curve_use_what_applies(model: Any) -> None:
-    answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], compute=EXACT, batch=32)
+    answer = find_worst_class(model, images(), THREAT, ["apgd-ce:steps=3", SQUARE], precision=EXACT, batch_size=32)
     assert "under square at Linf:0.05" in answer.sentence
     assert "not applicable without gradients: apgd-ce" in answer.suite
     assert set(answer.images["first_success"].dropna()) <= {CLEAN, "square"}
     radii = robustness_curve(
-        model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, compute=EXACT, batch=32
+        model, images(), "Linf", ["pgd:steps=2", SQUARE], highest=0.1, rounds=2, precision=EXACT, batch_size=32
     )
     assert set(radii.frame["first_success"].dropna()) <= {CLEAN, "square"}
-    assert estimate(model, images(), THREAT, ["pgd", SQUARE], compute=EXACT, batch=32).backwards == 0
+    assert estimate(model, images(), THREAT, ["pgd", SQUARE], precision=EXACT, batch_size=32).backwards == 0
     for search in (
         find_worst_class,
         lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
     ):
         with pytest.raises(ClasswiseError, match=r"none of pgd can be applied: .*; add an attack without gradients"):
-            search(model, images(), THREAT, ["pgd"], compute=EXACT, batch=32)
+            search(model, images(), THREAT, ["pgd"], precision=EXACT, batch_size=32)
 
 
 @pytest.mark.parametrize("attack", [PGD(steps=2), FAB(steps=2)])

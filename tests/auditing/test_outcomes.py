@@ -143,10 +143,10 @@ def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_pat
 
 def test_tables_of_the_same_images_join() -> None:
     mine = Outcomes.from_predictions(LABELS, CLEAN, {"a": ATTACK_A}, NAMES).add_groups("half", [0, 0, 0, 1, 1, 1], "xy")
-    joined = mine.join(Outcomes.from_predictions(LABELS, CLEAN, {"b": ATTACK_B}, NAMES))
-    assert joined.attacks == ("clean", "a", "b")
-    assert joined.correct("all").tolist() == [False, False, True, False, True, False]
-    assert joined.counts("b", "half").correct.tolist() == [2, 3]
+    process_group = mine.join(Outcomes.from_predictions(LABELS, CLEAN, {"b": ATTACK_B}, NAMES))
+    assert process_group.attacks == ("clean", "a", "b")
+    assert process_group.correct("all").tolist() == [False, False, True, False, True, False]
+    assert process_group.counts("b", "half").correct.tolist() == [2, 3]
     with pytest.raises(ClasswiseError, match="'a' is in both"):
         mine.join(mine)
     with pytest.raises(ClasswiseError, match="other images or labels"):

@@ -15,7 +15,7 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
-from classwise.core.compute import EXACT, FAST, Compute
+from classwise.core.precision import EXACT, FAST, Precision
 from classwise.core.settings import make
 from tests.attacks.test_contract import SHORT
 from tests.auditing import toys
@@ -45,16 +45,16 @@ class Changing(nn.Module):
 ATTACKED = ["pgd:steps=4", "fab:steps=3", "square:proposals=30", "cw:steps=10"]
 
 
-def run(model: nn.Module, compute: Compute = EXACT) -> Audit:
+def run(model: nn.Module, precision: Precision = EXACT) -> Audit:
     data = toys.images(36, strength=(0.03, 0.08, 0.08))
-    return audit(model, data, "Linf:0.05", ATTACKED, compute=compute, batch=32, keep="images")
+    return audit(model, data, "Linf:0.05", ATTACKED, precision=precision, batch_size=32, save="images")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compute", [EXACT, FAST], ids=["exact", "fast"])
+@pytest.mark.parametrize("precision", [EXACT, FAST], ids=["exact", "fast"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_outcomes_are_those_of_the_other_model(name: str, compute: Compute) -> None:
-    writing, plain = (run(Changing(change), compute) for change in CHANGES[name])
+def test_the_outcomes_are_those_of_the_other_model(name: str, precision: Precision) -> None:
+    writing, plain = (run(Changing(change), precision) for change in CHANGES[name])
     assert writing.outcomes.frame.equals(plain.outcomes.frame)
     names = {warning.name for warning in writing.warnings}
     assert names - {warning.name for warning in plain.warnings} == {"overwrites-input"}
@@ -62,7 +62,7 @@ def test_the_outcomes_are_those_of_the_other_model(name: str, compute: Compute) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("foreign", "transfer")])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("external", "transfer")])
 @pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
 def test_every_attack_leaves_the_images_of_its_caller(name: str) -> None:
     attack: Any = make(ATTACKS, SHORT.get(name, name))

@@ -37,7 +37,7 @@ def test_a_run_folder_is_audited_with_its_own_weights(run_folder: Path) -> None:
     assert isinstance(trained_against, PGD)
     assert (trained_against.steps, trained_against.objective) == (30, "kl")
     assert training_attack_of(run_folder / "checkpoints" / "best.safetensors") == trained_against
-    result = audit(str(run_folder), data, "Linf:0.01", trained_against, batch=32)
+    result = audit(str(run_folder), data, "Linf:0.01", trained_against, batch_size=32)
     assert result.outcomes.meta.model == str(run_folder)
     assert "training-attack" in {found.name for found in result.warnings}
     assert "train-mode" not in {found.name for found in result.warnings}

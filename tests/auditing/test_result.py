@@ -71,9 +71,9 @@ def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
     assert frame.to_numpy().tolist() == [[3, 7], [20, 20]]
     assert (frame.index.name, frame.columns.name) == ("truth", "prediction")
     assert frame.attrs["shows"] == "predictions as they were given"
-    broken = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, early_stop=True))
-    assert "breaking images" in broken.confusion("pgd").attrs["shows"]
-    assert broken.confusion("clean").attrs["shows"] == "predictions on the images themselves"
+    success = Audit(Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES, early_stop=True))
+    assert "on adversarial examples" in success.confusion("pgd").attrs["shows"]
+    assert success.confusion("clean").attrs["shows"] == "predictions on the images themselves"
 
 
 def test_groups_stand_in_place_of_classes() -> None:

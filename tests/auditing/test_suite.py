@@ -92,8 +92,8 @@ def test_specs_are_complete() -> None:
         ({"tpgd-best": "pgd", "tpgd": "tpgd"}, "cannot be called 'tpgd-best'"),
         ([3], "3 is no attack"),
         ("transfer", "transfer needs a surrogate"),
-        ({"name": "transfer", "surrogate": nn.Identity(), "attack": "foreign"}, "foreign needs an attack"),
-        ("foreign:restarts=2", "foreign needs an attack"),
+        ({"name": "transfer", "surrogate": nn.Identity(), "attack": "external"}, "external needs an attack"),
+        ("external:restarts=2", "external needs an attack"),
         ({"tpgd": "tpgd", "tpgd[5]": "pgd"}, "two attacks are called 'tpgd.5.'"),
     ],
 )

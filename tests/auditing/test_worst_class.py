@@ -25,7 +25,7 @@ SUITE = ("fgsm:step_size=0.9eps", "fgsm:step_size=0.97eps", "fgsm:step_size=0.99
 REAL = ("pgd:steps=2", "pgd:steps=4,objective=margin", "tpgd:steps=4,inverse_temperature=5")
 STRENGTH = (0.032, 0.037, 0.042, 0.04)
 EPSILON = "Linf:0.03"
-QUICK: dict[str, Any] = {"batch": 32}
+QUICK: dict[str, Any] = {"batch_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Aud
 @pytest.mark.slow
 def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, full: Audit) -> None:
     frame = full.outcomes.frame
-    broken = frame[~frame["correct"].astype(bool)].groupby("index")["first_success"].first()
+    success = frame[~frame["correct"].astype(bool)].groupby("index")["first_success"].first()
     settled = found.images[found.images["settled"]].set_index("index")
     assert len(settled) < len(found.images)
-    theirs = broken.reindex(settled.index)
+    theirs = success.reindex(settled.index)
     assert settled["first_success"].fillna("").tolist() == theirs.fillna("").tolist()
     cost = frame.groupby("index")[["forwards", "backwards"]].sum().loc[settled.index]
     assert np.array_equal(settled[["forwards", "backwards"]].to_numpy(), cost.to_numpy())
@@ -190,7 +190,7 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
         ({"draw": 0}, "draw = 0"),
         ({"together": 0}, "together = 0"),
         ({"max_time": 0}, "max_time = 0"),
-        ({"batch": 8}, "batch = 8"),
+        ({"batch_size": 8}, "batch_size = 8"),
         ({"attacks": "pdg"}, "did you mean"),
     ],
 )
@@ -205,7 +205,7 @@ class Counting:
     def __init__(self, limit: int = 1 << 30) -> None:
         self.left, self.totals = limit, dict[str, int]()
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         self.totals[task] = total
 
     def advance(self, amount: int) -> None:
@@ -213,7 +213,7 @@ class Counting:
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Ignore it."""
 
 

@@ -19,12 +19,12 @@ from classwise.auditing import preparing
 from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
 from classwise.cli import main
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
 from tests.auditing import toys
 
-SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "compute": EXACT, "batch": 32}
+SETTINGS: dict[str, Any] = {"threat": "Linf:0.05", "attacks": "tpgd:steps=3", "precision": EXACT, "batch_size": 32}
 
 
 class Failing(toys.Linear):
@@ -45,7 +45,7 @@ class Stopping:
     def __init__(self) -> None:
         self.left = 120
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Ignore it."""
 
     def advance(self, amount: int) -> None:
@@ -54,7 +54,7 @@ class Stopping:
         if self.left < 0:
             raise KeyboardInterrupt
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Ignore it."""
 
 
@@ -85,24 +85,30 @@ def python(folder: Path, rank: int) -> dict[str, Any]:
     data, net = toys.images(101), toys.model()
     preparing.PIECE_BYTES = 10_000  # a stream in several pieces
     found: dict[str, Any] = {}
-    found["shared"] = audit(net, data, keep="logits", trace=[4, 80], **SETTINGS)
+    found["shared"] = audit(net, data, save="logits", trace=[4, 80], **SETTINGS)
     if rank == 0:
-        found["alone"] = audit(net, data, keep="logits", trace=[4, 80], alone=True, **SETTINGS)
+        found["alone"] = audit(net, data, save="logits", trace=[4, 80], distributed=False, **SETTINGS)
         with contextlib.suppress(KeyboardInterrupt):
-            audit(net, data, out=folder / "killed", progress=Stopping(), alone=True, **SETTINGS)
+            audit(net, data, out=folder / "killed", progress=Stopping(), distributed=False, **SETTINGS)
         found["begun"] = len(list((folder / "killed" / "outcomes").glob("part-*")))
     dist.barrier()
     found["resumed"] = audit(net, data, out=folder / "killed", resume=True, **SETTINGS)
     found["stream"] = audit(net, Stream(list(zip(data.x, data.y, strict=True)), data.class_names), **SETTINGS)
-    search: dict[str, Any] = {"highest": 0.1, "rounds": 4, "compute": EXACT, "batch": 32, "attacks": "pgd:steps=4"}
+    search: dict[str, Any] = {
+        "highest": 0.1,
+        "rounds": 4,
+        "precision": EXACT,
+        "batch_size": 32,
+        "attacks": "pgd:steps=4",
+    }
     found["curve"] = robustness_curve(net, data, "Linf", **search)
     with contextlib.suppress(KeyboardInterrupt):
         cut = said(lambda: robustness_curve(net, data, "Linf", out=folder / "curve", progress=Stopping(), **search))
         found["curve cut"] = cut, sorted(path.name for path in (folder / "curve" / "rounds").iterdir())
     dist.barrier()
     if rank == 0:
-        found["curve alone"] = robustness_curve(net, data, "Linf", alone=True, **search)
-        resumed = robustness_curve(net, data, "Linf", alone=True, out=folder / "curve", resume=True, **search)
+        found["curve alone"] = robustness_curve(net, data, "Linf", distributed=False, **search)
+        resumed = robustness_curve(net, data, "Linf", distributed=False, out=folder / "curve", resume=True, **search)
         found["curve resumed"] = resumed
     began = time.monotonic()
     other = Failing(toys.patterns(3), 0.2).eval()

@@ -78,7 +78,7 @@ def test_module_and_version() -> None:
         (["train", "at", "--colour"], "No such option: --colour"),
         (["train", "at", "--epochs", "many"], "--epochs"),
         (["train", "at", "--epochs", "many"], "'many'"),
-        (["audit", "runs/at", "--batch=0"], "0"),
+        (["audit", "runs/at", "--batch-size=0"], "0"),
         (["--what"], "No such option"),
     ],
 )

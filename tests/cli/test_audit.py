@@ -118,7 +118,7 @@ def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatc
         if "fgsm" in task:
             monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
 
-    monkeypatch.setattr(console.Lines, "begin", begin)
+    monkeypatch.setattr(console.Lines, "start", begin)
     yield monkeypatch
     monkeypatch.undo()
 

@@ -28,10 +28,10 @@ class Place(NamedTuple):
     run: Path
 
 
-Case = Callable[[Place], list[str | Path]]
+AttackInputs = Callable[[Place], list[str | Path]]
 
 
-def trained(*words: str) -> Case:
+def trained(*words: str) -> AttackInputs:
     return lambda place: [
         "train",
         "at",
@@ -43,7 +43,7 @@ def trained(*words: str) -> Case:
     ]
 
 
-def audited(*words: str) -> Case:
+def audited(*words: str) -> AttackInputs:
     return lambda place: ["audit", place.run, f"--out={place.folder / 'out'}", "--subset=40", *words]
 
 
@@ -160,7 +160,7 @@ def nan_weights(place: Place) -> list[str | Path]:
     return audited_with(place.folder / "nan.pt", place)
 
 
-CASES: dict[str, tuple[Case, str]] = {
+CASES: dict[str, tuple[AttackInputs, str]] = {
     "unknown recipe": (lambda place: ["train", "cfa-att", f"--out={place.folder / 'out'}"], "did you mean 'cfa-at'"),
     "unknown recipe file": (lambda place: ["train", "mine.yaml", f"--out={place.folder / 'out'}"], "mine.yaml"),
     "unknown attack": (audited("--attack=pdg"), "did you mean 'pgd'"),
@@ -170,7 +170,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "unknown field of an attack": (audited("--attack=pgd:step=3"), "did you mean 'steps'"),
     "transfer from nothing": (audited("--attack=transfer"), "transfer needs a surrogate"),
     "transfer from nothing in a recipe": (trained("--set=attack=transfer"), "transfer needs a surrogate"),
-    "foreign by nothing": (audited("--attack=foreign"), "foreign needs an attack"),
+    "external by nothing": (audited("--attack=external"), "external needs an attack"),
     "negative epsilon": (audited("--threat=Linf:-8/255"), "epsilon"),
     "negative epsilon in a recipe": (trained("--set=threat=Linf:-0.1"), "epsilon"),
     "unknown norm": (audited("--threat=Linff:0.1"), "did you mean 'Linf'"),

@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_lines_tell_share_and_time_left(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     lines = console.Lines()
-    lines.begin("training", 1000)
+    lines.start("training", 1000)
     lines.advance(200)  # a resumed run starts here, in no time at all
     clock[0] += 20
     lines.advance(10)
@@ -38,7 +38,7 @@ def test_lines_tell_share_and_time_left(clock: list[float], capsys: pytest.Captu
 
 def test_lines_are_silent_between(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     lines = console.Lines()
-    lines.begin("audit", 10)
+    lines.start("audit", 10)
     for _ in range(10):
         clock[0] += 1
         lines.advance(1)
@@ -53,15 +53,15 @@ def test_a_bar_forgets_where_a_resumed_task_began() -> None:
     with Progress(console=Console(file=stream, force_terminal=True), auto_refresh=False) as bars:
         bar = console.Bar(bars)
         bar.advance(3)  # nothing has begun
-        bar.begin("training", 100)
+        bar.start("training", 100)
         bar.advance(90)
         assert bars.tasks[0].completed == 90
         bar.advance(1)
         assert bars.tasks[0].completed == 91
         assert bars.tasks[0].speed is None or bars.tasks[0].speed < 1e7
-        bar.begin("validation", 7)
+        bar.start("validation", 7)
         assert [task.description for task in bars.tasks] == ["validation"]
-        bar.say("[red] is not markup")
+        bar.log("[red] is not markup")
     assert "[red] is not markup" in stream.getvalue()
 
 

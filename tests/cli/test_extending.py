@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
@@ -30,15 +30,15 @@ class Fade(Attack):
     def length(self) -> int:
         return 1
 
-    def start(self, model: Forward, case: Case) -> State:
-        count = torch.zeros_like(case.y)
-        return {"x": case.x, "iteration": count, "done": count > 0}
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
+        count = torch.zeros_like(inputs.y)
+        return {"x": inputs.x, "iteration": count, "done": count > 0}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
-        faded = case.threat.project(case.x + self.amount * (0.5 - case.x), case.x)
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
+        faded = inputs.threat.project(inputs.x + self.amount * (0.5 - inputs.x), inputs.x)
         logits = model(faded).detach()
         iteration = state["iteration"] + 1
-        seen = {"seen": faded, "margin": margin(logits, case.y)}
+        seen = {"seen": faded, "margin": margin(logits, inputs.y)}
         return {**state, **seen, "x": faded, "iteration": iteration, "done": iteration > 0}
 
 

@@ -13,11 +13,11 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 SHARED = {
     "--weights --width --mean --std --model-set",
     "--data --split --subset --root --data-set",
-    "--attack --seed --batch --device",
+    "--attack --seed --batch-size --device",
     "--resume --html --json",
 }
 OWN = {
-    "audit": "--threat --cascade --early-stop --group --keep --out --fail-if --max-time --estimate",
+    "audit": "--threat --cascade --early-stop --group --save --out --fail-if --max-time --estimate",
     "curve": "--threat --rounds --out",
     "worst-class": "--threat --confidence --tolerance --out --max-time",
 }

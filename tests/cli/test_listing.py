@@ -39,8 +39,8 @@ def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
     said = classwise("attacks", name).out
     assert all(key in said for key in known["settings"])
     assert known["about"].keys() == {line.split()[0] for line in _table(said)}
-    assert all(told["meaning"] for told in known["about"].values())
-    assert known["sources"] or name in ("transfer", "foreign")
+    assert all(found["meaning"] for found in known["about"].values())
+    assert known["sources"] or name in ("transfer", "external")
     assert [line.removeprefix("source: ") for line in said.splitlines() if line[:8] == "source: "] == known["sources"]
     assert _example(said) == ATTACKS.load(name).example
 
@@ -56,10 +56,10 @@ def _example(said: str) -> str:
 
 
 def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) -> None:
-    steps, step_size, begin, _, objective = _table(classwise("attacks", "pgd").out)
+    steps, step_size, random_init, _, objective = _table(classwise("attacks", "pgd").out)
     assert steps.split(maxsplit=4) == ["steps", "10", ">=", "1", "how many steps a start takes."]
     assert "absolute" in step_size
-    assert begin.startswith("begin      uniform  uniform, normal, none  ")
+    assert random_init.startswith("random_init  uniform  uniform, normal, none  ")
     assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
     about = json.loads(classwise("attacks", "md", "--json").out)["about"]
     assert about["steps"] == {"values": ">= 1", "meaning": "of one run; at least 2."}, "its own words come first"
@@ -74,7 +74,7 @@ def test_the_specs_of_attacks_that_need_a_setting_work(
     (tmp_path / "runs" / "standard").symlink_to(run_folder)
     (tmp_path / "mine.py").write_text("def attack(model):\n    return lambda images, labels: images\n")
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    for name in ("transfer", "foreign"):
+    for name in ("transfer", "external"):
         spec = _example(classwise("attacks", name).out)
         said = classwise("audit", run_folder, "--subset=20", "--attack", spec, "--out", tmp_path / name)
         assert (said.status, said.err.count("rror")) == (0, 0)
@@ -114,7 +114,7 @@ def test_a_printed_recipe_is_the_recipe(classwise: Classwise, tmp_path: Path) ->
 
 def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     shown = yaml.safe_load(classwise("recipes", "show", "trades-awp", "--set", "epochs=60").out)
-    assert shown["update"] == {"name": "awp", "gamma": 0.005, "begin": 0.05}
+    assert shown["update"] == {"name": "awp", "gamma": 0.005, "start_fraction": 0.05}
     assert shown["attack"]["restarts"] == 1
     assert shown["epochs"] == 60
     assert Recipe.read(shown).parts == Recipe.read("trades-awp", {"epochs": 60}).parts

@@ -131,8 +131,8 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     data = cw.load_data("digits", split="test", subset=40)
     found = cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
     assert list(found) == [0, 3]
-    alone = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
-    assert found[3].outcomes.frame.equals(alone.outcomes.frame)
+    single = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
+    assert found[3].outcomes.frame.equals(single.outcomes.frame)
     assert cw.compare([tmp_path / "audits"]).seeds == {"audits": 2}
     with pytest.raises(ClasswiseError, match="audit_seeds"):
         cw.audit(runs, data, "Linf:0.1", "fgsm")

@@ -156,7 +156,7 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
     status: int,
     cause: str,
 ) -> None:
-    words = ["audit", run_folder, "--subset=120", "--attack=pgd:steps=3", "--batch=32", "--fail-if=worst(all) < 0"]
+    words = ["audit", run_folder, "--subset=120", "--attack=pgd:steps=3", "--batch-size=32", "--fail-if=worst(all) < 0"]
     assert classwise(*words, f"--out={tmp_path / 'whole'}").status == 0
     folder = tmp_path / "audit"
     with monkeypatch.context() as patch:
@@ -177,7 +177,7 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
 def test_a_search_writes_the_finished_images_of_its_first_pass(
     classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path
 ) -> None:
-    words = ["worst-class", run_folder, "--subset=150", "--attack=fgsm", "--attack=pgd:steps=2", "--batch=32"]
+    words = ["worst-class", run_folder, "--subset=150", "--attack=fgsm", "--attack=pgd:steps=2", "--batch-size=32"]
     folder = tmp_path / "search"
     with monkeypatch.context() as patch:
         Sending(patch, signal.SIGTERM, "clean, fgsm", 2)

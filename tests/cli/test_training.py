@@ -117,7 +117,15 @@ def test_one_way_to_say_the_seed(classwise: Classwise) -> None:
 
 
 def test_a_training_that_diverges(classwise: Classwise, tmp_path: Path) -> None:
-    words = ["train", "at", "--budget=short", "--data=digits", *QUICK, "--set=optimizer.lr=1e6", "--set=rate=constant"]
+    words = [
+        "train",
+        "at",
+        "--budget=short",
+        "--data=digits",
+        *QUICK,
+        "--set=optimizer.lr=1e6",
+        "--set=lr_schedule=constant",
+    ]
     said = classwise(*words, f"--out={tmp_path / 'stopped'}")
     assert said.status == 2
     assert "the loss is not finite at epoch 1, step " in said.err.splitlines()[-1]

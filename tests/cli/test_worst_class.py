@@ -7,7 +7,13 @@ import pytest
 
 from .conftest import Classwise
 
-FAST = ["--attack=fgsm", "--attack=pgd:steps=2", "--attack=pgd:steps=3,objective=margin", "--batch=32", "--subset=150"]
+FAST = [
+    "--attack=fgsm",
+    "--attack=pgd:steps=2",
+    "--attack=pgd:steps=3,objective=margin",
+    "--batch-size=32",
+    "--subset=150",
+]
 
 
 def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Path) -> None:
@@ -43,7 +49,7 @@ def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:
         (["--tolerance=-1%"], "--tolerance -1% should be at least 0"),
         (["--confidence=95"], "--confidence 95 should lie between 0 and 1"),
         (["--max-time=0"], "--max-time 0: give the minutes that the command may take, above 0"),
-        (["--batch=4"], "batch = 4"),
+        (["--batch-size=4"], "batch_size = 4"),
         (["--resume"], "--resume needs the folder of the search; give --out"),
         (["--html=-", "--json"], "--json and a file named - both go to stdout"),
     ],

@@ -63,7 +63,7 @@ def test_the_second_process_is_refused(other: subprocess.Popen[str], tmp_path: P
     with pytest.raises(ClasswiseError, match=line):
         train("at", budget="short", out=tmp_path / "run", data="digits")
     with pytest.raises(ClasswiseError, match=line):
-        audit(toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch=32, out=tmp_path / "run")
+        audit(toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch_size=32, out=tmp_path / "run")
     assert contents(tmp_path / "run") == []
     (tmp_path / "run" / "recipe.yaml").write_text("")  # as soon as the first one has written it
     with pytest.raises(ClasswiseError, match=line):
@@ -128,6 +128,6 @@ def test_a_clock_that_jumps_changes_no_deadline(tmp_path: Path, monkeypatch: pyt
     """Durations are of the monotonic clock: neither a jump by ten years nor back stops an audit early."""
     times = iter(10**9 * (1 + turn % 2) for turn in range(10**6))
     monkeypatch.setattr(time, "time", lambda: float(next(times)))
-    found = audit(toys.model(), toys.images(40), "Linf:0.1", "fgsm", batch=32, max_time=600, out=tmp_path / "a")
+    found = audit(toys.model(), toys.images(40), "Linf:0.1", "fgsm", batch_size=32, max_time=600, out=tmp_path / "a")
     assert found.complete
     assert 0 <= found.environment["seconds"] < 600

@@ -22,9 +22,9 @@ NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 
 
 def images(seed: int, count: int = 4, side: int = 3) -> tuple[Tensor, Tensor]:
-    draws, index = CounterRNG(seed, "images"), torch.arange(count)
-    x0 = draws.uniform(index, (2, side, side))
-    return x0, x0 + draws.child("shift").normal(index, (2, side, side))
+    rng, index = CounterRNG(seed, "images"), torch.arange(count)
+    x0 = rng.uniform(index, (2, side, side))
+    return x0, x0 + rng.child("shift").normal(index, (2, side, side))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -75,8 +75,8 @@ def test_each_row_is_projected_into_its_own_ball(norm: Norm) -> None:
     radii = torch.tensor([0.1, 0.5, 1.0, 0.0])
     mixed = Threat(norm, radii).project(x, x0)
     for row, radius in enumerate(radii.tolist()):
-        alone = Threat(norm, radius).project(x[row : row + 1], x0[row : row + 1])
-        assert torch.allclose(mixed[row], alone[0], atol=1e-6)
+        single = Threat(norm, radius).project(x[row : row + 1], x0[row : row + 1])
+        assert torch.allclose(mixed[row], single[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", NORMS)

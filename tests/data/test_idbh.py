@@ -13,7 +13,7 @@ from classwise.core.rng import CounterRNG
 from classwise.data import idbh
 from classwise.data.idbh import IDBHWeak, coloured, crop_shifted, shaped
 
-DRAWS = CounterRNG(0, "augment")
+RNG = CounterRNG(0, "augment")
 
 
 def pictures(count: int, channels: int = 3, side: int = 32) -> Tensor:
@@ -32,17 +32,17 @@ def test_an_image_does_not_depend_on_its_neighbours_and_stays_an_image(
     x = pictures(64, channels, side)
     x = x if dtype == torch.uint8 else x / 255
     index, order = torch.arange(64), torch.randperm(64, generator=torch.Generator().manual_seed(0))[:40]
-    found = IDBHWeak()(x, index, DRAWS)
+    found = IDBHWeak()(x, index, RNG)
     assert (found.shape, found.dtype) == (x.shape, x.dtype)
-    assert torch.equal(found[order], IDBHWeak()(x[order], index[order], DRAWS))
-    assert not torch.equal(found, IDBHWeak()(x, index, DRAWS.at(1)))
+    assert torch.equal(found[order], IDBHWeak()(x[order], index[order], RNG))
+    assert not torch.equal(found, IDBHWeak()(x, index, RNG.at(1)))
     assert float(found.min()) >= 0
     assert float(found.max()) <= (255 if dtype == torch.uint8 else 1)
 
 
 def test_uint8_and_float_are_the_same_up_to_rounding() -> None:
     x, index = pictures(64), torch.arange(64)
-    levels, shares = IDBHWeak()(x, index, DRAWS), IDBHWeak()(x / 255, index, DRAWS)
+    levels, shares = IDBHWeak()(x, index, RNG), IDBHWeak()(x / 255, index, RNG)
     assert float((levels / 255 - shares).abs().max()) <= 0.5 / 255 + 1e-6
 
 
@@ -51,7 +51,7 @@ def test_crop_shift_by_hand_and_within_its_bounds() -> None:
     row, column = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     index = torch.arange(count)
     rows, columns, kept = crop_shifted(
-        row.expand(count, -1, -1), column.expand(count, -1, -1), side, side, shift, DRAWS, index
+        row.expand(count, -1, -1), column.expand(count, -1, -1), side, side, shift, RNG, index
     )
     tall, wide = kept.any(2).sum(1), kept.any(1).sum(1)
     cut = 2 * side - tall - wide  # rows and columns together
@@ -124,7 +124,7 @@ def test_levels_are_stretched_and_evened_out() -> None:
 
 def test_erasing_happens_as_often_and_as_large_as_it_says() -> None:
     count = 4000
-    erased = IDBHWeak()._erased(32, 32, torch.arange(count), DRAWS)
+    erased = IDBHWeak()._erased(32, 32, torch.arange(count), RNG)
     area = erased.float().mean((1, 2))
     happened = area > 0
     assert float(happened.float().mean()) == pytest.approx(0.5, abs=0.03)
@@ -132,10 +132,10 @@ def test_erasing_happens_as_often_and_as_large_as_it_says() -> None:
     assert float(area.max()) <= 0.36
     assert float(area[happened].mean()) == pytest.approx(0.175, abs=0.02)  # even over 0.02 to 0.33
     assert torch.equal(erased.sum((1, 2)), erased.any(1).sum(1) * erased.any(2).sum(1))  # a rectangle
-    assert not bool(IDBHWeak(erase=0)._erased(32, 32, torch.arange(count), DRAWS).any())
-    assert bool((IDBHWeak(erase=1)._erased(32, 32, torch.arange(count), DRAWS).any((1, 2))).all())
+    assert not bool(IDBHWeak(erase=0)._erased(32, 32, torch.arange(count), RNG).any())
+    assert bool((IDBHWeak(erase=1)._erased(32, 32, torch.arange(count), RNG).any((1, 2))).all())
 
 
 def test_every_operation_is_as_likely() -> None:
-    chosen = DRAWS.child("operation").integers(torch.arange(8000), (), idbh.OPERATIONS)
+    chosen = RNG.child("operation").integers(torch.arange(8000), (), idbh.OPERATIONS)
     assert float((torch.bincount(chosen).float() / 1000 - 1).abs().max()) < 0.1

@@ -18,7 +18,7 @@ from classwise.auditing import audit as auditing
 from classwise.auditing import recording
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.progress import Silent
 from tests.auditing import toys
 
@@ -55,7 +55,7 @@ def run(out: Path, progress: Silent | None = None, *, resume: bool = False) -> O
     data = toys.images(96, CLASSES, strength=(0.03, 0.05, 0.08, 0.08))
     suite, model = list(STAGES.values()), toys.model(CLASSES, 2.0)
     result = audit(
-        model, data, "Linf:0.04", suite, cascade=True, compute=EXACT, batch=32, out=out, resume=resume,
+        model, data, "Linf:0.04", suite, cascade=True, precision=EXACT, batch_size=32, out=out, resume=resume,
         progress=progress,
     )  # fmt: skip
     return result.outcomes

@@ -37,8 +37,8 @@ TRAIN = [
     "digits",
     *(f"--set={key}={value}" for key, value in SETTINGS.items()),
 ]
-AUDIT = ["--data", "digits", "--subset", "60", "--attack", "fgsm", "--attack", "pgd:steps=2", "--keep", "logits"]
-AUDIT += ["--batch", "32"]
+AUDIT = ["--data", "digits", "--subset", "60", "--attack", "fgsm", "--attack", "pgd:steps=2", "--save", "logits"]
+AUDIT += ["--batch-size", "32"]
 BLOCK = 32
 """Rows of a part, so that an audit writes several."""
 assert BLOCK < BLOCK_ROWS

@@ -75,10 +75,10 @@ class Faults:
 
     def count_collectives(self) -> None:
         """Count the exchanges between the processes of a group, too: only the first process writes much."""
-        from classwise.core import distributed as team
+        from classwise.core import distributed as processes
 
         def counted(name: str) -> Callable[..., Any]:
-            original = getattr(team._Joined, name)
+            original = getattr(processes._TorchProcessGroup, name)
 
             def exchange(group: object, *values: Any) -> Any:
                 self._at(name)
@@ -87,7 +87,7 @@ class Faults:
             return exchange
 
         for name in ("meet", "add"):
-            setattr(team._Joined, name, counted(name))
+            setattr(processes._TorchProcessGroup, name, counted(name))
 
     def _inside(self, path: Any) -> bool:
         return os.path.realpath(os.fsdecode(path)).startswith(self.folder)

@@ -110,9 +110,9 @@ def test_flips_in_the_other_files(run: Run, audit: Path, count: int) -> None:
         run.environment_file: lambda: Run(run.path).environment,
         audit / "audit.json": lambda: Audit.load(audit).environment,
     }
-    kept = sorted((audit / "kept" / "logits").iterdir())
+    kept = sorted((audit / "artifacts" / "logits").iterdir())
     tensors = next(file for file in kept if file.name != CHECKSUMS)
-    loads[tensors] = lambda: Audit.load(audit).kept.get("logits", "clean")[1].tolist()  # noqa: PLW0108
+    loads[tensors] = lambda: Audit.load(audit).artifacts.get("logits", "clean")[1].tolist()  # noqa: PLW0108
     for number, (file, load) in enumerate(loads.items()):
         assert detected(file, flips(file, count, seed=number), load) == count, file
 

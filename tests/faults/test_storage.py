@@ -26,12 +26,12 @@ from classwise.core.storage import (
 
 def _dead(folder: Path) -> Path:
     """The temporary file of a process that was killed."""
-    ready, told = os.pipe()
+    ready, found = os.pipe()
     pid = os.fork()
     if pid == 0:
         with replacing(folder / "state.pt") as temporary:
             temporary.write_bytes(b"half")
-            os.write(told, b".")
+            os.write(found, b".")
             signal.pause()
     os.read(ready, 1)
     (path,) = folder.glob(".state.pt.*.tmp")
@@ -40,7 +40,7 @@ def _dead(folder: Path) -> Path:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(ready)
-    os.close(told)
+    os.close(found)
     return path
 
 

@@ -56,9 +56,9 @@ def main() -> int:
         ]
         same = numbers(control(shared, folder)) == numbers(before)
     counts = Counter(category for category, _ in cases)
-    broken = Counter(each["category"] for each in failed)
+    success = Counter(each["category"] for each in failed)
     for category, count in counts.items():
-        print(f"{category}: {count} cases, {broken[category]} failures")
+        print(f"{category}: {count} cases, {success[category]} failures")
     lost = sum(worker.exitcode != 0 for worker in workers)
     print(f"{len(cases)} cases, {len(failed)} failures, {time.monotonic() - start:.0f} s")
     if lost:

@@ -162,16 +162,16 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"module of an attack: {name}", audit("--attack=mine:build"), {"mine.py": content}, user)
     for name, body in ATTACK_CODE.items():
         source = f"import torch\ndef attack(x, y):\n    {body}\n".encode()
-        yield Case(f"foreign {name}", audit("--attack=foreign:attack=mine:attack"), {"mine.py": source}, user)
+        yield Case(f"external {name}", audit("--attack=external:attack=mine:attack"), {"mine.py": source}, user)
     for name, body in list(ATTACK_CODE.items())[:4]:
         source = f"import torch\ndef build(model):\n    {body.replace('x', '1')}\n".encode()
-        yield Case(f"foreign build {name}", audit("--attack=foreign:build=mine:build"), {"mine.py": source}, user)
+        yield Case(f"external build {name}", audit("--attack=external:build=mine:build"), {"mine.py": source}, user)
     for kind in (
         "objective",
         "reduction",
         "update",
         "optimizer",
-        "rate",
+        "lr_schedule",
         "averaging",
         "selection",
         "attack",

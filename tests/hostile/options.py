@@ -43,19 +43,19 @@ FIELDS = {
     "data.options": ("{size: 1000000000}", "{x: 1}", "{size: -1}"),
     "data.root": ("/dev/null", "\0", "/proc/self", "x" * 5000),
     "optimizer.lr": ("0", "-1", "1e400", ".nan", "1e308", "8/0"),
-    "compute": ("{dtype: float16}", "{dtype: os}", "{compile: maybe}", "5"),
+    "precision": ("{dtype: float16}", "{dtype: os}", "{compile: maybe}", "5"),
     "attack.steps": ("1" + "0" * 18, "0", "-3", "2.5"),
     "schedules": ("[" + "ccm," * 3000 + "]", "[ccm, ccm]", "ccm", "[[]]", "[null]", "[{}]", "{name: ccm}", "[5]"),
     "selection": ("[]", "os:system", "x", "null", "{name: last}", "5"),
-    "averaging": ("{name: ema, decay: 2}", "{name: ema, decay: .nan}", "fawa:begin=1e400", "5", "[]"),
+    "averaging": ("{name: ema, decay: 2}", "{name: ema, decay: .nan}", "fawa:start_fraction=1e400", "5", "[]"),
     "data.unlabelled": ("5", "{name: digits}", "{name: digits, teacher: none.pt}", "{name: digits, teacher: os:system}",
                         "{name: digits, teacher: /dev/zero, share: 0.99}", "{name: /, teacher: x, subset: 10}"),
 }  # fmt: skip
 
-AUDIT_NUMBERS = ("--subset", "--seed", "--batch", "--width", "--max-time")
+AUDIT_NUMBERS = ("--subset", "--seed", "--batch-size", "--width", "--max-time")
 OTHER_NUMBERS = (("curve", "--rounds"), ("worst-class", "--tolerance"), ("worst-class", "--confidence"))
 TEXT_OPTIONS = ("--data", "--split", "--root", "--threat", "--attack", "--group", "--out", "--html",
-                "--fail-if", "--keep", "--mean", "--device", "--data-set", "--model-set", "--weights")  # fmt: skip
+                "--fail-if", "--save", "--mean", "--device", "--data-set", "--model-set", "--weights")  # fmt: skip
 
 PLAIN: tuple[tuple[str, ...], ...] = (
     ("compare",), ("compare", "@audit"), ("compare", "@audit", "@audit", "@audit=x"), ("compare", "=@audit", "b=@audit"),
@@ -167,7 +167,7 @@ def cases(random: Random) -> Iterator[Case]:
         {"link": lambda p: p.symlink_to("/dev/null")},
     )
     for number, batch in enumerate(("32", "33", "64", "200")):
-        yield Case(f"control: batch {number}", audit(ATTACK, f"--batch={batch}"), {}, frozenset({0}), CLEAN_AUDIT)
+        yield Case(f"control: batch {number}", audit(ATTACK, f"--batch-size={batch}"), {}, frozenset({0}), CLEAN_AUDIT)
 
 
 HARMLESS = (

@@ -136,8 +136,8 @@ FIELDS = (
     "name", "description", "source", "data", "data.name", "data.root", "data.subset", "data.subset_seed",
     "data.validation", "data.augment", "data.unlabelled", "data.options", "model", "model.name", "model.width",
     "model.options", "model.start", "model.sync_batch_norm", "threat", "objective", "attack", "attack.steps",
-    "attack.step_size", "craft", "schedules", "schedules.0", "reduction", "update", "optimizer", "optimizer.lr", "rate",
-    "averaging", "selection", "validation_attack", "epochs", "batch_size", "seed", "compute", "compute.dtype",
+    "attack.step_size", "craft", "schedules", "schedules.0", "reduction", "update", "optimizer", "optimizer.lr", "lr_schedule",
+    "averaging", "selection", "validation_attack", "epochs", "batch_size", "seed", "precision", "precision.dtype",
 )  # fmt: skip
 
 VALUES = (

@@ -19,9 +19,9 @@ ATTACKS = (
     "pgd:" + "a." * 1500 + "b=1", "pgd:" + "a." * 20000 + "b=1", "x" * 100_000, "pgd:steps=" + "9" * 5000,
     "transfer:attack=transfer", "transfer:attack=transfer,attack.attack=transfer,attack.attack.attack=transfer",
     "transfer:surrogate=/dev/zero", "transfer:surrogate=.", "transfer:surrogate=none.pt,attack=pgd",
-    "transfer:attack=os:system,surrogate=@weights", "foreign", "foreign:attack=os:system", "foreign:build=os:system",
-    "foreign:attack=builtins:exit", "foreign:build=builtins:print", "foreign:attack=x", "foreign:attack=os:sep",
-    "foreign:attack=a:b,build=c:d", "foreign:attack=subprocess:run", "autoattack:version=", "autoattack:version=x",
+    "transfer:attack=os:system,surrogate=@weights", "external", "external:attack=os:system", "external:build=os:system",
+    "external:attack=builtins:exit", "external:build=builtins:print", "external:attack=x", "external:attack=os:sep",
+    "external:attack=a:b,build=c:d", "external:attack=subprocess:run", "autoattack:version=", "autoattack:version=x",
     "autoattack:steps=3", "autoattack:version.x=3", "fast:version=rand", "nattack:samples=10000000000", "square:queries=-5",
     "square:queries=1e18", "square:p=2", "apgd-t:targets=0", "apgd-t:targets=1000000", "fab-t:targets=-1", "mim:decay=nan",
     "cw:confidence=nan", "tpgd:inverse_temperature=nan", "tpgd:inverse_temperature=0", "tpgd:inverse_temperature=1e400",
@@ -47,13 +47,13 @@ OBJECTS = (
 
 PLACES = (
     "attack", "validation_attack", "objective", "objective.criterion", "schedules", "reduction", "update", "optimizer",
-    "rate", "averaging", "selection", "data.augment", "model.name", "data.name",
+    "lr_schedule", "averaging", "selection", "data.augment", "model.name", "data.name",
 )  # fmt: skip
 
 
 def statuses(spec: str) -> frozenset[int]:
-    """A foreign attack is the user's own code, which may raise."""
-    return EITHER | {4} if spec.startswith("foreign") else EITHER
+    """A external attack is the user's own code, which may raise."""
+    return EITHER | {4} if spec.startswith("external") else EITHER
 
 
 def cases(random: Random) -> Iterator[Case]:

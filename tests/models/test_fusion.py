@@ -8,7 +8,7 @@ from torch import Tensor, fx, nn
 
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.compute import FAST, Compute, Forward
+from classwise.core.precision import FAST, Forward, Precision
 from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.base import Classifier, pooled
@@ -127,21 +127,23 @@ def test_every_network_of_the_zoo(name: str, head: str) -> None:
     for normal in ({}, {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}):
         model = trained(build_model(name, num_classes=5, in_channels=3, width=0.125, head=head, **normal))
         before = {key: value.clone() for key, value in model.state_dict().items()}
-        exact = both(Compute().forward(model), x)
+        exact = both(Precision().forward(model), x)
         # Deep networks without shortcuts lose much of the gradient to bfloat16; the fused copy about as much.
-        rounded = alike(both(Compute(dtype="bfloat16").forward(model), x)[1], exact[1])
-        for compute in (FAST, Compute(dtype="bfloat16")):
-            with fuse(model, compute) as forward:
+        rounded = alike(both(Precision(dtype="bfloat16").forward(model), x)[1], exact[1])
+        for precision in (FAST, Precision(dtype="bfloat16")):
+            with fuse(model, precision) as forward:
                 logits, gradient = both(forward, x)
             assert logits.dtype == gradient.dtype == torch.float32
             assert alike(logits, exact[0]) > 0.999
             assert alike(gradient, exact[1]) > min(0.9, 0.75 * rounded)
-        with fuse(model, Compute(channels_last=True)) as forward:
+        with fuse(model, Precision(channels_last=True)) as forward:
             logits, gradient = both(forward, x)
         assert torch.allclose(logits, exact[0], rtol=1e-4, atol=1e-4)
         assert alike(gradient, exact[1]) > 0.9999
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-        assert all(torch.equal(one, other) for one, other in zip(both(Compute().forward(model), x), exact, strict=True))
+        assert all(
+            torch.equal(one, other) for one, other in zip(both(Precision().forward(model), x), exact, strict=True)
+        )
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ def test_a_fused_copy_multiplies_less() -> None:
     model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
     x = torch.rand(4, 3, 16, 16)
     with torch.profiler.profile() as usual, torch.no_grad():
-        Compute(dtype="bfloat16").forward(model)(x)
+        Precision(dtype="bfloat16").forward(model)(x)
     with fuse(model, FAST) as forward, torch.profiler.profile() as fused, torch.no_grad():
         forward(x)
     assert calls(usual, "aten::batch_norm") == 17
@@ -206,7 +208,7 @@ def test_the_logits_of_a_fused_copy_are_finer_than_bfloat16() -> None:
 def test_a_fused_copy_adapts_to_the_size_of_images(name: str, size: int) -> None:
     """These pad small images: traced once, they must do so for each size anew."""
     model = trained(build_model(name, num_classes=5, in_channels=1, width=0.125))
-    with fuse(model, Compute(channels_last=True)) as fused, torch.no_grad():
+    with fuse(model, Precision(channels_last=True)) as fused, torch.no_grad():
         for side in (32, size):
             x = torch.rand(4, 1, side, side, generator=torch.Generator().manual_seed(side))
             torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-4)
@@ -232,7 +234,7 @@ def test_anybody_elses_logits_are_finer_too() -> None:
         assert float((logits != logits.bfloat16()).float().mean()) > 0.9
         torch.testing.assert_close(logits, model(x), rtol=0.02, atol=0.02)
     assert "forward" not in model.last.__dict__
-    with fuse(model.double(), Compute()) as forward, torch.no_grad():
+    with fuse(model.double(), Precision()) as forward, torch.no_grad():
         assert torch.equal(forward(x.double()), model(x.double()).float())
 
 
@@ -272,7 +274,7 @@ def test_a_convolution_used_twice_keeps_its_weights() -> None:
     Twice.__module__ = "classwise.models.twice"
     model = trained(Twice())
     x = torch.rand(8, 3, 8, 8)
-    exact = both(Compute().forward(model), x)
+    exact = both(Precision().forward(model), x)
     with fuse(model, FAST) as forward:
         found = both(forward, x)
     assert alike(found[0], exact[0]) > 0.999
@@ -283,9 +285,9 @@ def test_the_engine_attacks_the_fused_copy_and_verifies_on_the_model() -> None:
     model = trained(build_model("preactresnet18", num_classes=5, in_channels=3, width=0.125))
     x = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
-    engine = Engine(model, compute=FAST, batch=32)
+    engine = Engine(model, precision=FAST, batch_size=32)
     for done in engine.attack(PGD(steps=3), Threat.parse("Linf:0.05"), [Job(torch.arange(40), x, y)]):
         with torch.no_grad():
             judged = model(done.x)
         assert torch.allclose(judged, done.logits, atol=1e-4)
-        assert torch.equal(judged.argmax(1) != done.y, done.broken)
+        assert torch.equal(judged.argmax(1) != done.y, done.success)

@@ -36,16 +36,16 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
     store = Store((base.parent if worker else base) / "papers-store")
     order = list(EXPERIMENTS)
     for name in reversed(order) if worker[-1:] in {*"13579"} else order:
-        with contextlib.suppress(Timeout), _alone(store, name, blocking=False):
+        with contextlib.suppress(Timeout), _single(store, name, blocking=False):
             _result(store, name)
     results = {}
     for name in order:
-        with _alone(store, name, blocking=True):
+        with _single(store, name, blocking=True):
             results[name] = _result(store, name)
     return Smoke(store, results)
 
 
-def _alone(store: Store, name: str, *, blocking: bool) -> BaseFileLock:
+def _single(store: Store, name: str, *, blocking: bool) -> BaseFileLock:
     """No other process runs this experiment meanwhile.
 
     Raises:

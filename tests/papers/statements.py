@@ -249,7 +249,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
     sampled = [test.p_value for one in family for test in one.tests if not test.exact]
     order = sorted(sampled)
     adjusted = np.minimum(np.maximum.accumulate(np.array(order) * np.arange(len(order), 0, -1)), 1.0)
-    told = int((adjusted <= ALPHA).sum())
+    rejected = int((adjusted <= ALPHA).sum())
     found = []
     own = own_levels(result)
     for test, level in zip(result.tests, own, strict=True):
@@ -259,7 +259,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
             continue
         p = test.p_value
         ranks = [place for place, one in enumerate(order) if math.isclose(one, p, rel_tol=1e-9)]
-        levels = tuple(ALPHA / (len(order) - min(rank, told)) for rank in ranks)
+        levels = tuple(ALPHA / (len(order) - min(rank, rejected)) for rank in ranks)
         mine = float(adjusted[ranks[-1]])
         # a part that decided at the level of its item may be unclear at that of the paper
         clear = abs(value) > z_of(levels[0] / shares) * error

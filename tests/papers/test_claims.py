@@ -51,11 +51,11 @@ def test_holm_is_that_of_the_statistics() -> None:
 
 def test_family_of_true_nulls_is_rarely_told() -> None:
     random = np.random.default_rng(1)
-    told = [
+    found = [
         any(verdict.answer != "inconclusive" for verdict in evaluate([claim(float(v)) for v in random.normal(size=5)]))
         for _ in range(300)
     ]
-    assert np.mean(told) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+    assert np.mean(found) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
 def test_several_parts_must_all_hold() -> None:
@@ -88,9 +88,9 @@ def test_items_corrected_together_are_as_one_item() -> None:
     random = np.random.default_rng(2)
     for _ in range(40):
         tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
-        alone = [verdict for test in tests for verdict in evaluate([test])]
+        single = [verdict for test in tests for verdict in evaluate([test])]
         whole = evaluate(tests)
-        found = correct_jointly([*alone, not_tested("kdd21/C8", "no cats here")])
+        found = correct_jointly([*single, not_tested("kdd21/C8", "no cats here")])
         assert [one.answer for one in found[:7]] == [one.answer for one in whole]
         for ours, theirs in zip(found, whole, strict=False):
             assert (ours.low, ours.high, ours.level) == pytest.approx((theirs.low, theirs.high, theirs.level), rel=1e-6)
@@ -100,16 +100,16 @@ def test_items_corrected_together_are_as_one_item() -> None:
 def test_an_answer_and_its_interval_agree() -> None:
     """With several parts too, of which each is asked at its share of the level for "does not hold"."""
     random = np.random.default_rng(5)
-    told = set()
+    found = set()
     for _ in range(40):
         tests = [claim(*random.normal(0, 3, size=size)) for size in (1, 2, 5, 9, 3)]
         for verdict in correct_jointly([one for test in tests for one in evaluate([test])]):
-            told.add(verdict.answer)
+            found.add(verdict.answer)
             if verdict.answer == "holds":
                 assert verdict.low > 0
             elif verdict.answer == "does not hold":
                 assert verdict.high < 0
-    assert told == {"holds", "does not hold", "inconclusive"}
+    assert found == {"holds", "does not hold", "inconclusive"}
 
 
 def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
@@ -128,12 +128,12 @@ def test_a_correlation_stays_one() -> None:
     """At its own level and when more claims stretch it; what decides is the whole interval."""
     sure = Test(claim="kdd21/C1", estimand="rho", estimators=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
     unsure = replace(sure, estimators=[normal(0.3, 0.25)])
-    alone = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
-    assert [(one.answer, one.high) for one in alone] == [
+    single = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
+    assert [(one.answer, one.high) for one in single] == [
         ("holds", 1.0),
         ("inconclusive", pytest.approx(0.79, abs=0.001)),
     ]
-    for one in correct_jointly(alone):
+    for one in correct_jointly(single):
         assert -1 <= one.low < one.value < one.high <= 1
         assert one.limits == CORRELATION
 

@@ -65,7 +65,7 @@ def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, floa
     everything = [(item, one) for item, one in everything if item.startswith(f"{paper}/")]
     p = sorted(nan(one["p_value"]) for _, one in everything if not one["exact"] and one["p_value"] is not None)
     adjusted = np.minimum(np.maximum.accumulate(np.array(p) * np.arange(len(p), 0, -1)), 1)
-    told, given = int((adjusted <= ALPHA).sum()), dict[float, int]()
+    rejected, given = int((adjusted <= ALPHA).sum()), dict[float, int]()
     found: dict[str, list[tuple[dict[str, Any], str, float, float]]] = {}
     for item, one in everything:
         mine = found.setdefault(item, [])
@@ -75,12 +75,12 @@ def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, floa
         last = len(p) - 1 - p[::-1].index(one["p_value"])
         given[one["p_value"]] = given.get(one["p_value"], -1) + 1
         said = one["answer"] if adjusted[last] <= ALPHA else "inconclusive"
-        mine.append((one, said, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), told))))
+        mine.append((one, said, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), rejected))))
     return found
 
 
 @dataclass(frozen=True)
-class Kept:
+class Artifacts:
     """What `whole` asks of a paper."""
 
     answered: dict[str, list[tuple[dict[str, Any], str]]]
@@ -169,15 +169,15 @@ def _levels(item: str, one: dict[str, Any]) -> list[float]:
     others = [v for key, found in results().items() if key.startswith(f"{paper}/") for v in found["verdicts"]]
     p = sorted(v["p_value"] for v in others if not v["exact"] and v["p_value"] is not None)
     adjusted = np.minimum(np.maximum.accumulate(np.array(p) * np.arange(len(p), 0, -1)), 1)
-    told = int((adjusted <= ALPHA).sum())
-    return [ALPHA / (len(p) - min(rank, told)) for rank, value in enumerate(p) if value == one["p_value"]]
+    rejected = int((adjusted <= ALPHA).sum())
+    return [ALPHA / (len(p) - min(rank, rejected)) for rank, value in enumerate(p) if value == one["p_value"]]
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_claims_are_put_together_from_the_items(name: str) -> None:
     page, sections = page_of(name)
     table, marks = sections["claims"].tables[0], sections["claims"].marks[0]
-    kept: Any = Kept(said())
+    kept: Any = Artifacts(said())
     for row, mark, claim in zip(table[1:], marks[1:], facts(name)["claims"], strict=True):
         text, small, expected = whole(kept, claim["id"])
         words = cell(claim["claim"], f"The paper: {claim['paper']}")

@@ -141,7 +141,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
     order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
     call = sorted((one for one in paper.results if one.scale == scale), key=lambda one: order.index(one.item))
     for raw in call:
-        result, alone = raw.result(), Paper(paper.name, (raw,))
+        result, single = raw.result(), Paper(paper.name, (raw,))
         lines = printed_by(_report, result)
         assert lines.pop(0) == f"{raw.item} at scale {raw.scale}: {raw.setting}"
         for table in result.tables:
@@ -154,8 +154,8 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
             if table.note:
                 assert lines.pop(0) == table.note.replace("\u00a0", " ")
         assert lines.pop(0) == ""
-        check_lines_of_verdicts(lines, alone.shown(raw), raw.beyond)
-        for line in claim_lines(alone):
+        check_lines_of_verdicts(lines, single.shown(raw), raw.beyond)
+        for line in claim_lines(single):
             assert lines.pop(0) == line
         notes = [f"note {one['id']} ({one['kind']}): {one['text']}" for one in notes_of(raw.item)]
         assert "\n".join(lines) == "\n".join([*notes, ""]).replace("\u00a0", " ")

@@ -37,7 +37,7 @@ class Stopping:
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         pass
 
     def advance(self, amount: int) -> None:
@@ -45,7 +45,7 @@ class Stopping:
         if self.left == 0:
             raise StoppedError
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         pass
 
 
@@ -94,7 +94,7 @@ class Waiting(Silent):
         self.held = held
         self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
         for lock in self.held:
             lock.release()

@@ -57,10 +57,10 @@ def audit_of(
     labels = np.repeat(np.arange(classes), per_class)
     place = np.tile(np.arange(per_class), classes) / per_class
     other = (labels + 1) % classes
-    standing = place < np.asarray(share)[labels] - 1e-9
-    clean = np.where((place >= 0.85) & (place < 0.9) & ~standing, other, labels)
-    pgd = np.where(standing | (place >= 0.9), labels, other)
-    cw = np.where(standing, labels, other)
+    robust = place < np.asarray(share)[labels] - 1e-9
+    clean = np.where((place >= 0.85) & (place < 0.9) & ~robust, other, labels)
+    pgd = np.where(robust | (place >= 0.9), labels, other)
+    cw = np.where(robust, labels, other)
     about: dict[str, Any] = {
         "data": "toy",
         "split": "test",

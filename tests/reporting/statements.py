@@ -153,7 +153,7 @@ def percent(share: float) -> str:
     return f"{text} %"
 
 
-def joined(names: list[str]) -> str:
+def process_group(names: list[str]) -> str:
     if len(names) > 8:
         return ", ".join(names[:8]) + f" and {len(names) - 8} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -174,10 +174,10 @@ def cases(draw: st.DrawFn) -> Case:
     order = (["clean"] if clean else []) + list(attacks)
     if draw(st.booleans()):  # classes that tie
         share = draw(_SHARES)
-        standing = {attack: [share] * number for attack in order}
+        robust = {attack: [share] * number for attack in order}
     else:
         shares = st.lists(_SHARES, min_size=number, max_size=number)
-        standing = {attack: draw(shares) for attack in order}
+        robust = {attack: draw(shares) for attack in order}
     lost = draw(st.sampled_from((0.0, 0.0, 0.1, 1.0)))
     cascade = bool(attacks) and draw(st.booleans())
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -185,7 +185,7 @@ def cases(draw: st.DrawFn) -> Case:
     right, predictions = dict[str, Any](), dict[str, Any]()
     for attack in order:
         place = np.concatenate([np.arange(size) / max(size, 1) for size in sizes])
-        good = place < np.asarray(standing[attack])[labels] - 1e-9
+        good = place < np.asarray(robust[attack])[labels] - 1e-9
         away = random.integers(1, max(number, 2), len(labels))
         right[attack] = good if number > 1 else np.ones(len(labels), bool)
         predictions[attack] = np.where(right[attack], labels, (labels + away) % number)

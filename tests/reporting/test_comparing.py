@@ -38,7 +38,7 @@ from .comparisons import (
     resampled_minima,
     worst_of_seeds,
 )
-from .statements import CLASSES, joined, percent
+from .statements import CLASSES, percent, process_group
 from .test_statements import Texts
 
 Check = Callable[[Compared, re.Match[str]], None]
@@ -143,7 +143,7 @@ def headline_best(made: Compared, found: re.Match[str]) -> None:
     assert claims_best(made)
     assert is_share(share, float(made.worst[name]))
     assert (int(seeds) if seeds else 1) == runs(made, name)
-    assert classes == (joined(made.lowest(name)) if seeds is None else None)
+    assert classes == (process_group(made.lowest(name)) if seeds is None else None)
 
 
 @statement(rf"No clear difference in worst-class accuracy: ({SHARE}) at best, with (.+)$")
@@ -152,7 +152,7 @@ def headline_unclear(made: Compared, found: re.Match[str]) -> None:
     assert len(made.correct) > 1
     assert not claims_best(made)
     assert is_share(share, float(max(made.worst.values())))
-    assert names == joined(
+    assert names == process_group(
         [name + f" on average over {runs(made, name)} seeds" * (runs(made, name) > 1) for name in made.best]
     )
 
@@ -169,7 +169,7 @@ def headline_alone(made: Compared, found: re.Match[str]) -> None:
     if runs(made, name) > 1:
         assert (start, classes, seeds) == ("Worst-class accuracy:", None, str(runs(made, name)))
     else:
-        assert (classes, seeds) == (joined(lowest), None)
+        assert (classes, seeds) == (process_group(lowest), None)
         assert start == ("The worst class is" if len(lowest) == 1 else "The worst classes are")
 
 
@@ -181,7 +181,7 @@ def method_of_one_run(made: Compared, found: re.Match[str]) -> None:
     name, noun, classes, worst, percents, ends, overall, overall_ends = found.groups()
     row = made.rows[name]
     assert runs(made, name) == 1
-    assert classes == joined(made.lowest(name))
+    assert classes == process_group(made.lowest(name))
     assert (noun == "class") == (len(made.lowest(name)) == 1)
     assert percents == level(made)
     assert is_share(worst, row["worst"].value)
@@ -198,7 +198,7 @@ def method_of_seeds(made: Compared, found: re.Match[str]) -> None:
     name, seeds, worst, percents, ends, overall, overall_ends, classes, verb = found.groups()
     row = made.rows[name]
     assert int(seeds) == runs(made, name) > 1
-    assert classes == joined(made.lowest(name))
+    assert classes == process_group(made.lowest(name))
     assert (verb == "has") == (len(made.lowest(name)) == 1)
     assert percents == level(made)
     assert is_share(worst, float(made.worst[name]))
@@ -242,7 +242,7 @@ def pair_classes(made: Compared, found: re.Match[str]) -> None:
     assert what == ("Classes" if made.kind == "class" else "Groups")
     assert float(threshold) == made.alpha
     assert int(tested) == sum(not math.isnan(p) for p in adjusted.values())
-    assert names == (joined([unit for unit, p in adjusted.items() if p < made.alpha]) or "none")
+    assert names == (process_group([unit for unit, p in adjusted.items() if p < made.alpha]) or "none")
 
 
 @statement(
@@ -343,7 +343,7 @@ def caution(made: Compared, found: re.Match[str]) -> None:
         whole = [method] if len(which) == len(raised) else []
         names += whole or [f"{method}, run {number + 1} of {len(raised)}" for number in which]
     everywhere = all(name in each for raised in made.cautions.values() for each in raised)
-    assert start == ("" if everywhere else f"{joined(names)}:")
+    assert start == ("" if everywhere else f"{process_group(names)}:")
 
 
 PAIR = [0]
@@ -374,7 +374,7 @@ def test_every_text_of_the_page_follows_from_the_answers(made: Compared) -> None
         texts = Texts(part)
         _inert_texts(made, texts)
         for text in texts.of("h1", "p", "figcaption", "li", "title"):
-            if text == f"Comparison: {joined(list(names))}" or text.startswith("classwise comparison"):
+            if text == f"Comparison: {process_group(list(names))}" or text.startswith("classwise comparison"):
                 assert text.startswith("Comparison") or text == _over(made)
             else:
                 SEEN.update(check(made, text))
@@ -814,9 +814,9 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
             answers.append(np.logical_and.reduce(list(right.values())) if attack == "all" else right["cw"])
             cleans.append(right["clean"])
         audits[name] += here
-        alone = compare({name: here}, attack=attack, group=group, alpha=alpha)
+        single = compare({name: here}, attack=attack, group=group, alpha=alpha)
         made[name, radius] = Compared(
-            alone, {name: np.stack(answers)}, {name: cleans}, {}, ids, names, ("clean", "pgd", "cw"), {}
+            single, {name: np.stack(answers)}, {name: cleans}, {}, ids, names, ("clean", "pgd", "cw"), {}
         )
     crossing = compare(audits, attack=attack, group=group, alpha=alpha, across="threat")
     assert isinstance(crossing, Crossing)

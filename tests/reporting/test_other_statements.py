@@ -26,7 +26,7 @@ from classwise.stats.racing import Verdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
-from .statements import CLASSES, joined, percent
+from .statements import CLASSES, percent, process_group
 from .test_statements import Texts
 
 QUICK = settings(max_examples=30, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -76,7 +76,7 @@ def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> 
     elif len(lowest) == 1:
         assert head == f"The class with the smallest mean radius is {lowest[0]}: {least:.3g}"
     else:
-        assert head == f"{len(lowest)} classes have the smallest mean radius: {joined(lowest)}: {least:.3g}"
+        assert head == f"{len(lowest)} classes have the smallest mean radius: {process_group(lowest)}: {least:.3g}"
     lead = next(text for text in page.of("p") if text.startswith("Mean over"))
     images = sum(len(radii[name]) for name in lowest)
     overall = float(np.mean([min(row["high"], HIGHEST) for row in rows]))

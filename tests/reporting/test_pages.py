@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classwise.auditing.compare import compare
-from classwise.auditing.keeping import Kept
+from classwise.auditing.keeping import Artifacts
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, Caution
 from classwise.reporting import report
@@ -113,18 +113,18 @@ def test_clean_predictions_alone_make_a_page(tmp_path: Path) -> None:
     assert "The weakest class is a : 50.0 %" in visible(report(Audit(outcomes), tmp_path / "a.html"))
 
 
-def kept_of(shape: tuple[int, int, int] = (3, 8, 8)) -> Kept:
+def kept_of(shape: tuple[int, int, int] = (3, 8, 8)) -> Artifacts:
     """The images 300-303 (of the worst class), as they are and under pgd."""
-    kept, index = Kept(), np.arange(300, 304)
+    kept, index = Artifacts(), np.arange(300, 304)
     images = np.random.default_rng(0).random((4, *shape)).astype(np.float16)
-    twins = np.clip(images + np.float16(8 / 255), 0, 1)
-    kept.add("examples", "pgd", index, np.stack([images, twins], axis=1))
+    examples = np.clip(images + np.float16(8 / 255), 0, 1)
+    kept.add("examples", "pgd", index, np.stack([images, examples], axis=1))
     return kept
 
 
 def test_twins_of_the_worst_class_are_shown_broken_ones_first(make_audit: MakeAudit, tmp_path: Path) -> None:
     plain = make_audit(accuracy=(0.6, 0.7, 0.3, 0.02))
-    audit = Audit(plain.outcomes, kept=kept_of())
+    audit = Audit(plain.outcomes, artifacts=kept_of())
     path = report(audit, tmp_path / "a.html")
     addresses = Page(path.read_text(encoding="utf-8")).addresses
     assert len(addresses) == 12

@@ -26,7 +26,7 @@ from classwise.reporting.rendering import render
 from classwise.reporting.summaries import attack_frame, class_frame
 from classwise.stats.worst import minimum
 
-from .statements import CLASSES, Case, cases, joined, pairs_inside, percent, span, usual, wilson
+from .statements import CLASSES, Case, cases, pairs_inside, percent, process_group, span, usual, wilson
 
 Check = Callable[[Case, re.Match[str]], None]
 STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
@@ -61,7 +61,7 @@ def headline(case: Case, found: re.Match[str]) -> None:
     start, what, names, share, unattacked, clean = found.groups()
     assert (unattacked is not None) == (not case.attacked)
     one, many = kinds(case)
-    assert names == joined(case.lowest)
+    assert names == process_group(case.lowest)
     assert share == percent(min(case.shares.values()))
     number = len(case.lowest)
     if len(case.shares) == 1:
@@ -100,7 +100,7 @@ def lead_interval(case: Case, found: re.Match[str]) -> None:
 
 
 @statement(r"Only one (.*?) has images, so it is not compared with any other\.")
-def alone(case: Case, found: re.Match[str]) -> None:
+def single(case: Case, found: re.Match[str]) -> None:
     assert len(case.shares) == 1
     assert found[1] == kinds(case)[0]
 
@@ -119,7 +119,7 @@ def who(case: Case, found: re.Match[str]) -> None:
     if many is None:
         assert [name] == suspects
     else:
-        assert (int(many), names) == (len(suspects), joined(suspects))
+        assert (int(many), names) == (len(suspects), process_group(suspects))
     above = {(one, other) for one in case.shares for other in case.shares if case.above(one, other)}
     if subject.startswith("None"):
         assert not rest
@@ -173,7 +173,7 @@ def taken(case: Case, found: re.Match[str]) -> None:
         f"{other} ({percent(row[other] / whole(images))}, {span(*wilson(row[other], whole(images), case.alpha))})"
         for other in order[:3]
     ]
-    assert listed == joined(parts)
+    assert listed == process_group(parts)
 
 
 @statement(
@@ -238,7 +238,7 @@ def cumulative(case: Case, found: re.Match[str]) -> None:
 
 @statement(r"Without images: (.+?)\.(?= |$)")
 def absent(case: Case, found: re.Match[str]) -> None:
-    assert found[1] == joined([unit for unit in case.units if unit not in case.shares])
+    assert found[1] == process_group([unit for unit in case.units if unit not in case.shares])
 
 
 @statement(r"Left: percent of each class\. Right: counts of misclassified images\.")
@@ -251,7 +251,7 @@ def halves(case: Case, found: re.Match[str]) -> None:
     r"classified correctly under all of them\."
 )
 def in_order(case: Case, found: re.Match[str]) -> None:
-    assert found[1] == joined(case.attacks)
+    assert found[1] == process_group(case.attacks)
     assert case.attacked
 
 
@@ -533,11 +533,11 @@ def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixt
     assert name == case.lowest[0]
     assert (share, whole(images), noun == "image") == (bare(right / number), number, number == 1)
     assert [low, high] == span(*usual(right, number, case.alpha)).split("–")
-    assert equal == (joined(case.lowest[1:]) if len(case.lowest) > 1 else None)
+    assert equal == (process_group(case.lowest[1:]) if len(case.lowest) > 1 else None)
     rest = [unit for unit in case.suspects if unit not in case.lowest]
-    assert others == (joined(rest) if rest else None)
-    told = prose.wrong_when_clean(Findings.of(case.audit))
-    assert clean == (None if told is None else bare(told))
+    assert others == (process_group(rest) if rest else None)
+    sentence = prose.wrong_when_clean(Findings.of(case.audit))
+    assert clean == (None if sentence is None else bare(sentence))
     level = f"{100 - 100 * case.alpha:g} %"
     assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
 

@@ -72,8 +72,8 @@ def test_simultaneous_intervals_cover_all_classes_at_once() -> None:
     n, true = 60, np.array([0.05, 0.3, 0.5, 0.8, 0.97])
     low, high = clopper_pearson(np.arange(n + 1), np.full(n + 1, n), sidak(0.05, len(true)))
     assert _coverage(low, high, n, true).prod() >= 0.95
-    alone = clopper_pearson(np.arange(n + 1), np.full(n + 1, n))
-    assert _coverage(*alone, n, true).prod() < 0.95
+    single = clopper_pearson(np.arange(n + 1), np.full(n + 1, n))
+    assert _coverage(*single, n, true).prod() < 0.95
     counts = ClassCounts(np.full(5, n), np.array([3, 18, 30, 48, 58]))
     joint = class_intervals(counts, simultaneous=True, guaranteed=True)
     np.testing.assert_allclose(joint.low, low[counts.correct])

@@ -53,15 +53,15 @@ def test_bounds_are_the_ends_of_the_set(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1, 3, 6])
-def test_the_set_covers_at_all_times(broken: int) -> None:
+def test_the_set_covers_at_all_times(success: int) -> None:
     """Every order of a small pool, weighed alike: the share in which the truth is ever lost is at most alpha."""
     pool, alpha, lost, orders = 6, 0.3, 0, 0
-    for hit in itertools.combinations(range(pool), broken):
+    for hit in itertools.combinations(range(pool), success):
         fate = np.isin(np.arange(pool), hit)
         drawn = np.arange(pool + 1)
         found = success_bounds(pool, drawn, np.concatenate([[0], np.cumsum(fate)]), (0.5, 2.0), alpha)
         orders += 1
-        lost += bool(((broken < found.least) | (broken > found.most)).any())
+        lost += bool(((success < found.least) | (success > found.most)).any())
     assert lost <= alpha * orders
 
 
@@ -69,16 +69,16 @@ def test_the_ratio_does_not_grow_on_average() -> None:
     """At the true number the next ratio is, on average over the next draw, the present one; or less, if a draw that
     the prior allows cannot come.
     """
-    pool, broken, prior = 20, 6, (0.5, 8.0)
+    pool, success, prior = 20, 6, (0.5, 8.0)
     for drawn, hits in [(0, 0), (5, 1), (12, 6), (10, 0)]:
-        left, hot = pool - drawn, broken - hits
+        left, hot = pool - drawn, success - hits
         after = [
-            math.exp(float(log_prior_posterior_ratio(broken, pool, drawn + 1, hits + one, prior))) for one in (0, 1)
+            math.exp(float(log_prior_posterior_ratio(success, pool, drawn + 1, hits + one, prior))) for one in (0, 1)
         ]
         chance = hot / left
         mean = sum(weight * value for weight, value in zip((1 - chance, chance), after, strict=True) if weight)
-        now = math.exp(float(log_prior_posterior_ratio(broken, pool, drawn, hits, prior)))
-        assert mean == pytest.approx(now, rel=1e-9) if hits < broken else mean < now
+        now = math.exp(float(log_prior_posterior_ratio(success, pool, drawn, hits, prior)))
+        assert mean == pytest.approx(now, rel=1e-9) if hits < success else mean < now
 
 
 def run(race: Race, fates: list[str]) -> list[str]:
@@ -191,10 +191,10 @@ def test_the_worst_class_is_told_more_narrowly_than_each_of_many_rivals(together
         who = contenders(estimate, estimate - half, estimate + half, 0.0, together)
         return [int(label) for label in who.labels[who.valid]]
 
-    alone = together == 1
+    single = together == 1
     assert due(0.07) == [0]  # twice its width is more than theirs by far: it is drawn from alone
-    assert due(0.051) == ([0] if alone else [0, 1, 2, 3, 4])  # theirs are nearly as wide, and fill the batch
-    assert due(0.049) == ([1] if alone else [1, 2, 3, 4])
+    assert due(0.051) == ([0] if single else [0, 1, 2, 3, 4])  # theirs are nearly as wide, and fill the batch
+    assert due(0.049) == ([1] if single else [1, 2, 3, 4])
 
 
 def test_new_bounds_win_over_old_ones_that_exclude_them() -> None:

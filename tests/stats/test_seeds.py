@@ -63,8 +63,8 @@ def test_classes_are_apart(seeds: int, random: int) -> None:
     for c in range(3):
         mine = labels == c
         if mine.any():
-            alone = mean_over_seeds(right[:, mine], np.zeros(mine.sum(), int), 1)
-            np.testing.assert_allclose(np.stack(alone)[:, 0], np.stack(whole)[:, c], rtol=1e-6, atol=1e-12)
+            single = mean_over_seeds(right[:, mine], np.zeros(mine.sum(), int), 1)
+            np.testing.assert_allclose(np.stack(single)[:, 0], np.stack(whole)[:, c], rtol=1e-6, atol=1e-12)
     assert np.isnan((whole.mean[3], whole.low[3], whole.high[3])).all()
     with_images = whole.low[~np.isnan(whole.variance)], whole.high[~np.isnan(whole.variance)]
     assert (with_images[0] >= 0).all()
@@ -335,8 +335,8 @@ def test_worst_difference_by_hand_and_over_equal_methods() -> None:
         labels = np.repeat(np.arange(4), 80)
         found = worst_difference_over_seeds(first, second, labels, 4, paired=True, resamples=150, seed=repetition)
         missed += not found.low <= 0 <= found.high
-        alone = [worst_over_seeds(np.tile(runs[0], (2, 1)), labels, 4, resamples=60).value for runs in (first, second)]
-        firsts += abs(alone[0] - alone[1]) > 0.1  # what single trainings of equal methods differ by
+        single = [worst_over_seeds(np.tile(runs[0], (2, 1)), labels, 4, resamples=60).value for runs in (first, second)]
+        firsts += abs(single[0] - single[1]) > 0.1  # what single trainings of equal methods differ by
     assert missed <= 6
     assert firsts > 20
 

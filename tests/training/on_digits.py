@@ -15,8 +15,8 @@ TINY: dict[str, object] = {
 }
 METHODS: dict[str, dict[str, object]] = {
     "frl": {},
-    "dafa": {"schedules.0.begin": 1},
-    "frontier": {"schedules.0.begin": 1, "update.begin": 0, "averaging.decay": 0.9},
+    "dafa": {"schedules.0.start_epoch": 1},
+    "frontier": {"schedules.0.start_epoch": 1, "update.start_fraction": 0, "averaging.decay": 0.9},
     "frontier-finetune": {"averaging.decay": 0.9, "epochs": 2},
     "margins-smaller": {},
     "margins-larger": {},
@@ -24,11 +24,11 @@ METHODS: dict[str, dict[str, object]] = {
     "cfol": {"schedules.0.rate": 0.01},
     "cfol-weights": {"schedules.0.rate": 0.01},
     "wat": {},
-    "trix": {"schedules.0.begin": 1},
+    "trix": {"schedules.0.start_epoch": 1},
     "fair-tat": {},
     "effective-number": {},
-    "ldam": {"schedules.0.begin": 1},
-    "auto-beta": {"schedules.0.begin": 1},
+    "ldam": {"schedules.0.start_epoch": 1},
+    "auto-beta": {"schedules.0.start_epoch": 1},
     "robust-error-sampling": {  # and the rest of the long tail
         "objective": {"name": "at", "criterion": {"name": "focal"}},
         "reduction": "logit-similarity",

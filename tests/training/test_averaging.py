@@ -26,7 +26,7 @@ def soft(worst: float, count: int = 3) -> Signals:
 
 @pytest.mark.parametrize("every", ["epoch", "step"])
 def test_swa_is_the_mean_of_what_it_met(every: str) -> None:
-    averager, state = SWA(begin=0.5, every="step" if every == "step" else "epoch"), Average()
+    averager, state = SWA(start_fraction=0.5, every="step" if every == "step" else "epoch"), Average()
     for place, value in enumerate([100.0, 1.0, 2.0, 6.0, 7.0]):
         progress = 0.25 + place / 4
         state = averager.after_step(state, weights(value), progress)
@@ -39,7 +39,7 @@ def test_swa_is_the_mean_of_what_it_met(every: str) -> None:
 
 
 def test_the_step_average_is_its_closed_form_and_a_later_epoch_leaves_it() -> None:
-    averager, state = EMA(decay=0.9, begin=0.0, every="step"), Average()
+    averager, state = EMA(decay=0.9, start_fraction=0.0, every="step"), Average()
     values = [3.0, 1.0, 4.0, 1.0, 5.0]
     for value in values:
         state = averager.after_step(state, weights(value), 0.0)
@@ -50,7 +50,7 @@ def test_the_step_average_is_its_closed_form_and_a_later_epoch_leaves_it() -> No
 
 def test_the_chart_by_hand() -> None:
     """A window of 3: medians of the first epochs, then the best window's median less half a deviation."""
-    gate = ChartFAWA(begin=0.0, decay=0.0, window=3, slack=0.5)
+    gate = ChartFAWA(start_fraction=0.0, decay=0.0, window=3, slack=0.5)
     state, bars, admitted = Average(), [], []
     reached = [0.30, 0.20, 0.26, 0.29, 0.20, 0.40]
     for value in reached:
@@ -82,8 +82,8 @@ def test_the_charts_reference_is_the_best_window_and_its_spread_the_last_ones() 
 
 
 def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> None:
-    gate, state = ChartFAWA(begin=0.5, patience=2), Average()
-    told = []
+    gate, state = ChartFAWA(start_fraction=0.5, patience=2), Average()
+    found = []
     for epoch, value in enumerate([0.5, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1]):
         state = gate.after_epoch(state, weights(float(epoch)), soft(value), epoch / 8)
         if epoch < 4:
@@ -91,10 +91,10 @@ def test_the_chart_watches_before_it_admits_and_tells_of_a_long_refusal() -> Non
             assert state.event is None
         else:
             assert state.event is not None
-            told.append(
+            found.append(
                 (state.event["admitted"], state.event["plain_average_kept"], state.event.get("refused_in_a_row"))
             )
-    assert told == [(False, True, None), (False, True, 2), (False, True, None)]
+    assert found == [(False, True, None), (False, True, 2), (False, True, None)]
     assert state.weights  # the plain average is kept meanwhile
     kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
     assert float(kept.weights["w"]) == 50.0  # the first admitted epoch begins the real average
@@ -120,14 +120,14 @@ def test_the_test_refuses_what_few_images_cannot_show() -> None:
     """20 % right of 250 does not show 20 %; 24 % does; and of 10 images not even 40 % does."""
     for share, images, admitted in ((0.2, 250, False), (0.24, 250, True), (0.3, 10, False)):
         signals = {"valid.robust": torch.tensor([share, 0.9]), "valid.count": torch.full((2,), float(images))}
-        state = IUTFAWA(begin=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
+        state = IUTFAWA(start_fraction=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
         assert state.event is not None
         assert state.event["admitted"] is admitted
 
 
 def test_where_no_class_could_be_measured_nothing_is_admitted() -> None:
     nothing = torch.full((3,), math.nan)
-    gates: tuple[Averager, ...] = (ChartFAWA(begin=0.0), IUTFAWA(begin=0.0))
+    gates: tuple[Averager, ...] = (ChartFAWA(start_fraction=0.0), IUTFAWA(start_fraction=0.0))
     for gate in gates:
         signals = {"valid.soft": nothing, "valid.robust": nothing, "valid.count": torch.zeros(3)}
         state = gate.after_epoch(Average(), weights(1.0), signals, 0.5)

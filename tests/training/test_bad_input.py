@@ -29,7 +29,7 @@ class Listening(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -97,13 +97,16 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
 def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     """The plain average is kept, epoch by epoch, and the run says so."""
     listener = Listening()
-    changes = TINY | {"averaging": {"name": gate, "threshold": 1.0, "begin": 0.0, "decay": 0.5}, "selection": "last"}
+    changes = TINY | {
+        "averaging": {"name": gate, "threshold": 1.0, "start_fraction": 0.0, "decay": 0.5},
+        "selection": "last",
+    }
     run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
     events = [event for event in run.events if event["event"] == "fawa"]
     assert [(event["admitted"], event["plain_average_kept"]) for event in events] == [(False, True)] * 2
     expected = "average refused, no epoch admitted yet: plain average saved"
     assert sum(expected in line for line in listener.lines) == 2
-    plain = changes | {"averaging": {"name": "ema", "begin": 0.0, "decay": 0.5}}
+    plain = changes | {"averaging": {"name": "ema", "start_fraction": 0.0, "decay": 0.5}}
     ema = train("at", budget="short", out=tmp_path / "ema", data="digits", changes=plain)
     for name, value in ema.model("average").state_dict().items():
         assert torch.equal(run.model("average").state_dict()[name], value), name
@@ -117,7 +120,7 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         ("logit-similarity", {"reduction.strength": -1}, "strength = -1"),
         ("critical-class", {"schedules.0.weight": -1}, "weight = -1"),
         ("auto-beta", {"objective": "at"}, "'auto-beta' sets beta, which this objective does not have"),
-        ("auto-beta", {"schedules.0.begin": 0}, "begin = 0"),
+        ("auto-beta", {"schedules.0.start_epoch": 0}, "start_epoch = 0"),
         ("at", {"selection": "within-eror"}, "did you mean 'within-error'?"),
     ):
         with pytest.raises(ClasswiseError) as caught:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
@@ -32,7 +32,7 @@ def test_the_divergence_from_uniform_by_hand() -> None:
 def test_one_point_is_right_and_the_other_wrong(classes: int) -> None:
     model, case = world(classes)
     batch = TrainingBatch(case.x, case.y, case.index, case.threat)
-    points = Balanced().points(model, batch, ATTACK, ClassSettings(), case.draws)
+    points = Balanced().points(model, batch, ATTACK, ClassSettings(), case.rng)
     start_right = model(ATTACK.start(model, case)["x"]).argmax(1) == case.y
     assert torch.equal(model(points["right"]).argmax(1) == case.y, start_right)
     crossed = model(ATTACK.run(model, case)).argmax(1) != case.y

@@ -52,7 +52,7 @@ def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
     changes = TINY | {"epochs": 1}
     run = classwise.train("at-ema", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     assert run.recipe.name == "at-ema-short"
-    assert run.recipe.rate == {"name": "one-cycle", "peak": 0.4}
+    assert run.recipe.lr_schedule == {"name": "one-cycle", "peak": 0.4}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_pa
         ("{short: {epoch: 3}}", "unknown recipe field 'epoch'; did you mean 'epochs'?"),
         (
             "{short: {unchanged: 3}}",
-            "should list fields of the budget: description, source, optimizer.lr, rate",
+            "should list fields of the budget: description, source, optimizer.lr, lr_schedule",
         ),
         ("{short: {unchanged: [lr]}}", "should list fields of the budget"),
         ("{short: {unchanged: [[lr]]}}", "should list fields of the budget"),

@@ -82,7 +82,7 @@ def test_a_class_that_no_batch_held_keeps_what_it_had() -> None:
 
 
 def test_calibration_may_begin_late() -> None:
-    schedule = CCM(lambda1=0.5, begin=10)
+    schedule = CCM(lambda1=0.5, start_epoch=10)
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.2, 0.3, 0.4])}, 0)
     assert close(schedule.settings(state, constants(3), 9).epsilon, [EPSILON] * 3)
     assert close(schedule.settings(state, constants(3), 10).epsilon, [0.7 * EPSILON, 0.8 * EPSILON, 0.9 * EPSILON])
@@ -123,7 +123,7 @@ def weights(value: float) -> dict[str, Tensor]:
 @pytest.mark.parametrize("count", [3, 10])
 def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
     """Threshold 0.2, decay 0.85: epochs 1 and 3 pass, epoch 2 (worst class 0.19) does not."""
-    averager, state = FAWA(decay=0.85, begin=0.0, threshold=0.2), Average()
+    averager, state = FAWA(decay=0.85, start_fraction=0.0, threshold=0.2), Average()
     worst = [0.25, 0.19, 0.20]
     for epoch, lowest in enumerate(worst):
         robust = torch.linspace(lowest, 0.9, count)
@@ -137,7 +137,7 @@ def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
 
 
 def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
-    averager, state = FAWA(begin=0.0, threshold=None, relative=0.8), Average()
+    averager, state = FAWA(start_fraction=0.0, threshold=None, relative=0.8), Average()
     admitted = []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
@@ -147,7 +147,7 @@ def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
 
 
 def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
-    fawa, ema = FAWA(decay=0.5, begin=0.0, threshold=0.2), EMA(decay=0.5, begin=0.0)
+    fawa, ema = FAWA(decay=0.5, start_fraction=0.0, threshold=0.2), EMA(decay=0.5, start_fraction=0.0)
     gated, plain = Average(), Average()
     for epoch in range(3):
         signals = {"valid.robust": torch.tensor([0.1, 0.9])}
@@ -164,14 +164,14 @@ def test_where_nothing_passes_the_plain_average_is_kept_and_said_so() -> None:
 
 def test_averages_begin_at_their_share_of_training() -> None:
     signals = {"valid.robust": torch.tensor([0.5, 0.9])}
-    for averager in (EMA(begin=0.25), FAWA(begin=0.25)):
+    for averager in (EMA(start_fraction=0.25), FAWA(start_fraction=0.25)):
         assert not averager.after_epoch(Average(), weights(1), signals, 0.24).weights
         assert averager.after_epoch(Average(), weights(1), signals, 0.25).weights
     assert not NoAverage().after_epoch(Average(), weights(1), signals, 0.9).weights
 
 
 def test_the_average_is_the_closed_form_and_shares_no_memory_with_the_model() -> None:
-    averager, state = EMA(decay=0.8, begin=0.0), Average()
+    averager, state = EMA(decay=0.8, start_fraction=0.0), Average()
     values = [1.0, 2.0, 4.0, 8.0]
     live = weights(0.0)
     for value in values:
@@ -183,7 +183,7 @@ def test_the_average_is_the_closed_form_and_shares_no_memory_with_the_model() ->
 
 
 def test_a_step_average_folds_steps_and_not_epochs() -> None:
-    averager = EMA(decay=0.5, begin=0.0, every="step")
+    averager = EMA(decay=0.5, start_fraction=0.0, every="step")
     state = averager.after_step(Average(), weights(2.0), 0.1)
     state = averager.after_step(state, weights(4.0), 0.2)
     assert float(averager.after_epoch(state, weights(100.0), {}, 0.2).weights["w"]) == 3.0

@@ -53,7 +53,7 @@ def test_passes_of_an_image_in_a_step(recipe: str, forward: int, backward: int, 
     small = {key: value for key, value in SMALL.items() if not key.startswith(("attack", "model", "data.validation"))}
     changes = small | own | {"epochs": 1, "batch_size": 50, "data.subset": 100}
     if "awp" in recipe:
-        changes["update.begin"] = 0.0
+        changes["update.start_fraction"] = 0.0
     train(recipe, out=tmp_path / "run", data="digits", changes=changes)
     assert (PASSES["forward"] / 100, PASSES["backward"] / 100) == (forward, backward)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -97,5 +97,5 @@ def test_before_it_begins_it_is_trades() -> None:
         for step in (0.5, 390.5):  # the first and the last of an epoch of 391
             now = dataclasses.replace(batch, progress=(epoch * 391 + step) / (202 * 391))
             assert objective.step(model, now, points, ClassSettings()).terms.keys() == names
-    rate = recipe.parts.rate
+    rate = recipe.parts.lr_schedule
     assert recipe.parts.optimizer.lr * rate.factor(200.5 / 202) == pytest.approx(1e-3)

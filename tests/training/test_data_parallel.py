@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.training.data_parallel import BatchShard
@@ -31,7 +31,13 @@ CLOSE = 1e-5
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes of torchrun left, and the model from which they started."""
     path = tmp_path_factory.mktemp("together")
-    start = {"model": SETTINGS["model"], "data.validation": 0, "selection": "last", "rate": "constant", "epochs": 4}
+    start = {
+        "model": SETTINGS["model"],
+        "data.validation": 0,
+        "selection": "last",
+        "lr_schedule": "constant",
+        "epochs": 4,
+    }
     start |= {"data.subset": 400, "batch_size": 20, "optimizer": {"name": "adam", "lr": 0.003}}
     train("standard", budget="short", out=path / "start", data="digits", changes=start)
     launch("tests.training.together", path)
@@ -48,9 +54,9 @@ def state_of(run: Run) -> dict[str, Any]:
     return state
 
 
-def assert_alike(shared: Run, alone: Run) -> None:
+def assert_alike(shared: Run, single: Run) -> None:
     """The same images are right; weights and settings in force differ by rounding alone."""
-    ours, theirs = shared.epochs, alone.epochs
+    ours, theirs = shared.epochs, single.epochs
     numbers = [name for name in ours.columns if name not in ("epoch", "split", "class", "label")]
     assert ours.drop(columns=numbers).equals(theirs.drop(columns=numbers))
     for name in ("count", "clean", "robust"):
@@ -59,21 +65,21 @@ def assert_alike(shared: Run, alone: Run) -> None:
         first, second = ours[name].to_numpy(float), theirs[name].to_numpy(float)
         assert np.allclose(first, second, rtol=CLOSE, atol=CLOSE, equal_nan=True), name
     for name, value in state_of(shared)["model"].items():
-        assert (value - state_of(alone)["model"][name]).abs().max() < CLOSE, name
+        assert (value - state_of(single)["model"][name]).abs().max() < CLOSE, name
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: Path, tmp_path: Path) -> None:
     changes = with_memory(recipe, folder)
-    alone = train(recipe, budget="short", out=tmp_path / "run", changes=changes, batch_size=WHOLE)
+    single = train(recipe, budget="short", out=tmp_path / "run", changes=changes, batch_size=WHOLE)
     shared = Run(folder / recipe)
-    assert_alike(shared, alone)
-    losses = [state_of(run)["schedules"][-1]["loss"] for run in (shared, alone)]
+    assert_alike(shared, single)
+    losses = [state_of(run)["schedules"][-1]["loss"] for run in (shared, single)]
     assert losses[0].shape == (2, 10)
     assert (losses[0] - losses[1]).abs().max() < CLOSE
     right = shared.epochs.query("split == 'train'")["robust"]
     assert right.nunique() > 5  # it is not that all of them know nothing
-    assert shared.recipe.digest() == alone.recipe.digest()
+    assert shared.recipe.digest() == single.recipe.digest()
     assert shared.recipe.batch_size == WHOLE
 
 
@@ -99,12 +105,12 @@ def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> Non
 
 
 def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
-    alone = train("at", budget="short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
+    single = train("at", budget="short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
     with pytest.raises(ClasswiseError, match="batch_size was 40, now 20; resume with the same"):
         train("at", budget="short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
     for name, now in (("handed-over", 1), ("taken-over", 2)):
         run = train("at", budget="short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
-        assert_alike(run, alone)
+        assert_alike(run, single)
         resumed = [event["processes"] for event in run.events if event["event"] == "resumed"]
         assert resumed[0] == now
 
@@ -127,7 +133,7 @@ def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.M
 def test_every_row_is_somebodys(count: int, size: int) -> None:
     y = torch.arange(count)
     batch = TrainingBatch(torch.rand(count, 1, 2, 2), y, y + 7, Threat("Linf", y / 100), target=-y)
-    parts = [BatchShard(Team(rank, size), count).of_batch(batch) for rank in range(size)]
+    parts = [BatchShard(ProcessGroup(rank, size), count).of_batch(batch) for rank in range(size)]
     for name in ("x", "y", "index", "target"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
     assert torch.equal(torch.cat([torch.as_tensor(part.threat.epsilon) for part in parts]), y / 100)
@@ -136,4 +142,4 @@ def test_every_row_is_somebodys(count: int, size: int) -> None:
 
 
 def test_too_few_rows_are_everybodys() -> None:
-    assert [BatchShard(Team(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2
+    assert [BatchShard(ProcessGroup(rank, 2), 3).rows for rank in range(2)] == [slice(0, 3)] * 2

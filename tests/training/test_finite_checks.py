@@ -59,7 +59,7 @@ def test_a_learning_rate_that_is_too_high(tmp_path: Path) -> None:
     with pytest.raises(
         ClasswiseError, match=r"the loss is not finite at epoch 1, step [234] of 4; .* optimizer.lr = 1e\+06"
     ):
-        trained(tmp_path / "run", {"optimizer.lr": 1e6, "rate": "constant"})
+        trained(tmp_path / "run", {"optimizer.lr": 1e6, "lr_schedule": "constant"})
     assert not Run(tmp_path / "run").state_file.exists()
     assert not list((tmp_path / "run").glob("checkpoints/*.safetensors"))
 
@@ -112,7 +112,7 @@ def test_likely_causes() -> None:
     parts = dataclasses.replace(recipe.parts, threat=Threat("Linf", 0.1))
     fine = ClassSettings(epsilon=torch.ones(10))
     assert "learning rate, optimizer.lr = " in likely_cause(recipe, parts, fine)
-    mixed = Recipe.read("at", {"data.name": "digits", "compute.dtype": "bfloat16"}, budget="short")
+    mixed = Recipe.read("at", {"data.name": "digits", "precision.dtype": "bfloat16"}, budget="short")
     assert "an overflow in bfloat16" in likely_cause(mixed, parts, fine)
     odd = ClassSettings(epsilon=torch.full((10,), torch.nan))
     assert "class setting epsilon is not finite" in likely_cause(recipe, parts, odd)

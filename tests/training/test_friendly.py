@@ -10,9 +10,9 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case
-from classwise.core.compute import EXACT, Forward
+from classwise.attacks.engine import AttackInputs
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -27,7 +27,7 @@ from ..attacks.models import Linear, images
 ATTACK: Attack = make(ATTACKS, "pgd:steps=8,step_size=0.06")
 
 
-def world(classes: int) -> tuple[Forward, Case]:
+def world(classes: int) -> tuple[Forward, AttackInputs]:
     linear, x = EXACT.forward(Linear(classes, seed=1)), images(24, 2, 3)
 
     def model(images: Tensor) -> Tensor:
@@ -35,17 +35,17 @@ def world(classes: int) -> tuple[Forward, Case]:
 
     y = model(x).argmax(1)
     y = torch.where(torch.arange(24) % 6 == 5, (y + 1) % classes, y)  # some are wrong from the start
-    return model, Case(x, y, torch.arange(24), Threat("Linf", 0.4), CounterRNG(0))
+    return model, AttackInputs(x, y, torch.arange(24), Threat("Linf", 0.4), CounterRNG(0))
 
 
-def path(model: Forward, case: Case) -> tuple[Tensor, Tensor]:
+def path(model: Forward, inputs: AttackInputs) -> tuple[Tensor, Tensor]:
     """Every iterate (T + 1, N, ...) of the plain attack, and whether it is misclassified (T + 1, N)."""
-    state = ATTACK.start(model, case)
+    state = ATTACK.start(model, inputs)
     iterates = [state["x"]]
     for _ in range(ATTACK.length):
-        state = ATTACK.step(model, case, state)
+        state = ATTACK.step(model, inputs, state)
         iterates.append(state["x"])
-    return torch.stack(iterates), torch.stack([model(x).argmax(1) != case.y for x in iterates])
+    return torch.stack(iterates), torch.stack([model(x).argmax(1) != inputs.y for x in iterates])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
@@ -87,7 +87,7 @@ def test_tau_grows_along_the_run(name: str, expected: dict[float, int]) -> None:
     compared = dataclasses.replace(case, reference=model(case.x))
     for progress, past in expected.items():
         now = dataclasses.replace(batch, progress=progress)
-        points = objective.points(model, now, attack, ClassSettings(), case.draws)
+        points = objective.points(model, now, attack, ClassSettings(), case.rng)
         assert torch.equal(points["robust"], at_the_boundary(attack, model, compared, past)[1])
 
 

@@ -136,7 +136,7 @@ def test_whose_beta_for_whose_sake_by_hand() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 def test_auto_beta_lowers_one_beta_from_its_epoch_on(count: int) -> None:
-    schedule, beta = AutoBeta(beta=0.5, begin=2), torch.full((count,), 6.0)
+    schedule, beta = AutoBeta(beta=0.5, start_epoch=2), torch.full((count,), 6.0)
     confusion = 10 * torch.eye(count)
     confusion[1, 0], confusion[1, 1] = 7, 3
     state = schedule.start(classes(count))
@@ -155,7 +155,7 @@ def test_auto_beta_lowers_one_beta_from_its_epoch_on(count: int) -> None:
 
 
 def test_auto_beta_takes_the_matrices_of_an_audit() -> None:
-    spec = {"name": "auto-beta", "begin": 1, "confusion": CONFUSION.tolist(), "homing": HOMING.tolist()}
+    spec = {"name": "auto-beta", "start_epoch": 1, "confusion": CONFUSION.tolist(), "homing": HOMING.tolist()}
     schedule = Recipe.read("trades", {"schedules": [spec]}).parts.schedules[0]
     state = schedule.start(classes(3))
     found = schedule.settings(state, ClassSettings(beta=torch.full((3,), 6.0)), 1).beta

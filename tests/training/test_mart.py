@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -64,4 +64,4 @@ def test_mart_is_its_equation(classes: int) -> None:
 
 
 def test_it_attacks_the_cross_entropy_from_a_small_normal_start() -> None:
-    assert Mart().inner(make(ATTACKS, "pgd")) == make(ATTACKS, "pgd:objective=ce,begin=normal")
+    assert Mart().inner(make(ATTACKS, "pgd")) == make(ATTACKS, "pgd:objective=ce,random_init=normal")

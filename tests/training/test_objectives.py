@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.core.compute import EXACT, Forward
+from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import make
 from classwise.core.threat import Threat
@@ -77,11 +77,11 @@ def test_trades_is_its_equation(model: Forward, batch: TrainingBatch) -> None:
 
 def test_trades_attacks_the_divergence_from_a_small_normal_start() -> None:
     attack = Trades().inner(make(ATTACKS, "pgd:steps=10"))
-    assert attack == make(ATTACKS, "pgd:steps=10,objective=kl,begin=normal")
+    assert attack == make(ATTACKS, "pgd:steps=10,objective=kl,random_init=normal")
 
 
 def test_a_bfloat16_step_is_near_the_exact_one(batch: TrainingBatch) -> None:
-    from classwise.core.compute import FAST
+    from classwise.core.precision import FAST
 
     small = Small().eval()
     exact, points = worked("trades", EXACT.forward(small), batch, ClassSettings())

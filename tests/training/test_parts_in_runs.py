@@ -32,9 +32,9 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
 ) -> None:
     changes = dict(TINY)
     if "awp" not in recipe and "adam" not in recipe:
-        changes["averaging.begin"] = 0.0
+        changes["averaging.start_fraction"] = 0.0
     whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
-    assert ("average" in whole.kept()) == ("averaging.begin" in changes)
+    assert ("average" in whole.kept()) == ("averaging.start_fraction" in changes)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
         train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
@@ -57,7 +57,7 @@ def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> None:
     """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
-    changes = TINY | {"epochs": 1, "batch_size": 120, "update.begin": 0.0}
+    changes = TINY | {"epochs": 1, "batch_size": 120, "update.start_fraction": 0.0}
     runs = [
         train(
             "trades-awp",

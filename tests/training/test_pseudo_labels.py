@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.compute import EXACT
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT
 from classwise.core.progress import Silent
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
@@ -166,7 +166,12 @@ def test_a_bad_recipe_is_one_line(changes: dict[str, Any], message: str) -> None
 def test_the_recipe_is_the_papers() -> None:
     recipe = Recipe.read("rst")
     assert recipe.data.unlabelled is not None
-    assert (recipe.batch_size, recipe.data.unlabelled.of(256), recipe.epochs, recipe.rate) == (256, 128, 200, "cosine")
+    assert (recipe.batch_size, recipe.data.unlabelled.of(256), recipe.epochs, recipe.lr_schedule) == (
+        256,
+        128,
+        200,
+        "cosine",
+    )
     assert recipe.optimizer == {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
     again = Recipe.read(recipe.completed(Threat("Linf", 0.1))._plain())
     assert again.data.unlabelled == recipe.data.unlabelled

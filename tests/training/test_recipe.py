@@ -36,19 +36,19 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
     assert (recipe.epochs, recipe.batch_size, recipe.data.validation) == (200, 128, 0.02)
     assert parts.threat == Threat("Linf", 8 / 255)
     assert {type(part).__name__: dataclasses.asdict(part) for part in parts.schedules} == {  # type: ignore[call-overload]
-        "CCM": {"begin": 0, "lambda1": 0.3},
-        "CCR": {"begin": 0, "lambda2": 0.5},
+        "CCM": {"start_epoch": 0, "lambda1": 0.3},
+        "CCR": {"start_epoch": 0, "lambda2": 0.5},
     }
     assert dataclasses.asdict(parts.averaging) == {  # type: ignore[call-overload]
         "decay": 0.85,
-        "begin": 0.25,
+        "start_fraction": 0.25,
         "threshold": 0.2,
         "relative": None,
     }
     assert dataclasses.asdict(parts.attack) == {  # type: ignore[call-overload]
         "steps": 10,
         "step_size": 2 / 255,
-        "begin": "normal",
+        "random_init": "normal",
         "restarts": 1,
         "objective": "kl",
     }
@@ -59,10 +59,10 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
     [
         ("he-lis", 12, {"schedules.0.epochs": 12}),
         ("he-cmp", 15, {"schedules.0.epochs": 14}),
-        ("dafa", 11, {"schedules.0.begin": 7}),
-        ("dafa", 1, {"schedules.0.begin": 1}),
+        ("dafa", 11, {"schedules.0.start_epoch": 7}),
+        ("dafa", 1, {"schedules.0.start_epoch": 1}),
         ("frl", 4, {"schedules.0.halve_every": 2}),
-        ("ldam", 200, {"schedules.0.begin": 160}),
+        ("ldam", 200, {"schedules.0.start_epoch": 160}),
         ("cfa-trades", 30, {}),
     ],
 )
@@ -82,7 +82,7 @@ def test_in_another_number_of_epochs_moments_stay_at_their_shares(
         ({"attack.steps": 7}, lambda r: r.parts.attack.steps, 7),
         ({"attack": "fgsm"}, lambda r: type(r.parts.attack).__name__, "FGSM"),
         ({"data.subset": 100}, lambda r: r.data.subset, 100),
-        ({"compute.dtype": "bfloat16"}, lambda r: r.compute.dtype, "bfloat16"),
+        ({"precision.dtype": "bfloat16"}, lambda r: r.precision.dtype, "bfloat16"),
         ({"schedules.0.lambda1": 0.9}, lambda r: r.parts.schedules[0].lambda1, 0.9),
         ({"averaging.threshold": "null", "averaging.relative": 0.5}, lambda r: r.parts.averaging.relative, 0.5),
         ({"threat": "Linf:4/255"}, lambda r: r.parts.threat.epsilon, 4 / 255),
@@ -107,11 +107,11 @@ def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, valu
         ("at", {"schedules": ["ccr"]}, "schedule 'ccr' sets beta, which this objective does not have"),
         ("at", {"selection": "wurst"}, "unknown selection 'wurst'; did you mean 'worst'?"),
         ("trades", {"attack": "tpgd"}, "objective 'trades' sets objective of the inner attack"),
-        ("at", {"compute.dtype": "float16"}, "dtype = 'float16'"),
+        ("at", {"precision.dtype": "float16"}, "dtype = 'float16'"),
         ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0"),
         ("cfa-at", {"schedules.3.lambda1": 1}, "the list has no item 3"),
-        ("fast-at", {"rate.peak": 1}, "peak = 1"),
-        ("fast-at", {"rate": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}}, "[0.5, 0.5] should rise"),
+        ("fast-at", {"lr_schedule.peak": 1}, "peak = 1"),
+        ("fast-at", {"lr_schedule": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}}, "[0.5, 0.5] should rise"),
     ],
 )
 def test_a_mistake_is_one_line(name: str, changes: Mapping[str, Any], says: str) -> None:

@@ -106,7 +106,12 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
 
 @pytest.mark.slow
 def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = SMALL | {"model": {"name": "lenet"}, "averaging.begin": 0.3, "selection": "within-error", "epochs": 4}
+    changes = SMALL | {
+        "model": {"name": "lenet"},
+        "averaging.start_fraction": 0.3,
+        "selection": "within-error",
+        "epochs": 4,
+    }
     whole = train("at-ema", budget="short", out=tmp_path / "whole", data="digits", changes=changes)
     selected = [event for event in whole.events if event["event"] == "selected"]
     assert {event["which"] for event in selected} == {"best", "best-average"}

@@ -55,7 +55,7 @@ class Notes(Silent):
     def advance(self, amount: int) -> None:
         self.steps += amount
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
 

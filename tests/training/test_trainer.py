@@ -284,7 +284,7 @@ def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypat
         return usual(x, *more)
 
     monkeypatch.setattr(torch.nn.functional, "batch_norm", watched)
-    changes = {**SMALL, "epochs": 1, "compute": {"dtype": "bfloat16"}}
+    changes = {**SMALL, "epochs": 1, "precision": {"dtype": "bfloat16"}}
     train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     assert (True, torch.bfloat16) in seen
     assert (False, torch.bfloat16) not in seen

@@ -54,7 +54,9 @@ def test_awp_is_its_equation_layer_by_layer() -> None:
     assert calls[1] > calls[0]  # the weights climbed
 
 
-@pytest.mark.parametrize("update", [AWP(gamma=0.0), AWP(gamma=0.05, begin=0.5)], ids=["gamma 0", "not yet begun"])
+@pytest.mark.parametrize(
+    "update", [AWP(gamma=0.0), AWP(gamma=0.05, start_fraction=0.5)], ids=["gamma 0", "not yet begun"]
+)
 def test_awp_without_a_perturbation_is_the_plain_update(update: AWP) -> None:
     ours, plain = network(norm=True), network(norm=True)
     for model, way in ((ours, update), (plain, Plain())):

@@ -42,7 +42,7 @@ EACH, WHOLE = 20, 40
 
 RECIPES: dict[str, dict[str, Any]] = {
     "cfa-trades": {},
-    "trades-awp": {"update.begin": 0.0, "update.gamma": 0.01},
+    "trades-awp": {"update.start_fraction": 0.0, "update.gamma": 0.01},
     "faal": {},
     "codat": {},
     "frl": {},
@@ -117,7 +117,7 @@ def python(folder: Path) -> dict[str, Any]:
     if dist.get_rank() == 0:
         with contextlib.suppress(Killed):
             call = functools.partial(
-                train, "at", budget="short", out=folder / "taken-over", changes=begun(folder), alone=True
+                train, "at", budget="short", out=folder / "taken-over", changes=begun(folder), distributed=False
             )
             call(batch_size=WHOLE, progress=KillAt(3))
     dist.barrier()

@@ -69,7 +69,7 @@ def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: fl
     """Lay the features of clean and attacked images out on a plane by t-SNE (iclr21 Figure 8).
 
     Args:
-        audit: with ``keep="features"``.
+        audit: with ``save="features"``.
         attack: the attack; ``early_stop=False`` gives its last iterates.
         per_class: images of each class at most, the first ones.
         perplexity: of t-SNE; fewer images than three times as many take a smaller one.
@@ -80,13 +80,13 @@ def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: fl
     """
     outcomes = audit.outcomes
     audit.outcomes.require_complete()
-    index, clean = audit.kept.get("features", CLEAN)
-    numbers, attacked = audit.kept.get("features", attack)
-    shared, rows, twins = np.intersect1d(index, numbers, return_indices=True)
+    index, clean = audit.artifacts.get("features", CLEAN)
+    numbers, attacked = audit.artifacts.get("features", attack)
+    shared, rows, rows_attacked = np.intersect1d(index, numbers, return_indices=True)
     labels = outcomes.labels[np.searchsorted(outcomes.index, shared)]
     return embedding_of(
         clean[rows],
-        attacked[twins],
+        attacked[rows_attacked],
         labels,
         outcomes.class_names,
         attack=attack,

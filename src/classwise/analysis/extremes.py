@@ -64,8 +64,8 @@ class Extremes(AnalysisResult):
     def figure(self) -> Drawing:
         """The images of the class in order of robustness; `gallery` shows both ends."""
         values = self.images[self.by].to_numpy(dtype=np.float64)
-        standing = int(self.images["correct"].sum())
-        title = f"{self.class_name} under {self.attack}: {standing} of {len(values)} images stand"
+        correct = int(self.images["correct"].sum())
+        title = f"{self.class_name} under {self.attack}: {correct} of {len(values)} images stand"
         lines = [Series(_BY[self.by], list(range(1, len(values) + 1)), values.tolist(), "stroke-main", named=False)]
         return line_chart(title, lines, f"image, sorted by {_BY[self.by]}", share=self.by == "p_label")
 

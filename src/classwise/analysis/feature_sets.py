@@ -31,12 +31,12 @@ class RobustFeatures:
     Attributes:
         steps: gradient steps.
         step: the length of each, in the L2 norm.
-        batch: images at a time.
+        batch_size: images at a time.
     """
 
     steps: Count = 1000
     step: Positive = 0.1
-    batch: Count = 128
+    batch_size: Count = 128
 
     def __call__(self, model: nn.Module, images: Images, *, seed: int = 0, progress: Progress | None = None) -> Images:
         """The robust set of the images: float32, with the same labels.
@@ -51,10 +51,10 @@ class RobustFeatures:
             ClasswiseError: if the model offers no features.
         """
         features = _features_of(model)
-        draws = CounterRNG(seed, "robust features")
+        rng = CounterRNG(seed, "robust features")
 
         def make(batch_x: Tensor, y: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
-            start = images.pixels(draws.integers(index, (), len(images)))
+            start = images.pixels(rng.integers(index, (), len(images)))
             with torch.no_grad():
                 wanted = features(batch_x)
 
@@ -66,7 +66,7 @@ class RobustFeatures:
                 x = (x - self.step * _unit_gradient(apart, x)).clamp_(0, 1)
             return x
 
-        made = _in_batches(model, images, self.batch, make, progress or Silent())
+        made = _in_batches(model, images, self.batch_size, make, progress or Silent())
         return images.with_pixels(made, f"{images.name}, robust features")
 
 
@@ -82,14 +82,14 @@ class NonRobustFeatures:
         epsilon: the L2 radius.
         steps: gradient steps.
         step: the length of each, in the L2 norm.
-        batch: images at a time.
+        batch_size: images at a time.
     """
 
     targets: Literal["random", "next"] = "random"
     epsilon: Positive = 0.5
     steps: Count = 100
     step: NonNegative = 0.1
-    batch: Count = 128
+    batch_size: Count = 128
 
     def __call__(self, model: nn.Module, images: Images, *, seed: int = 0, progress: Progress | None = None) -> Images:
         """The non-robust set: float32, labelled with the targets; the column ``original`` has the true labels.
@@ -118,7 +118,7 @@ class NonRobustFeatures:
             return x
 
         aimed = images.with_labels(target)
-        made = _in_batches(model, aimed, self.batch, make, progress or Silent())
+        made = _in_batches(model, aimed, self.batch_size, make, progress or Silent())
         named = aimed.with_pixels(made, f"{images.name}, non-robust features ({self.targets} targets)")
         return named.with_column("original", images.y, images.class_names)
 
@@ -139,7 +139,7 @@ def _in_batches(
     progress: Progress,
 ) -> Tensor:
     parts = []
-    progress.begin("features", len(images))
+    progress.start("features", len(images))
     with evaluating(model), frozen(model):
         for batch in images.batches(size):
             parts.append(make(batch.x, batch.y, batch.index).detach())

@@ -19,8 +19,8 @@ from classwise.attacks.engine import Engine
 from classwise.auditing.audit import audit
 from classwise.auditing.result import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
-from classwise.core.compute import FAST, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
@@ -107,8 +107,8 @@ def homing(
     attack: Attacks = ATTACK,
     which: Which | None = None,
     early_stop: bool = False,
-    compute: Compute = FAST,
-    batch: int = 128,
+    precision: Precision = FAST,
+    batch_size: int = 128,
     seed: int = 0,
     device: str = "cpu",
     progress: Progress | None = None,
@@ -129,8 +129,8 @@ def homing(
         attack: one attack.
         which: which saved weights of a run are used; None: `Run.default_weights`.
         early_stop: as in `audit`, for both rounds alike.
-        compute: how the attack's gradients are computed.
-        batch: images on the device at once.
+        precision: how the attack's gradients are computed.
+        batch_size: images on the device at once.
         seed: of the attack.
         device: where to train.
         progress: reports the progress.
@@ -150,8 +150,8 @@ def homing(
         run.recipe.threat,
         {name: chosen},
         early_stop=early_stop,
-        compute=compute,
-        batch=batch,
+        precision=precision,
+        batch_size=batch_size,
         seed=seed,
         out=folder / "base",
         resume=(folder / "base" / ABOUT).is_file(),
@@ -169,7 +169,9 @@ def homing(
             continue
         again = _train(run.recipe, data.take(data.y != label), place, device, progress)
         part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
-        engine = Engine(again.model(which).to(device), compute=compute, batch=batch, early_stop=early_stop, seed=seed)
+        engine = Engine(
+            again.model(which).to(device), precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed
+        )
         threat = Threat.parse(str(again.recipe.threat))
         home = _saved(place / FILE, lambda: _robust(engine, chosen, part, threat))  # noqa: B023  # called at once
         counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)
@@ -214,19 +216,19 @@ def _train(recipe: Recipe, data: Images, out: Path, device: str, progress: Progr
 def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
     """(N,) whether the model classifies each image correctly under the attack."""
     found = []
-    for index, x, y in images.to(engine.device).batches(engine.batch):
+    for index, x, y in images.to(engine.device).batches(engine.batch_size):
         (logits,) = engine.predict([engine.perturb(attack, x, y, threat, index=index)])
         found.append((logits.argmax(1) == y).cpu().numpy())
     return np.concatenate(found)
 
 
-def _saved(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
+def _saved(path: Path, work: Callable[[], BoolArray]) -> BoolArray:
     """The content of a file, computed and written if the file is missing.
 
     The audit of the base run has checked that the settings are the same.
     """
     if not path.is_file():
-        found = compute()
+        found = work()
         with replacing(path) as temporary:
             pd.DataFrame({"home": found}).to_parquet(temporary, index=False)
     return pd.read_parquet(path)["home"].to_numpy(dtype=np.bool_)

@@ -51,14 +51,14 @@ class Sensitivity(AnalysisResult):
         """kdd21 E7 as a scatter: the robustness of each class against its CVC."""
         frame = self.classes
         links = [(self.vulnerable, "accuracy"), (self.sensitive, "drop")]
-        told = [
+        reported = [
             f"with {what} {one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
             for one, what in links
             if not np.isnan(one.value)
         ]
         axes = ("CVC", f"accuracy under {self.attack}, percent")
         names = [str(name) for name in frame.index]
-        note = f"Spearman of CVC {', '.join(told)}" if told else ""
+        note = f"Spearman of CVC {', '.join(reported)}" if reported else ""
         return scatter("Class accuracy and smoothness", names, frame["cvc"], frame["accuracy"], axes, note)
 
 

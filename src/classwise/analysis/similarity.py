@@ -59,7 +59,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
     """The cosines of the class-mean clean logits, and their link with robustness under an attack (benz20 section 3.2).
 
     Args:
-        audit: with ``keep="logits"``.
+        audit: with ``save="logits"``.
         attack: whose class accuracies the similarity is held against; None for none.
         **options: ``alpha`` and ``seed`` of `similarity_of`.
 
@@ -67,7 +67,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
         ClasswiseError: if no logits were kept.
     """
     outcomes = audit.outcomes
-    index, logits = audit.kept.get("logits", CLEAN)
+    index, logits = audit.artifacts.get("logits", CLEAN)
     labels = outcomes.labels[np.searchsorted(outcomes.index, index)]
     correct = None
     if attack is not None:

@@ -49,18 +49,18 @@ class Trend(AnalysisResult):
     def figure(self) -> Drawing:
         """kdd21 Figure 1 and cfa23 Figure 4: overall and weakest class of each run, over the epochs."""
         lines = []
-        alone = len(self.summary) == 1
+        single = len(self.summary) == 1
         for number, (run, frame) in enumerate(self.epochs.groupby("run", sort=False)):
             x, style = frame["epoch"].tolist(), f"stroke-{SERIES[number % len(SERIES)]}"
-            if alone:
+            if single:
                 mine = self.classes[self.classes["run"] == run]
                 wide = mine.pivot_table(index="epoch", columns="class", values="accuracy", sort=False)
                 band = wide.min(axis=1).tolist(), wide.max(axis=1).tolist()
                 lines += [Series(str(name), x, wide[name].tolist(), named=False) for name in wide]
                 lines[0] = lines[0]._replace(low=band[0], high=band[1])
-            prefix = "" if alone else f"{run} "
-            lines.append(Series(f"{prefix}overall", x, frame["overall"].tolist(), "line-overall" if alone else style))
-            lines.append(Series(f"{prefix}worst", x, frame["worst"].tolist(), "line-weak" if alone else style))
+            prefix = "" if single else f"{run} "
+            lines.append(Series(f"{prefix}overall", x, frame["overall"].tolist(), "line-overall" if single else style))
+            lines.append(Series(f"{prefix}worst", x, frame["worst"].tolist(), "line-weak" if single else style))
         return line_chart(f"{self.measure.capitalize()} accuracy over the epochs, in percent", lines, "epoch")
 
 

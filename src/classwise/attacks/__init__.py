@@ -21,7 +21,7 @@ ATTACKS: Registry[Attack] = Registry(
         "fab-t": "classwise.attacks.minimal.fab:FABTargeted",
         "difgsm": "classwise.attacks.gradient.momentum:DIFGSM",
         "fgsm": "classwise.attacks.gradient.ascent:FGSM",
-        "foreign": "classwise.attacks.external:Foreign",
+        "external": "classwise.attacks.external:ExternalAttack",
         "md": "classwise.attacks.gradient.margins:MD",
         "mifgsm": "classwise.attacks.gradient.momentum:MIFGSM",
         "n-fgsm": "classwise.attacks.gradient.ascent:NFGSM",

@@ -13,8 +13,8 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
-from classwise.core.compute import EXACT, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Precision
 from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
@@ -31,7 +31,7 @@ class AutoAttack:
         eps: the radius.
         version: ``"standard"``, ``"plus"`` or ``"rand"``.
         seed: of all draws; the global generators are left alone.
-        compute: how gradients are computed; success is always decided in float32.
+        precision: how gradients are computed; success is always decided in float32.
 
     Raises:
         ClasswiseError: for an unknown norm or version, or a negative radius.
@@ -44,12 +44,12 @@ class AutoAttack:
         eps: float = 8 / 255,
         version: str = "standard",
         seed: int = 0,
-        compute: Compute = EXACT,
+        precision: Precision = EXACT,
     ) -> None:
         self.model = model
         self.threat = Threat(norm, eps)
         self.seed = seed
-        self.compute = compute
+        self.precision = precision
         specs = members("autoattack", {"version": version}, norm)
         self.attacks: dict[str, Attack] = {spec.partition(":")[0]: make(ATTACKS, spec) for spec in specs}
 
@@ -65,12 +65,12 @@ class AutoAttack:
             bs: images on the device at once.
         """
         result = x_orig.clone()
-        standing = self._right(x_orig, y_orig, bs)
+        robust = self._right(x_orig, y_orig, bs)
         for attack in self.attacks.values():
-            for done in self._run(attack, x_orig, y_orig, standing, bs):
-                broken = done.index[done.broken].to(result.device)
-                result[broken] = done.x[done.broken].to(result)
-                standing[broken.cpu()] = False
+            for done in self._run(attack, x_orig, y_orig, robust, bs):
+                found = done.index[done.success].to(result.device)
+                result[found] = done.x[done.success].to(result)
+                robust[found.cpu()] = False
         return result
 
     @torch.inference_mode(mode=False)
@@ -80,12 +80,12 @@ class AutoAttack:
         for name, attack in self.attacks.items():
             found[name] = x_orig.clone()
             for done in self._run(attack, x_orig, y_orig, self._right(x_orig, y_orig, bs), bs):
-                broken = done.index[done.broken].to(x_orig.device)
-                found[name][broken] = done.x[done.broken].to(x_orig)
+                rows = done.index[done.success].to(x_orig.device)
+                found[name][rows] = done.x[done.success].to(x_orig)
         return found
 
     def _engine(self, bs: int) -> Engine:
-        return Engine(self.model, compute=self.compute, batch=bs, seed=self.seed)
+        return Engine(self.model, precision=self.precision, batch_size=bs, seed=self.seed)
 
     def _right(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """Which images are classified as their labels say, bool (N,), on the CPU."""

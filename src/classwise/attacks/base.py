@@ -7,10 +7,10 @@ from typing import ClassVar, get_args
 
 from torch import Tensor, nn
 
-from classwise.attacks.engine import BoundAttack, Case, State, perturb
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, BoundAttack, State, perturb
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.threat import Norm, Threat
 
 
@@ -72,18 +72,18 @@ class Attack(Described, ABC):
         return self.starts
 
     @abstractmethod
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The first columns. It makes no model pass."""
 
     @abstractmethod
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Evaluate the iterate (one pass or more) and move it. Row i depends on row i only."""
 
-    def run(self, model: Forward, case: Case) -> Tensor:
-        """All steps of one start on a fixed batch; the last iterate, shaped like ``case.x``. What training uses."""
-        state = self.start(model, case)
+    def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
+        """All steps of one start on a fixed batch; the last iterate, shaped like ``inputs.x``. What training uses."""
+        state = self.start(model, inputs)
         for _ in range(self.length):
-            state = self.step(model, case, state)
+            state = self.step(model, inputs, state)
         return state["x"]
 
     def perturb(

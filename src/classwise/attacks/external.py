@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, State
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.registry import is_builtin, load_object
 from classwise.core.settings import Count, settings
 from classwise.models.base import bare
 
 
 @settings
-class Foreign(Attack):
+class ExternalAttack(Attack):
     """An attack of another library, or a plain function ``(images, labels) -> images``, as one step.
 
     Give ``attack``, an attack that is ready: an object of torchattacks, an attack of foolbox, or any callable. Or give
     ``build``, which is called with the model under audit and returns one; on the command line only this has the model.
-    Either may be a path: ``foreign:build=mine:attack``.
+    Either may be a path: ``external:build=mine:attack``.
 
     The images may leave the ball or the box; the engine brings them back, and only its own verdict counts. Foolbox gets
     the radius of the threat; the others hold their own, and where it is an attribute ``eps`` that differs, a warning
@@ -47,7 +47,7 @@ class Foreign(Attack):
     """
 
     source = ()
-    example = "foreign:build=mine:attack"
+    example = "external:build=mine:attack"
 
     attack: Any = None
     build: Any = None
@@ -56,16 +56,16 @@ class Foreign(Attack):
 
     def __post_init__(self) -> None:
         if self.attack is not None and self.build is not None:
-            raise ClasswiseError("foreign takes attack= or build=, not both")
+            raise ClasswiseError("external takes attack= or build=, not both")
         for name in ("attack", "build"):
             value = _loaded(getattr(self, name))
             if value is not None and (not callable(value) or is_builtin(value)):
-                raise ClasswiseError(f"foreign: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
+                raise ClasswiseError(f"external: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
 
     def check(self) -> None:
         """See that there is an attack."""
         if self.attack is None and self.build is None:
-            raise ClasswiseError("foreign needs an attack, such as Foreign(attack=atk) or foreign:build=mine:attack")
+            raise ClasswiseError("external needs an attack, such as ExternalAttack(attack=atk) or external:build=mine:attack")
 
     @property
     def length(self) -> int:
@@ -77,25 +77,25 @@ class Foreign(Attack):
         """Runs of the attack."""
         return self.restarts
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The images themselves."""
         del model
         self.check()
-        if case.target is not None:
-            raise ClasswiseError("a foreign attack is not told of targets; set them in it, and give none here")
-        count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
-        return {"x": case.x.clone(), "iteration": count, "done": count > 0}
+        if inputs.target is not None:
+            raise ClasswiseError("an external attack takes no targets; set them in the attack itself")
+        count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+        return {"x": inputs.x.clone(), "iteration": count, "done": count > 0}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Call the attack on the rows that wait for it; the engine judges what it makes."""
         x = state["x"].clone()
         waiting = (~state["done"]).nonzero().squeeze(1)
         if len(waiting):
-            first, place = _distinct(case, waiting)
-            x[waiting] = self._made(model, case, first)[place]
+            first, place = _distinct(inputs, waiting)
+            x[waiting] = self._made(model, inputs, first)[place]
         return {
             "x": x,
-            "seen": case.x,
+            "seen": inputs.x,
             "margin": torch.full((len(x),), torch.inf, device=x.device),
             "iteration": torch.ones_like(state["iteration"]),
             "done": torch.ones_like(state["done"]),
@@ -106,18 +106,18 @@ class Foreign(Attack):
         named = {name: _name(getattr(self, name)) for name in ("attack", "build", "model")}
         return {**named, "restarts": self.restarts}
 
-    def _made(self, model: Forward, case: Case, rows: Tensor) -> Tensor:
+    def _made(self, model: Forward, inputs: AttackInputs, rows: Tensor) -> Tensor:
         """What the attack makes of some rows, (len(rows), C, H, W)."""
         _calls_user_code = True
         module = getattr(model, "module", None)
         attack = self._ready(module)
-        x, y = case.x[rows], case.y[rows]
-        seed = int(case.uniform(())[rows[0]] * 2**24)
-        with _seeded(seed, x.device), _counted(model, module, len(rows), len(case.x)), torch.enable_grad():
+        x, y = inputs.x[rows], inputs.y[rows]
+        seed = int(inputs.uniform(())[rows[0]] * 2**24)
+        with _seeded(seed, x.device), _counted(model, module, len(rows), len(inputs.x)), torch.enable_grad():
             if _is_foolbox(attack):
-                made = self._by_foolbox(attack, module, case, rows)
+                made = self._by_foolbox(attack, module, inputs, rows)
             else:
-                _compare_radius(attack, case.threat.epsilon)
+                _compare_radius(attack, inputs.threat.epsilon)
                 made = attack(x.clone(), y.clone())
         if not isinstance(made, Tensor) or made.shape != x.shape or made.is_meta:
             meta = "a meta tensor of " if isinstance(made, Tensor) and made.is_meta else ""
@@ -133,22 +133,22 @@ class Foreign(Attack):
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
         if module is None:
-            raise ClasswiseError("foreign: build= needs the model itself, which only an engine has; give attack=")
+            raise ClasswiseError("external: build= needs the model itself, which only an engine has; give attack=")
         built = _loaded(self.build)(module)
         if not callable(built):
             raise ClasswiseError(f"{_name(self.build)} returns {built!r}; it should return an attack to be called")
         return built  # type: ignore[no-any-return]  # what it returns is seen when it is called
 
-    def _by_foolbox(self, attack: Any, module: nn.Module | None, case: Case, rows: Tensor) -> Tensor:
+    def _by_foolbox(self, attack: Any, module: nn.Module | None, inputs: AttackInputs, rows: Tensor) -> Tensor:
         """Foolbox takes one radius a call, so each of them is one."""
         _calls_user_code = True
-        x, y = case.x[rows], case.y[rows]
+        x, y = inputs.x[rows], inputs.y[rows]
         wrapped = self.model
         if wrapped is None:
             if module is None:
-                raise ClasswiseError("foreign: a foolbox attack needs model=, its own wrapped model")
+                raise ClasswiseError("external: a foolbox attack needs model=, its own wrapped model")
             wrapped = load_object("foolbox:PyTorchModel")(module, bounds=(0, 1), device=x.device)
-        radii = case.threat.radius(case.x).flatten().expand(len(case.x))[rows]
+        radii = inputs.threat.radius(inputs.x).flatten().expand(len(inputs.x))[rows]
         result = x.clone()
         for radius in torch.unique(radii):
             of = radii == radius
@@ -161,7 +161,7 @@ _CALLED = {"attack": "images, labels", "build": "model"}
 
 
 def _loaded(value: Any) -> Any:
-    return load_object(value, "foreign attack") if isinstance(value, str) else value
+    return load_object(value, "external attack") if isinstance(value, str) else value
 
 
 def _name(value: Any) -> str | None:
@@ -176,14 +176,14 @@ def _is_foolbox(attack: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "foolbox" for base in type(attack).__mro__)
 
 
-def _distinct(case: Case, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _distinct(inputs: AttackInputs, rows: Tensor) -> tuple[Tensor, Tensor]:
     """The rows without the copies that fill up a batch, and the place of every row's original among them."""
-    index = case.index[rows]
+    index = inputs.index[rows]
     names, place = torch.unique(index, return_inverse=True)
     order = torch.arange(len(rows), device=rows.device)
     first = torch.full_like(names, len(rows)).scatter_reduce(0, place, order, "amin")
     chosen = rows[first]
-    if torch.equal(case.x[chosen][place], case.x[rows]) and torch.equal(case.y[chosen][place], case.y[rows]):
+    if torch.equal(inputs.x[chosen][place], inputs.x[rows]) and torch.equal(inputs.y[chosen][place], inputs.y[rows]):
         return chosen, place
     return rows, order
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine, NoGradientError
+from classwise.attacks.engine import AttackInputs, Engine, NoGradientError
 from classwise.auditing.suite import Suite
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
@@ -63,10 +63,10 @@ def require_applicable(suite: Suite, asked: Suite, reason: str) -> None:
 
 def _can_step(attack: Attack, engine: Engine, batch: Batch, threat: Threat) -> bool:
     """Whether an attack makes its first step without asking for a gradient."""
-    rows = torch.arange(engine.batch) % len(batch.x)
+    rows = torch.arange(engine.batch_size) % len(batch.x)
     index, x, y = (part[rows].to(engine.device) for part in batch)
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = Case(
+    case = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), reference=reference, restart=torch.zeros_like(index)
     )
     try:

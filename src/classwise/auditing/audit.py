@@ -28,11 +28,11 @@ from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, writ
 from classwise.auditing.running import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core import interruption
-from classwise.core.compute import FAST, Compute
-from classwise.core.distributed import Team, joined
+from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
+from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -54,18 +54,18 @@ def audit(
     cascade: bool | None = None,
     early_stop: bool = True,
     group: Group | None = None,
-    compute: Compute = FAST,
-    batch: int | None = None,
+    precision: Precision = FAST,
+    batch_size: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
-    keep: str | Sequence[str] = (),
+    save: str | Sequence[str] = (),
     trace: Sequence[int] = (),
     max_time: float | None = None,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     name: str = "audit",
-    alone: bool = False,
+    distributed: bool = True,
 ) -> Audit:
     """Attack a model on every image, and say class by class what is left.
 
@@ -86,21 +86,21 @@ def audit(
         early_stop: stop attacking an image at the first success. False: every attack runs all its steps on every image
             and the last iterate counts, as confusion and confidence figures need.
         group: judge by groups in place of classes: ``"superclass"``, a column of the data, or a value for each image.
-        compute: how gradients are computed; success is decided in float32.
-        batch: images on the device at once, at least 32; results repeat bit for bit at one batch size. None: 128, or of
-            images above 64 x 64 pixels as many as fit, which is logged; ``resume`` takes the batch of the audit in
-            ``out``.
+        precision: how gradients are computed; success is decided in float32.
+        batch_size: images on the device at once, at least 32; results repeat bit for bit at one batch size. None: 128,
+            or of images above 64 x 64 pixels as many as fit, which is logged; ``resume`` takes the batch of the audit
+            in ``out``.
         seed: of the attacks' draws.
         out: a folder for the audit, written in blocks as rows come; of a run folder, its ``audits/<name>``.
         resume: go on with the audit in ``out``, which must have the same settings.
-        keep: ``"logits"``, ``"features"``, ``"images"``: tensors to keep of every image that is attacked.
+        save: ``"logits"``, ``"features"``, ``"images"``: tensors to keep of every image that is attacked.
         trace: numbers of images whose confidences are followed step by step.
         max_time: seconds after which no further image is begun. If images are left, the result is incomplete: its
             tables have bounds in place of estimates, and ``resume`` continues it.
         device: where to run; None: where the model is. A module is moved there.
         progress: who is told how it goes.
         name: what the audit is called.
-        alone: judge every image in this process, whatever others there are.
+        distributed: share the images among the processes of `torch.distributed`; False: this process only.
 
     Returns:
         The audit, its guards run.
@@ -123,32 +123,32 @@ def audit(
         raise ClasswiseError(
             f"{model} holds a run of each seed; audit_seeds audits all of them, audit one by its folder"
         )
-    with joined(alone=alone) as team, contextlib.ExitStack() as stack:
+    with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         started = time.monotonic()
-        listener = progress if progress is not None and team.first else Silent()
-        suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(keep)
+        listener = progress if progress is not None and processes.is_main else Silent()
+        suite, kinds = parse_attacks(attacks, norm_of(threat)), checked_kinds(save)
         cascade = suite.cascade if cascade is None else cascade
         if max_time is not None and not max_time > 0:
             raise ClasswiseError(f"max_time = {max_time}: give the seconds that the audit may take, above 0")
         settings: dict[str, Any] = {
             "early_stop": early_stop,
             "cascade": cascade,
-            "compute": compute,
-            "batch": batch,
+            "precision": precision,
+            "batch_size": batch_size,
             "seed": seed,
         }
-        settings |= {"keep": kinds, "trace": tuple(int(number) for number in trace)}
+        settings |= {"save": kinds, "trace": tuple(int(number) for number in trace)}
         folder = None if out is None else folder_for(Path(out), name)
         if folder is not None:
             check_place(folder, "audit", ABOUT, f"outcomes/{parts.name(0)}")
-        if batch is None and resume and folder is not None:
-            settings["batch"] = _recorded_batch(folder)
+        if batch_size is None and resume and folder is not None:
+            settings["batch_size"] = _recorded_batch(folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **settings)
         if ready.note:
-            listener.say(ready.note)
+            listener.log(ready.note)
         decided = settings_of(ready.plan, ready.meta)
-        _same_everywhere(team.all(decided))
-        if folder is not None and team.first:
+        _same_everywhere(processes.all_gather(decided))
+        if folder is not None and processes.is_main:
             stack.enter_context(owned(folder))
             empty = Audit(_nothing(ready.meta), name=name)
             claim(
@@ -160,16 +160,20 @@ def audit(
                 read=lambda: read_about(folder).get("settings", {}),
                 write=lambda: write_about(folder, empty, settings=decided),
             )
-        team.meet()
-        recorder = Recorder(folder, ready.meta, team.rank, team.size)
-        team.meet()  # nobody writes before everybody has seen which numbers are taken
+        processes.barrier()
+        recorder = Recorder(folder, ready.meta, processes.rank, processes.world_size)
+        processes.barrier()  # nobody writes before everybody has seen which numbers are taken
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
-            listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
-        if team.size > 1:
-            listener.say(f"{team.size} processes share the images; what is counted here is the part of the first")
+            listener.log(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
+        if processes.world_size > 1:
+            listener.log(
+                f"{processes.world_size} processes share the images; what is counted here is the part of the first"
+            )
         deadline = float("inf") if max_time is None else started + max_time
-        runner = Runner(ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE, team=team)
+        runner = Runner(
+            ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE, processes=processes
+        )
         try:
             runner.run(ready.pieces)
         except interruption.STOPS as stop:
@@ -177,13 +181,13 @@ def audit(
                 stop.add_note(f"{recorder.count():,} outcomes are saved in {folder}")
             raise
 
-        recorder = _together(recorder, team)
+        recorder = _together(recorder, processes)
         if isinstance(ready.source, Stream):
-            read = team.all(ready.source.fingerprint())
+            read = processes.all_gather(ready.source.fingerprint())
             if len({each for each in read if each}) > 1:
                 raise ClasswiseError("the processes read other images of the stream; give all of them the same order")
-        if not team.first:
-            result: Audit = team.spread(None)
+        if not processes.is_main:
+            result: Audit = processes.broadcast(None)
             return result
         outcomes = recorder.outcomes()
         if isinstance(ready.source, Stream):
@@ -191,10 +195,10 @@ def audit(
             meta = dataclasses.replace(outcomes.meta, data_hash=read[0], images=images)
             outcomes = Outcomes(outcomes.frame, meta)
         for label, count in outcomes.missing.items():
-            listener.say(f"{label}: {count} images are not judged, the time limit was reached")
+            listener.log(f"{label}: {count} images are not judged, the time limit was reached")
         probe = _probe(runner, ready.source, gradients=not ready.no_gradient)
         if probe is not None:
-            listener.say(f"guards: a sample of {len(probe.batch.x)} images")
+            listener.log(f"guards: a sample of {len(probe.batch.x)} images")
         evidence = Evidence(
             outcomes,
             ready.plan.suite.attacks,
@@ -206,8 +210,8 @@ def audit(
             probe=probe,
         )
         facts = {"seconds": round(time.monotonic() - started, 3), "max_time": max_time}
-        if team.size > 1:
-            facts["processes"] = team.size
+        if processes.world_size > 1:
+            facts["processes"] = processes.world_size
         result = Audit(
             outcomes=outcomes,
             warnings=run_guards(evidence),
@@ -215,13 +219,13 @@ def audit(
             name=name,
             path=folder,
             environment=environment(runner.engine.device) | facts,
-            kept=recorder.kept,
+            artifacts=recorder.artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
         )
         if folder is not None:
             result.write_trace(folder)
             write_about(folder, result, settings=decided)
-        team.spread(result)
+        processes.broadcast(result)
         return result
 
 
@@ -238,13 +242,13 @@ def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:
                 raise ClasswiseError(f"process {rank} has another {key}: {theirs[:80]}, not {mine[:80]}")
 
 
-def _together(recorder: Recorder, team: Team) -> Recorder:
+def _together(recorder: Recorder, processes: ProcessGroup) -> Recorder:
     """The first process's recorder with the rows of all; the others' as they are."""
-    if team.size == 1:
+    if processes.world_size == 1:
         return recorder
-    notes = dict.fromkeys(note for each in team.all(recorder.meta.notes) for note in each)
-    others = team.gather(None if recorder.folder is not None else recorder)
-    if not team.first:
+    notes = dict.fromkeys(note for each in processes.all_gather(recorder.meta.notes) for note in each)
+    others = processes.gather(None if recorder.folder is not None else recorder)
+    if not processes.is_main:
         return recorder
     meta = dataclasses.replace(recorder.meta, notes=tuple(notes))
     if recorder.folder is not None:
@@ -264,12 +268,12 @@ def _probe(runner: Runner, source: Images | Stream, *, gradients: bool) -> Probe
     sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
     known = named_set(source) if isinstance(source, Images) else None
     scale = None if known is None else Scale(known.mean, known.std)
-    return Probe(runner.engine, sample, threat, runner.plan.compute, scale, gradients=gradients)
+    return Probe(runner.engine, sample, threat, runner.plan.precision, scale, gradients=gradients)
 
 
 def _recorded_batch(folder: Path) -> int | None:
     """The batch of the audit in a folder; None without one."""
-    batch = read_about(folder).get("settings", {}).get("batch") if (folder / ABOUT).is_file() else None
+    batch = read_about(folder).get("settings", {}).get("batch_size") if (folder / ABOUT).is_file() else None
     return batch if isinstance(batch, int) and batch >= SMALLEST_BATCH else None
 
 

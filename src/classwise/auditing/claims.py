@@ -24,7 +24,7 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     about = json.loads(meta.to_json())
     for volatile in ("images", "sizes", "notes", "model"):
         del about[volatile]
-    return {**about, "radii": radii, "keep": [*plan.keep], "trace": [*plan.trace]}
+    return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
 
 
 def check_place(folder: Path, kind: str, *files: str) -> None:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Case, CountedForward, Engine, value_and_gradient
+from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
 from classwise.auditing.preparing import Model, prepare
 from classwise.auditing.suite import Attacks, Suite, norm_of, parse_attacks
-from classwise.core.compute import FAST, Compute
+from classwise.core.precision import FAST, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch, Images
@@ -33,7 +33,7 @@ class Estimate:
         backwards: backward passes of single images.
         minutes: at the measured speed.
         guard_minutes: about what the guards take after the attacks, on at most 128 images.
-        batch: images on the device at once.
+        batch_size: images on the device at once.
         note: why that is not the usual batch, or that it may not fit; else empty.
     """
 
@@ -42,7 +42,7 @@ class Estimate:
     backwards: int
     minutes: float
     guard_minutes: float = 0.0
-    batch: int = 0
+    batch_size: int = 0
     note: str = ""
 
 
@@ -54,8 +54,8 @@ def estimate(
     attacks: Attacks | None = None,
     *,
     early_stop: bool = True,
-    compute: Compute = FAST,
-    batch: int | None = None,
+    precision: Precision = FAST,
+    batch_size: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     **_: Any,
@@ -71,8 +71,8 @@ def estimate(
         threat: the ball.
         attacks: the attacks.
         early_stop: as in `audit`.
-        compute: how gradients are computed.
-        batch: images on the device at once; None: as many as fit.
+        precision: how gradients are computed.
+        batch_size: images on the device at once; None: as many as fit.
         seed: of the draws.
         device: where to run.
 
@@ -83,15 +83,15 @@ def estimate(
     settings: dict[str, Any] = {
         "early_stop": early_stop,
         "cascade": False,
-        "compute": compute,
-        "batch": batch,
+        "precision": precision,
+        "batch_size": batch_size,
         "seed": seed,
     }
     ready = prepare(model, data, suite, threat, device=device, **settings)
     suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)
-    batch = engine.batch
-    x = _batch(piece, batch, engine.device).x
+    batch_size = engine.batch_size
+    x = _batch(piece, batch_size, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
         judge_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
     classes = engine.passes.classes(x)
@@ -108,9 +108,9 @@ def estimate(
         forwards, backwards = forwards + more, backwards + back
         seconds += (more - back) * forward_seconds + back * both_seconds
     images = ready.meta.images or 0
-    minutes = -(-images // batch) * seconds / 60
-    guards = _guard_seconds(suite, judge_seconds, clocks) * -(-min(images, SAMPLE) // batch) / 60
-    return Estimate(images, images * forwards, images * backwards, minutes, guards, batch, ready.note)
+    minutes = -(-images // batch_size) * seconds / 60
+    guards = _guard_seconds(suite, judge_seconds, clocks) * -(-min(images, SAMPLE) // batch_size) / 60
+    return Estimate(images, images * forwards, images * backwards, minutes, guards, batch_size, ready.note)
 
 
 def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, bool], tuple[float, float]]) -> float:
@@ -136,12 +136,14 @@ def _cost(
     engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat, classes: int
 ) -> tuple[int, int]:
     """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
-    index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch), engine.device)
+    index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch_size), engine.device)
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = Case(x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index))
+    case = AttackInputs(
+        x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
+    )
     state, before = attack.start(model, case), (model.forwards, model.backwards)
     attack.step(model, case, state)
     steps = attack.length * attack.starts_for(classes)

@@ -30,15 +30,15 @@ class Fit(NamedTuple):
     """A batch, and what a user should know of its choice.
 
     Attributes:
-        batch: images on the device at once.
+        batch_size: images on the device at once.
         note: why it is not the usual one, or that it may not fit; else empty.
     """
 
-    batch: int
+    batch_size: int
     note: str = ""
 
 
-def fitting_batch(model: nn.Module, x: Tensor, batch: int | None = None) -> Fit:
+def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None) -> Fit:
     """Choose how many images of some size fit into the device's memory together.
 
     The choice depends on the model, the size of the images and the memory that the device has in all, not on what is
@@ -47,22 +47,22 @@ def fitting_batch(model: nn.Module, x: Tensor, batch: int | None = None) -> Fit:
     Args:
         model: returns logits.
         x: (N, C, H, W), one image or more on the model's device; the first one is passed once, with its gradient.
-        batch: given by the user, who then only gets a warning; None: the usual batch, halved until it fits.
+        batch_size: given by the user, who then only gets a warning; None: the usual batch, halved until it fits.
     """
     if x.shape[-2] * x.shape[-1] <= SMALL_PIXELS:
-        return Fit(batch or USUAL_BATCH)
+        return Fit(batch_size or USUAL_BATCH)
     each = OVERHEAD * saved_bytes(model, x[:1]) + COPIES * 4 * math.prod(x.shape[1:])
     limit = SHARE * memory_of(x.device)
-    chosen = batch or USUAL_BATCH
-    while batch is None and chosen > 1 and chosen * each > limit:
+    chosen = batch_size or USUAL_BATCH
+    while batch_size is None and chosen > 1 and chosen * each > limit:
         chosen //= 2
     height, width = x.shape[-2:]
     need = f"{chosen} images of {height} x {width} pixels need about {chosen * each / 1e9:.1f} GB"
     need += f" of the device's {limit / SHARE / 1e9:.1f} GB"
     if chosen * each > limit:
-        advice = "give a smaller batch, or none" if batch else "use smaller images, or a device with more memory"
+        advice = "give a smaller batch, or none" if batch_size else "use smaller images, or a device with more memory"
         return Fit(chosen, f"batch {chosen} may not fit: {need}; {advice}")
-    if batch is None and chosen < USUAL_BATCH:
+    if batch_size is None and chosen < USUAL_BATCH:
         return Fit(chosen, f"batch {chosen} in place of {USUAL_BATCH}: {need}")
     return Fit(chosen)
 

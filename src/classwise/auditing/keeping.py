@@ -24,19 +24,19 @@ from classwise.core.storage import verify, write_bytes
 Kind = Literal["logits", "features", "images"]
 """What a user may ask to keep; each is a tensor with one row for each image and attack."""
 EXAMPLES = "examples"
-FOLDER = "kept"
+FOLDER = "artifacts"
 _ADVICE = "remove it and the part of the outcomes with its number, and resume the audit"
 
 Array = NDArray[Any]
 
 
-def checked_kinds(keep: Any) -> tuple[Kind, ...]:
+def checked_kinds(save: Any) -> tuple[Kind, ...]:
     """The kinds that a user asked for.
 
     Raises:
         ClasswiseError: for a kind that does not exist.
     """
-    kinds = (keep,) if isinstance(keep, str) else tuple(keep)
+    kinds = (save,) if isinstance(save, str) else tuple(save)
     for kind in kinds:
         if kind not in get_args(Kind):
             raise unknown("tensor to keep:", str(kind), get_args(Kind))
@@ -44,7 +44,7 @@ def checked_kinds(keep: Any) -> tuple[Kind, ...]:
 
 
 @dataclass
-class Kept:
+class Artifacts:
     """Kept tensors by kind and attack: the images' numbers (N,), and the rows (N, ...).
 
     Attributes:
@@ -58,7 +58,7 @@ class Kept:
         """Keep some rows in memory."""
         self._memory.setdefault((kind, attack), []).append((index, rows))
 
-    def merge(self, other: Kept) -> None:
+    def merge(self, other: Artifacts) -> None:
         """Take over what another holds in memory."""
         for key, blocks in other._memory.items():
             self._memory.setdefault(key, []).extend(blocks)
@@ -80,7 +80,7 @@ class Kept:
         """
         blocks = self._blocks_of(kind, attack)
         if not blocks:
-            raise ClasswiseError(f"no {kind} of {attack!r} were kept; run the audit with keep={kind!r}")
+            raise ClasswiseError(f"no {kind} of {attack!r} were kept; run the audit with save={kind!r}")
         index, rows = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
         numbers, first = np.unique(index, return_index=True)
         rows = rows[first]

@@ -42,8 +42,8 @@ class Meta:
             False: they show the last iterate. None: unknown, or mixed.
         cascade: whether an attack saw only what those before it left standing.
         seed: the seed of the attacks' draws.
-        precision: how gradients were computed (`classwise.core.compute.Compute`); success is decided in float32.
-        batch: images on the device at once.
+        precision: how gradients were computed (`classwise.core.precision.Precision`); success is decided in float32.
+        batch_size: images on the device at once.
         notes: what voids the promise of the same bits, such as a batch that was halved for memory.
     """
 
@@ -67,7 +67,7 @@ class Meta:
     cascade: bool = False
     seed: int | None = None
     precision: Mapping[str, Any] = field(default_factory=dict)
-    batch: int | None = None
+    batch_size: int | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -415,7 +415,7 @@ class Outcomes:
             attacks={**self.meta.attacks, **{k: v for k, v in other.meta.attacks.items() if k not in self.attacks}},
             not_applicable=tuple(dict.fromkeys((*self.meta.not_applicable, *other.meta.not_applicable))),
             families={**other.meta.families, **self.meta.families},
-            stop=self.meta.early_stop if self.meta.early_stop == other.meta.early_stop else None,
+            early_stop=self.meta.early_stop if self.meta.early_stop == other.meta.early_stop else None,
             cascade=self.meta.cascade or other.meta.cascade,
         )
         return Outcomes(pd.concat([self.frame, theirs], ignore_index=True), meta)
@@ -501,7 +501,7 @@ class Outcomes:
         table = np.full((len(order), len(self)), UNKNOWN, dtype=np.int8)
         places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
         table[places, np.searchsorted(self.index, self.frame["index"])] = self.frame["correct"]
-        fatal = [self.meta.early_stop if label == CLEAN else self.meta.cascade for label in order]
+        fatal = [bool(self.meta.early_stop) if label == CLEAN else self.meta.cascade for label in order]
         over = np.zeros(len(self), dtype=np.bool_)  # images that later attacks do not see
         for row, ends in zip(table, fatal, strict=True):
             row[over & (row < 0)] = 0

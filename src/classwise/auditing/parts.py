@@ -40,7 +40,7 @@ COLUMNS: Mapping[str, str] = {
 }
 """The columns of the table and their pandas types; further int64 columns hold the groupings of the metadata."""
 
-TOLD = ("zero_gradients", "queries", "minimal_distance")
+REPORTED = ("zero_gradients", "queries", "minimal_distance")
 """The columns that only some attacks fill, from their own records; a table may lack them."""
 
 _META = b"classwise"
@@ -50,10 +50,10 @@ def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     """The frame with exactly the columns of `COLUMNS` and of the metadata's groupings, in their types.
 
     Raises:
-        ClasswiseError: if a column is missing that is not of `TOLD`; those are null.
+        ClasswiseError: if a column is missing that is not of `REPORTED`; those are null.
     """
     types = {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
-    absent = [column for column in types if column not in frame.columns and column not in TOLD]
+    absent = [column for column in types if column not in frame.columns and column not in REPORTED]
     if absent:
         raise ClasswiseError(f"the table of outcomes has no column {absent[0]!r}")
     return frame.reindex(columns=list(types)).astype(types)

@@ -21,8 +21,8 @@ from classwise.auditing.keeping import Kind
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.suite import Suite
-from classwise.core.compute import Compute, check_device
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.precision import Precision, check_device
 from classwise.core.threat import Threat
 from classwise.core.user_code import raised_within
 from classwise.data.images import Batch, Column, Images
@@ -52,10 +52,10 @@ class Plan:
         threat: the ball; its radius one number, or one for each image of the data.
         early_stop: whether an attack stops at its first success.
         cascade: an attack sees only what those before it left standing.
-        compute: how gradients are computed.
-        batch: images on the device at once.
+        precision: how gradients are computed.
+        batch_size: images on the device at once.
         seed: the seed of the attacks' draws.
-        keep: tensors to keep.
+        save: tensors to keep.
         trace: the numbers of the images whose confidences are followed step by step.
 
     Raises:
@@ -66,10 +66,10 @@ class Plan:
     threat: Threat
     early_stop: bool
     cascade: bool
-    compute: Compute
-    batch: int
+    precision: Precision
+    batch_size: int
     seed: int
-    keep: tuple[Kind, ...] = ()
+    save: tuple[Kind, ...] = ()
     trace: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -82,10 +82,14 @@ class Plan:
                 "a cascade runs each attack on the survivors of those before it, so it needs early_stop=True"
             )
 
-    def engine(self, model: nn.Module, batch: int | None = None) -> Engine:
+    def engine(self, model: nn.Module, batch_size: int | None = None) -> Engine:
         """An engine with these settings."""
         return Engine(
-            model, compute=self.compute, batch=batch or self.batch, early_stop=self.early_stop, seed=self.seed
+            model,
+            precision=self.precision,
+            batch_size=batch_size or self.batch_size,
+            early_stop=self.early_stop,
+            seed=self.seed,
         )
 
 
@@ -124,7 +128,7 @@ def prepare(
     *,
     group: Group | None = None,
     device: str | torch.device | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     **settings: Any,
 ) -> Prepared:
     """Read the data and the model, and see that they fit each other; ``settings`` are those of `Plan`.
@@ -136,21 +140,21 @@ def prepare(
         threat: the ball; None: the usual one of the data.
         group: a grouping to add.
         device: where to run.
-        batch: images on the device at once; None: as many as fit (`classwise.auditing.fitting`).
+        batch_size: images on the device at once; None: as many as fit (`classwise.auditing.fitting`).
         **settings: the rest of the plan.
 
     Raises:
         ClasswiseError: if they do not fit, or one of them cannot be read.
     """
-    if batch is not None and batch < SMALLEST_BATCH:
-        raise ClasswiseError(f"batch = {batch}: below {SMALLEST_BATCH} results do not repeat; give more")
+    if batch_size is not None and batch_size < SMALLEST_BATCH:
+        raise ClasswiseError(f"batch_size = {batch_size}: below {SMALLEST_BATCH} results do not repeat; give more")
     source = grouped(as_data(data), group)
-    plan = Plan(suite=suite, threat=threat_for(source, threat), batch=batch or USUAL_BATCH, **settings)
+    plan = Plan(suite=suite, threat=threat_for(source, threat), batch_size=batch_size or USUAL_BATCH, **settings)
     classifier = as_classifier(model, source, device)
     was_training = any(module.training for module in classifier.modules())
-    pieces = pieces_of(source, plan.batch)
+    pieces = pieces_of(source, plan.batch_size)
     first = next(pieces)
-    if "features" in plan.keep and not hasattr(classifier, "features"):
+    if "features" in plan.save and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be kept")
     numbers, times = torch.unique(first.index, return_counts=True)
     if bool((times > 1).any()):
@@ -163,7 +167,7 @@ def prepare(
     names = class_names_for(source, first, logits_on(small, one))
     try:
         applicable, no_gradient = split_suite(suite, small, first.batch(slice(0, few)), plan.threat)
-        fit = fitting_batch(classifier, one.x.to(small.device), batch)
+        fit = fitting_batch(classifier, one.x.to(small.device), batch_size)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(f"the device has no memory for {few} images of shape {tuple(one.x.shape[1:])}") from error
     meta = Meta(
@@ -187,13 +191,15 @@ def prepare(
         early_stop=plan.early_stop,
         cascade=plan.cascade,
         seed=plan.seed,
-        precision=dataclasses.asdict(plan.compute),
-        batch=fit.batch,
-        notes=() if fit.batch >= SMALLEST_BATCH else (f"batch {fit.batch} for memory, below {SMALLEST_BATCH}",),
+        precision=dataclasses.asdict(plan.precision),
+        batch_size=fit.batch_size,
+        notes=()
+        if fit.batch_size >= SMALLEST_BATCH
+        else (f"batch {fit.batch_size} for memory, below {SMALLEST_BATCH}",),
     )
     renamed = (named(piece, names) for piece in itertools.chain([first], pieces))
     untrained = getattr(classifier, "fresh", None) == meta.model_hash
-    plan = dataclasses.replace(plan, suite=applicable, batch=fit.batch)
+    plan = dataclasses.replace(plan, suite=applicable, batch_size=fit.batch_size)
     return Prepared(classifier, plan, meta, renamed, source, was_training, untrained, no_gradient, fit.note)
 
 
@@ -316,7 +322,7 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     try:
         (logits,) = engine.predict([batch.x])
     except torch.OutOfMemoryError as error:
-        raise ClasswiseError(f"the device has no memory for {engine.batch} images; use a smaller batch") from error
+        raise ClasswiseError(f"the device has no memory for {engine.batch_size} images; use a smaller batch") from error
     except ClasswiseError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -366,13 +372,13 @@ def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column]) -
     )
 
 
-def pieces_of(data: Images | Stream, batch: int) -> Iterator[Images]:
+def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:
     """Images as they are; a stream in pieces that fit into memory."""
     if isinstance(data, Images):
         yield data
         return
     held: list[Batch] = []
-    for block in data.batches(batch):
+    for block in data.batches(batch_size):
         held.append(block)
         if sum(part.x.nbytes for part in held) >= PIECE_BYTES:
             yield _piece(data, held)

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from classwise.auditing import keeping, parts
-from classwise.auditing.keeping import Kept
+from classwise.auditing.keeping import Artifacts
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
@@ -40,7 +40,7 @@ class Recorder:
     def __init__(self, folder: Path | None, meta: Meta, place: int = 0, among: int = 1) -> None:
         self.folder = folder
         self.meta = meta
-        self.kept = Kept(folder)
+        self.artifacts = Artifacts(folder)
         self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
         self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
         self._since = time.monotonic()
@@ -84,7 +84,7 @@ class Recorder:
             blocks = [tensors[kind] for _, tensors in self._waiting if kind in tensors]
             index, values = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
             if self.folder is None:
-                self.kept.add(kind, label, index, values)
+                self.artifacts.add(kind, label, index, values)
             else:
                 keeping.write(self.folder, kind, label, self._next, index, values)
         if self.folder is not None:
@@ -106,7 +106,7 @@ class Recorder:
         for other in others:
             for label, blocks in other._done.items():
                 self._done[label] += blocks
-            self.kept.merge(other.kept)
+            self.artifacts.merge(other.artifacts)
 
     def count(self) -> int:
         """How many rows are written, or held in memory where there is no folder."""

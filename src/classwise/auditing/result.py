@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from classwise.auditing import parts
-from classwise.auditing.keeping import Kept
+from classwise.auditing.keeping import Artifacts
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import read_json, replacing, verify, write_text
@@ -85,7 +85,8 @@ class Audit:
         name: what the audit is called.
         path: the folder that holds it, if it was saved or written.
         environment: what it was made with, and how long it took.
-        kept: tensors that were asked for (``logits``, ``features``, ``images``) and a few ``examples`` of each class.
+        artifacts: tensors that were asked for (``logits``, ``features``, ``images``) and a few ``examples`` of each
+            class.
         trace: how the confidences of traced images moved, a row for each image, attack, iteration and class; or None.
         alpha: 1 minus the coverage of the intervals.
 
@@ -108,7 +109,7 @@ class Audit:
     name: str = "audit"
     path: Path | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept)
+    artifacts: Artifacts = field(default_factory=Artifacts)
     trace: pd.DataFrame | None = None
     alpha: float = 0.05
 
@@ -311,7 +312,7 @@ class Audit:
         if (folder / ABOUT).exists() or parts.listed(folder / "outcomes"):
             raise ClasswiseError(f"{folder} holds an audit already; give another folder")
         self.outcomes.save(folder / "outcomes")
-        self.kept.save(folder)
+        self.artifacts.save(folder)
         self.write_trace(folder)
         write_about(folder, self)
         return folder
@@ -346,7 +347,7 @@ class Audit:
             name=about.get("name", folder.stem),
             path=folder,
             environment=about.get("environment", {}),
-            kept=Kept(folder) if folder.is_dir() else Kept(),
+            artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),
             trace=_read_trace(folder / TRACE) if (folder / TRACE).is_file() else None,
             alpha=about.get("alpha", 0.05),
         )

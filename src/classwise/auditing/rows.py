@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import Finished
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.parts import TOLD
+from classwise.auditing.parts import REPORTED
 from classwise.core.threat import Threat
 from classwise.stats.metrics import confidence_variance
 
@@ -43,27 +43,29 @@ def attacked_rows(attack: str, done: Finished, threat: Threat) -> pd.DataFrame:
         "forwards": _numpy(done.forwards),
         "backwards": _numpy(done.backwards),
     }
-    told = {name: _numpy(done.records[name]) for name in TOLD if name in done.records}
-    return _frame(columns | told, attack)
+    reported = {name: _numpy(done.records[name]) for name in REPORTED if name in done.records}
+    return _frame(columns | reported, attack)
 
 
-def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, told: Collection[str] = ()) -> pd.DataFrame:
+def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:
     """Rows of images that need no attack, since they are wrong as they are: the image itself, no steps, no passes.
 
     Args:
         attack: the attack's label.
         clean: the images' rows of the clean pass.
         epsilon: the radius, one number or one for each row.
-        told: what the attack would have told of them; all of it is 0, their distance too.
+        reported: the optional columns that the attack reports; all of them are 0, and so is the distance.
     """
-    nothing = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in TOLD if name in told)), 0)
+    nothing = dict.fromkeys(
+        ("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0
+    )
     return clean.assign(attack=attack, epsilon=epsilon, **nothing)
 
 
-def skipped_rows(attack: str, broken: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
+def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
     """Rows of images that a cascade does not hand on, from the rows of the attacks that broke them."""
     nothing = dict.fromkeys(("forwards", "backwards"), 0)
-    frame = broken[["index", "label", "first_success"]]
+    frame = removed[["index", "label", "first_success"]]
     return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **nothing)
 
 

@@ -23,7 +23,7 @@ from classwise.auditing.recording import Recorder
 from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.tracing import trace_rows
 from classwise.core import interruption
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.data.images import Batch, Images
@@ -75,7 +75,7 @@ class Runner:
         *,
         deadline: float = math.inf,
         sample_size: int = 0,
-        team: Team | None = None,
+        processes: ProcessGroup | None = None,
     ) -> None:
         self.model = model
         self.plan = plan
@@ -83,7 +83,7 @@ class Runner:
         self.progress = progress
         self.deadline = deadline
         self.sample_size = sample_size
-        self.team = team or Team()
+        self.processes = processes or ProcessGroup()
         self.engine = plan.engine(model)
         self.traces: list[pd.DataFrame] = []
         self.sample: Batch | None = None
@@ -118,7 +118,7 @@ class Runner:
             if self.sample is None:
                 rows = order[: self.sample_size]
                 self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
-            order = part_of(order, piece.y.cpu(), self.team)
+            order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)
             self._choose_examples(piece, order)
             for label, attack in self.plan.suite.attacks.items():
@@ -138,11 +138,11 @@ class Runner:
         if not np.array_equal(before.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
             raise ClasswiseError("the folder holds an audit of other images: their labels differ; give another folder")
         todo = order[~np.isin(number[order.numpy()], done.index)]
-        self.progress.begin(CLEAN, len(todo))
-        for rows in torch.split(todo, self.plan.batch):
+        self.progress.start(CLEAN, len(todo))
+        for rows in torch.split(todo, self.plan.batch_size):
             if self.late or not len(rows):
                 break
-            self.team.check()
+            self.processes.check()
             interruption.stop_point()
             batch = piece.batch(rows)
             logits = self._predict(batch.x)
@@ -164,11 +164,11 @@ class Runner:
             self.recorder.add(self._regrouped(carried, wrong))
             attackable = clean[clean["correct"]]
         if self.plan.cascade:
-            broken = self._broken_before(label, attackable.index.to_numpy(dtype=np.int64))
-            self.recorder.add(self._regrouped(skipped_rows(label, broken, self._epsilon(piece, broken)), broken))
-            attackable = attackable[~attackable.index.isin(broken.index)]
+            removed = self._removed_before(label, attackable.index.to_numpy(dtype=np.int64))
+            self.recorder.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
+            attackable = attackable[~attackable.index.isin(removed.index)]
         todo = order[np.isin(number[order.numpy()], attackable.index)]
-        self.progress.begin(label, len(todo))
+        self.progress.start(label, len(todo))
         while len(todo):
             try:
                 self._attack_rows(label, attack, piece, todo)
@@ -187,18 +187,18 @@ class Runner:
                 radius = self._radii(rows)
                 threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
                 frame = self._grouped(attacked_rows(label, done, threat), piece, rows)
-                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._twins(done)
+                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
                 self.recorder.add(frame, tensors)
                 self.progress.advance(len(done.row))
-                self.team.check()
+                self.processes.check()
                 interruption.stop_point()
 
     def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
         """The images to attack; none any more when the time is up, so that those begun are finished."""
-        for rows in torch.split(todo, self.plan.batch):
+        for rows in torch.split(todo, self.plan.batch_size):
             if self.late:
                 return
-            self.team.check()
+            self.processes.check()
             batch = piece.batch(rows)
             radius = self._radii(rows)
             yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
@@ -215,24 +215,24 @@ class Runner:
             return epsilon
         return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
 
-    def _broken_before(self, label: str, index: IntArray) -> pd.DataFrame:
+    def _removed_before(self, label: str, index: IntArray) -> pd.DataFrame:
         """Of some images, the rows of those that an earlier attack broke."""
         earlier = list(self.plan.suite.attacks)
         rows = [self.recorder.rows(name, index) for name in earlier[: earlier.index(label)]]
-        broken = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
-        if not broken:
+        removed = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        if not removed:
             return self.recorder.rows(CLEAN, index).iloc[:0]
-        return pd.concat(broken)
+        return pd.concat(removed)
 
     def _halve(self, error: Exception) -> None:
         """Go on with a batch of half the size, which voids the promise of the same bits."""
-        half = self.engine.batch // 2
+        half = self.engine.batch_size // 2
         if half < SMALLEST_BATCH:
             raise ClasswiseError(
-                f"the device has no memory for {self.engine.batch} images; use one with more"
+                f"the device has no memory for {self.engine.batch_size} images; use one with more"
             ) from error
-        note = f"batch halved from {self.engine.batch} to {half} for memory"
-        self.progress.say(note)
+        note = f"batch halved from {self.engine.batch_size} to {half} for memory"
+        self.progress.log(note)
         self.engine = self.plan.engine(self.model, half)
         self.recorder.meta = dataclasses.replace(self.recorder.meta, notes=(*self.recorder.meta.notes, note))
 
@@ -256,12 +256,12 @@ class Runner:
     def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
         """What the user asked to keep of some finished images."""
         numbers, kept = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
-        if "logits" in self.plan.keep:
+        if "logits" in self.plan.save:
             kept["logits"] = (numbers, logits.cpu().numpy())
-        if "features" in self.plan.keep:
-            (features,) = Engine(_Features(self.model), batch=self.engine.batch).predict([x])
+        if "features" in self.plan.save:
+            (features,) = Engine(_Features(self.model), batch_size=self.engine.batch_size).predict([x])
             kept["features"] = (numbers, features.cpu().numpy())
-        if images and "images" in self.plan.keep:
+        if images and "images" in self.plan.save:
             kept["images"] = (numbers, x.cpu().numpy())
         return kept
 
@@ -269,7 +269,7 @@ class Runner:
         """The images of each class whose twins a report may show: the first ones that are right when clean."""
         size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
         share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
-        share = -(-share // self.team.size)
+        share = -(-share // self.processes.world_size)
         clean = self.recorder.rows(CLEAN, _numbers(piece, order))
         if clean.empty:  # the time was up before the first image
             return
@@ -279,7 +279,7 @@ class Runner:
         self._examples = set(chosen["index"])
         self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
 
-    def _twins(self, done: Finished) -> dict[str, tuple[Any, Any]]:
+    def _examples_of(self, done: Finished) -> dict[str, tuple[Any, Any]]:
         """The examples among some finished images, each as it is and as its adversarial twin, in half precision."""
         numbers = done.index.cpu()
         chosen = torch.tensor([number in self._examples for number in numbers.tolist()])
@@ -290,7 +290,7 @@ class Runner:
 
     def _trace(self, piece: Images) -> None:
         rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
-        if not len(rows) or self.late or not self.team.first:
+        if not len(rows) or self.late or not self.processes.is_main:
             return
         batch = piece.batch(rows)
         radius = self._radii(rows)
@@ -314,15 +314,15 @@ def balanced_order(y: Tensor) -> Tensor:
     return torch.argsort(rank, stable=True)
 
 
-def part_of(order: Tensor, y: Tensor, team: Team) -> Tensor:
+def part_of(order: Tensor, y: Tensor, processes: ProcessGroup) -> Tensor:
     """The rows of an order that are this process's: of every class as many as of the others, but for one.
 
     Which rows they are depends on their labels ``y`` alone; what becomes of a row does not depend on whose it is.
     """
-    if team.size == 1:
+    if processes.world_size == 1:
         return order
     place, label = torch.empty_like(order), y[order]
     by_class = torch.argsort(label, stable=True)
     counts = torch.bincount(label)
     place[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label[by_class]]
-    return order[(place + label) % team.size == team.rank]
+    return order[(place + label) % processes.world_size == processes.rank]

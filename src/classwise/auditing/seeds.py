@@ -95,7 +95,7 @@ def audit_seeds(
         if left is not None and left <= 0:
             break
         if progress is not None:
-            progress.say(f"seed {run.recipe.seed}: {run.path}")
+            progress.log(f"seed {run.recipe.seed}: {run.path}")
         found[run.recipe.seed] = audit(
             run.path,
             data,

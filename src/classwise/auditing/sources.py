@@ -31,8 +31,8 @@ def audits_in(path: Path) -> list[Path]:
 
     if runs := runs_in(path):
         return runs
-    alone = (path / ABOUT).is_file() or (path / "recipe.yaml").is_file() or not path.is_dir()
-    if alone or parts.listed(path) or parts.listed(path / "outcomes"):
+    single = (path / ABOUT).is_file() or (path / "recipe.yaml").is_file() or not path.is_dir()
+    if single or parts.listed(path) or parts.listed(path / "outcomes"):
         return [path]
     found = [folder for folder in sorted(path.iterdir()) if (folder / ABOUT).is_file()]
     stems = {re.sub(r"\d+$", "", folder.name) for folder in found}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, Engine
+from classwise.attacks.engine import AttackInputs, Engine
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
@@ -23,13 +23,13 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     """
     index, x, y = (tensor.to(engine.device) for tensor in batch)
     # As many rows as in the engine's own passes, so that the arithmetic is the same.
-    pad = torch.arange(max(engine.batch, len(x)), device=engine.device) % len(x)
+    pad = torch.arange(max(engine.batch_size, len(x)), device=engine.device) % len(x)
     epsilon = threat.epsilon
     ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
     reference = engine.passes.logits(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
-    draws = CounterRNG(engine.seed, "attack")
-    case = Case(x[pad], y[pad], index[pad], ball, draws, reference=reference, restart=restart)
+    rng = CounterRNG(engine.seed, "attack")
+    case = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
     confidences = []
     with engine.forward_for(attack) as model:
         state = attack.start(model, case)

@@ -64,9 +64,9 @@ class RowOptions:
     group: Annotated[
         str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
     ] = None
-    keep: Annotated[
+    save: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="logits|features|images", help="Save these too. May be repeated."),
+        typer.Option("--save", metavar="logits|features|images", help="Save these too. May be repeated."),
     ] = None
 
 
@@ -116,10 +116,10 @@ def audit(
     settings: dict[str, Any] = {
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
-        "batch": attacks.batch,
+        "batch_size": attacks.batch_size,
         "seed": attacks.seed,
     }
-    limits = {"resume": resume, "keep": tuple(rows.keep or ()), "max_time": seconds(max_time), "group": rows.group}
+    limits = {"resume": resume, "save": tuple(rows.save or ()), "max_time": seconds(max_time), "group": rows.group}
     page = new_file(html, "--html")
     refuse_json(json, page)
     seeds = model.seed_runs()
@@ -127,7 +127,7 @@ def audit(
         refuse_for_seeds(model, html=html, estimate=estimate)
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     ball = threat_of(threat, run)
-    with launched() as team:
+    with launched() as processes:
         settings["device"] = check_device(local_device(attacks.device))
         images = data.load(run, attacks.seed)
         if seeds:
@@ -136,16 +136,16 @@ def audit(
             return
         network = model.load(images, settings["device"])
         if estimate:
-            if team.first:
+            if processes.is_main:
                 _estimate(network, images, ball, attacks.suite, settings, json)
             return
         name, folder = _place(model, run, images, out)
         settings |= limits | {"out": folder, "name": name}
         result = _run(network, images, ball, attacks.suite, settings)
         page = page or folder / "page.html"
-        if team.first:  # before any process ends: torchrun ends the others then
+        if processes.is_main:  # before any process ends: torchrun ends the others then
             _write_page(result, page, run, conditions)
-    if team.first:
+    if processes.is_main:
         _conclude(result, conditions, folder, page, json=json)
 
 

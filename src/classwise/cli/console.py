@@ -49,7 +49,7 @@ class Bar:
         self._task: TaskID | None = None
         self._fresh = True
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Replace the bar by a new one."""
         if self._task is not None:
             self._bars.remove_task(self._task)
@@ -66,7 +66,7 @@ class Bar:
         else:
             self._bars.advance(self._task, amount)
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Print the line above the bar."""
         self._bars.console.print(line, highlight=False, markup=False)
 
@@ -77,13 +77,13 @@ class Lines:
     def __init__(self) -> None:
         self._task, self._total, self._done = "", 0, 0
         self._first: tuple[float, int] | None = None
-        self._told = 0.0
+        self._reported = 0.0
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Say what begins."""
         self._task, self._total, self._done, self._first = task, total, 0, None
-        self._told = time.monotonic()
-        self.say(f"{task}: {total:,} to do")
+        self._reported = time.monotonic()
+        self.log(f"{task}: {total:,} to do")
 
     def advance(self, amount: int) -> None:
         """Say how far it is, now and then."""
@@ -91,15 +91,15 @@ class Lines:
         now = time.monotonic()
         if self._first is None:  # what a resumed task begins with says nothing about speed
             self._first = (now, self._done)
-        if now - self._told < SECONDS_BETWEEN_LINES:
+        if now - self._reported < SECONDS_BETWEEN_LINES:
             return
-        self._told = now
+        self._reported = now
         since, before = self._first
         left = (self._total - self._done) * (now - since) / max(self._done - before, 1)
         share = self._done / max(self._total, 1)
-        self.say(f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left")
+        self.log(f"{self._task}: {self._done:,} of {self._total:,} ({share:.0%}), {duration(left)} left")
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Print the line with the time of day."""
         print_error(f"{time.strftime('%H:%M:%S')} {line}")
 

@@ -58,7 +58,7 @@ def curve(
         classwise curve runs/cfa --out curves/cfa --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.curve.search import robustness_curve
-    from classwise.core.distributed import joined, launched, local_device
+    from classwise.core.distributed import launched, local_device, process_group
 
     ball = threat_of(threat, None)
     page = new_file(html, "--html")
@@ -70,15 +70,20 @@ def curve(
         network = model.load(images, device)
         name = f"curve-{images.name}-{images.split}"
         folder = out or (run.path / "curves" / name if run else Path("audits") / f"{model.name}-{name}")
-        settings: dict[str, Any] = {"batch": attacks.batch, "seed": attacks.seed, "device": device, "name": name}
+        settings: dict[str, Any] = {
+            "batch_size": attacks.batch_size,
+            "seed": attacks.seed,
+            "device": device,
+            "name": name,
+        }
         settings |= {} if rounds is None else {"rounds": rounds}
         norm: Norm = "Linf" if ball is None else ball.norm
         highest = None if ball is None else float(ball.epsilon)
         settings |= {"highest": highest, "out": folder, "resume": resume}
-        with joined() as team:
+        with process_group() as processes:
             with console.resumable("continue with --resume"), console.progress() as listener:
                 found = robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
-            if team.first:
+            if processes.is_main:
                 _write(found, folder, page or folder / "page.html", json=json)
 
 

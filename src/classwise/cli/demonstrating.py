@@ -74,9 +74,9 @@ def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: 
     from classwise.auditing.audit import audit
     from classwise.training.train import train
 
-    listener.say(f"training {recipe} into {folder}")
+    listener.log(f"training {recipe} into {folder}")
     run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)
-    listener.say(f"attacking {recipe} on {len(images)} test images")
+    listener.log(f"attacking {recipe} on {len(images)} test images")
     place = run.audits / "digits-test"
     return audit(
         str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener, name="digits-test"

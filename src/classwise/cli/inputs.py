@@ -168,9 +168,9 @@ class AttackOptions:
         typer.Option("--attack", metavar="SPEC", help="Such as pgd:steps=50; may be repeated. Else the default suite."),
     ] = None
     seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0
-    batch: Annotated[
+    batch_size: Annotated[
         int | None,
-        typer.Option("--batch", min=1, help="Images on the device at once. [128, or as many large images as fit]"),
+        typer.Option("--batch-size", min=1, help="Images on the device at once. [128, or as many large images as fit]"),
     ] = None
     device: Device = "cpu"
 

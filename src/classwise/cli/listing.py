@@ -111,9 +111,9 @@ def attacks(
     del defaults["name"]
     settings = _settings(ATTACKS, cls, defaults)
     if json:
-        told = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}
+        reported = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}
         facts = {"name": name, "summary": summary(cls), "norms": cls.norms, "sources": lines}
-        console.show_json({**facts, "settings": defaults, "about": told})
+        console.show_json({**facts, "settings": defaults, "about": reported})
         return
     typer.echo(explaining.summary(cls) or name)
     typer.echo(f"norms: {', '.join(cls.norms)}")

@@ -148,9 +148,9 @@ def check_device(device: str) -> str:
     Raises:
         ClasswiseError: if it has not.
     """
-    from classwise.core import compute
+    from classwise.core import precision
 
-    compute.check_device(device)
+    precision.check_device(device)
     return device
 
 

@@ -55,14 +55,14 @@ def audit_all_seeds(
         typer.Exit: with 1 if a condition holds for any seed.
     """
     from classwise.auditing.seeds import audit_seeds
-    from classwise.core.distributed import joined
+    from classwise.core.distributed import process_group
     from classwise.reporting import report
 
     folder = runs[0].path.parent
-    with joined() as team:
+    with process_group() as processes:
         with console.progress() as listener:
             audits = audit_seeds(folder, images, threat, attacks, progress=listener, **settings)
-        if not team.first:
+        if not processes.is_main:
             return
     by_seed = {run.recipe.seed: run for run in runs}
     for seed, audit in audits.items():

@@ -89,16 +89,16 @@ def train(
     folders = {plan.seed: folder}
     if seeds is not None:
         folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
-    with launched() as team:
+    with launched() as processes:
         device = check_device(local_device(device))
         if estimate:
-            if team.size > 1:
+            if processes.world_size > 1:
                 raise ClasswiseError("--estimate times one process; leave torchrun out, and divide by the processes")
             _estimate(plan, len(folders), device, json)
             return
         with console.resumable("continue with --resume"):
-            runs = _train_all(plan, folders, resume, device, policy, tensorboard if team.first else None)
-    if not team.first:
+            runs = _train_all(plan, folders, resume, device, policy, tensorboard if processes.is_main else None)
+    if not processes.is_main:
         return
     if json:
         console.show_json([_facts(run) for run in runs])
@@ -131,17 +131,17 @@ def _train_all(
     with console.progress() as listener:
         for seed, folder in folders.items():
             if len(folders) > 1:
-                listener.say(f"seed {seed}: {folder}")
+                listener.log(f"seed {seed}: {folder}")
             changed = {"seed": seed}
             with contextlib.ExitStack() as stack:
-                told: Progress = listener
+                reported: Progress = listener
                 if board is not None:
                     from classwise.training.tensorboard import TensorBoard
 
                     place = board / f"seed-{seed}" if len(folders) > 1 else board
-                    told = stack.enter_context(TensorBoard(place, listener))
+                    reported = stack.enter_context(TensorBoard(place, listener))
                 settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
-                runs.append(train_one(plan, out=folder, progress=told, changes=changed, **settings))
+                runs.append(train_one(plan, out=folder, progress=reported, changes=changed, **settings))
     return runs
 
 
@@ -170,7 +170,7 @@ class _Stopwatch:
         self.total = 0
         self.times: list[float] = []
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Note how many steps there would be."""
         del task
         self.total = total
@@ -182,7 +182,7 @@ class _Stopwatch:
         if len(self.times) == 4:
             raise _EnoughTimedError
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Nothing here is worth a line."""
 
 

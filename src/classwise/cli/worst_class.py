@@ -78,13 +78,19 @@ def worst_class(
     refuse_json(json, page)
     run = model.single_run(needed=data.data is None)
     ball = threat_of(threat, run)
-    with launched() as team:
+    with launched() as processes:
         device = check_device(local_device(attacks.device))
         images = data.load(run, attacks.seed)
         network = model.load(images, device)
-        if not team.first:
+        if not processes.is_main:
             return
-        settings |= {"batch": attacks.batch, "seed": attacks.seed, "device": device, "out": out, "resume": resume}
+        settings |= {
+            "batch_size": attacks.batch_size,
+            "seed": attacks.seed,
+            "device": device,
+            "out": out,
+            "resume": resume,
+        }
         with console.resumable("continue with --resume"), console.progress() as listener:
             found = find_worst_class(network, images, ball, attacks.suite, **settings, progress=listener)
         _write(found, page or (None if out is None else out / "page.html"), json=json)

@@ -58,20 +58,20 @@ class UnheardError(ClasswiseError):
     unheard = True
 
 
-class Team:
+class ProcessGroup:
     """The processes of an audit or a training; alone, all of this does nothing.
 
     Attributes:
         rank: this process's number; 0 is the first, which speaks and writes what is written once.
-        size: how many there are.
+        world_size: how many there are.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
-        self.size = size
+        self.world_size = world_size
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that speaks."""
         return self.rank == 0
 
@@ -82,7 +82,7 @@ class Team:
             PeerError: if one has.
         """
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every process is here.
 
         Raises:
@@ -90,7 +90,7 @@ class Team:
             LostError: if one ends without a message.
         """
 
-    def all(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """The value that each process gives, by rank."""
         return [value]
 
@@ -98,11 +98,11 @@ class Team:
         """The same for the first process; nothing for the others."""
         return [value]
 
-    def spread(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """The value that the first process gives."""
         return value
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum of the tensors that the processes give, written over this one; the same bits in each of them.
 
         Raises:
@@ -117,18 +117,18 @@ class Team:
         return None
 
 
-class _Joined(Team):
+class _TorchProcessGroup(ProcessGroup):
     """The processes of a `torch.distributed` group."""
 
-    _teams = 0
+    _count = 0
 
     def __init__(self) -> None:
         # torch has no public way to the store; and not every build of it has this module.
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         super().__init__(dist.get_rank(), dist.get_world_size())
-        _Joined._teams += 1
-        self._store = PrefixStore(f"classwise/{_Joined._teams}", _get_default_store())
+        _TorchProcessGroup._count += 1
+        self._store = PrefixStore(f"classwise/{_TorchProcessGroup._count}", _get_default_store())
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._arrive(ARRIVAL_SECONDS)
         self._group = self._in("gloo")
@@ -138,37 +138,37 @@ class _Joined(Team):
             if not self._store.check(["failure"]):
                 return
             message = self._store.get("failure").decode()
-            if self.first:
-                self._store.set("told", "")
+            if self.is_main:
+                self._store.set("reported", "")
             self._store.add("heard", 1)  # the last word: who reads it finds the rest
         raise PeerError(message)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         with self._together():
             self._until(dist.barrier(group=self._group, async_op=True), _LOOK_SECONDS)
 
-    def all(self, value: Any) -> list[Any]:
-        self.meet()
-        found: list[Any] = [None] * self.size
+    def all_gather(self, value: Any) -> list[Any]:
+        self.barrier()
+        found: list[Any] = [None] * self.world_size
         with self._together():
             dist.all_gather_object(found, value, group=self._group)
         return found
 
     def gather(self, value: Any) -> list[Any]:
-        self.meet()
-        found: list[Any] | None = [None] * self.size if self.first else None
+        self.barrier()
+        found: list[Any] | None = [None] * self.world_size if self.is_main else None
         with self._together():
             dist.gather_object(value, found, group=self._group)
         return found or []
 
-    def spread(self, value: Any) -> Any:
-        self.meet()
+    def broadcast(self, value: Any) -> Any:
+        self.barrier()
         held = [value]
         with self._together():
             dist.broadcast_object_list(held, group=self._group)
         return held[0]
 
-    def add(self, tensor: Tensor) -> Tensor:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
         self.check()
         with self._together():
             work = dist.all_reduce(tensor, group=self.group(tensor.device), async_op=True)
@@ -211,18 +211,18 @@ class _Joined(Team):
         """Leave a message that this process fails; whether the first one has read it, or failed itself."""
         said = str(error) if isinstance(error, ClasswiseError) else f"{type(error).__name__} {error}".strip()
         try:
-            if self.first:
-                self._store.set("told", "")  # before the count, which lets the others go
+            if self.is_main:
+                self._store.set("reported", "")  # before the count, which lets the others go
             if self._store.add("failures", 1) == 1:
-                self._store.set("failure", f"process {self.rank} of {self.size} failed: {said}")
+                self._store.set("failure", f"process {self.rank} of {self.world_size} failed: {said}")
             if isinstance(error, KeyboardInterrupt):
                 return True
             until = time.monotonic() + FAREWELL_SECONDS
-            while self._store.add("heard", 0) + self._store.add("failures", 0) < self.size:
+            while self._store.add("heard", 0) + self._store.add("failures", 0) < self.world_size:
                 if time.monotonic() > until:
                     break
                 time.sleep(_LOOK_SECONDS)
-            return self._store.check(["told"])
+            return self._store.check(["reported"])
         except RuntimeError:  # the process that holds the store is gone
             return False
 
@@ -238,12 +238,12 @@ class _Joined(Team):
         deadline = time.monotonic() + limit
         with self._losing():
             self._store.set(f"here/{self.rank}", "")
-        for rank in range(self.size):
+        for rank in range(self.world_size):
             while not self._here(rank):
                 if time.monotonic() > deadline:
                     raise PeerError(
-                        f"process {rank} of {self.size} has not come in {limit:.0f} s; call this in every process, "
-                        "or with alone=True in one"
+                        f"process {rank} of {self.world_size} did not arrive within {limit:.0f} s; call this function in "
+                        "every process, or with distributed=False in one"
                     )
                 self.check()
                 time.sleep(_LOOK_SECONDS)
@@ -276,52 +276,52 @@ def _backend(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" and here <= torch.cuda.device_count() else "gloo"
 
 
-_OPEN: list[Team] = []
+_OPEN: list[ProcessGroup] = []
 
 
 @contextmanager
-def joined(*, alone: bool = False) -> Iterator[Team]:
+def process_group(*, distributed: bool = True) -> Iterator[ProcessGroup]:
     """The processes of the group that `torch.distributed` was initialised with; inside another such block, the same.
 
     All of them leave the block together, so what one of them writes in it is on disk before any of them ends.
 
     Args:
-        alone: this process by itself, whatever others there are.
+        distributed: False: this process only, whatever others there are.
 
     Raises:
         PeerError: if another process fails in its block.
         LostError: if another process ends in its block without a message.
         UnheardError: if this one fails and the first one does not hear of it.
     """
-    if alone or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        yield Team()
+    if not distributed or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        yield ProcessGroup()
         return
     if _OPEN:
         yield _OPEN[-1]
         return
-    team = _Joined()
-    _OPEN.append(team)
+    processes = _TorchProcessGroup()
+    _OPEN.append(processes)
     try:
-        yield team
-        team.meet()  # nobody goes before everybody is done: the end of one process ends the others
+        yield processes
+        processes.barrier()  # nobody goes before everybody is done: the end of one process ends the others
     except PeerError:
         raise
     except BaseException as error:
-        if not team.announce(error) and isinstance(error, ClasswiseError):
+        if not processes.announce(error) and isinstance(error, ClasswiseError):
             raise UnheardError(str(error)) from error
         raise
     finally:
-        _OPEN.remove(team)
-        team.close()
+        _OPEN.remove(processes)
+        processes.close()
 
 
 @contextmanager
-def launched() -> Iterator[Team]:
+def launched() -> Iterator[ProcessGroup]:
     """The processes that ``torchrun`` started, joined; a process of its own is alone."""
     known = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     if not known or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
-        with joined() as team:
-            yield team
+        with process_group() as processes:
+            yield processes
         return
     try:
         dist.init_process_group("gloo")
@@ -330,8 +330,8 @@ def launched() -> Iterator[Team]:
         raise ClasswiseError(f"the processes of torchrun do not find each other: {reason}") from error
     # Only at the end: over one store of torchrun a group can be made once.
     atexit.register(_leave)
-    with joined() as team:
-        yield team
+    with process_group() as processes:
+        yield processes
 
 
 def _leave() -> None:

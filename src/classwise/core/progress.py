@@ -9,13 +9,13 @@ from typing import Protocol, runtime_checkable
 class Progress(Protocol):
     """A listener to long work."""
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """A task of ``total`` units starts; it replaces the one before."""
 
     def advance(self, amount: int) -> None:
         """So many more units are done."""
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Something worth a line happened."""
 
 
@@ -30,11 +30,11 @@ class Measured(Protocol):
 class Silent:
     """Nobody listens."""
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Ignore it."""
 
     def advance(self, amount: int) -> None:
         """Ignore it."""
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Ignore it."""

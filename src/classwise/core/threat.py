@@ -139,18 +139,18 @@ class Threat:
         size = _norm(gradient.flatten(1), self.norm).clamp_min(1e-12)
         return gradient / size.view(-1, *[1] * (gradient.ndim - 1))
 
-    def uniform(self, x0: Tensor, index: Tensor, draws: CounterRNG, counter: int | Tensor = 0) -> Tensor:
+    def uniform(self, x0: Tensor, index: Tensor, rng: CounterRNG, counter: int | Tensor = 0) -> Tensor:
         """A point drawn uniformly from the ball around each image, then moved into [0, 1]."""
         shape = tuple(x0.shape[1:])
         if self.norm == "Linf":
-            shift = draws.uniform(index, shape, counter).mul_(2).sub_(1)
+            shift = rng.uniform(index, shape, counter).mul_(2).sub_(1)
         else:
             size = math.prod(shape)
-            ray = draws.normal(index, shape, counter).flatten(1)
+            ray = rng.normal(index, shape, counter).flatten(1)
             if self.norm == "L1":  # a Laplace vector over its L1 norm is uniform on the L1 sphere
-                unit = draws.uniform(index, shape, counter).flatten(1).sub(0.5)
+                unit = rng.uniform(index, shape, counter).flatten(1).sub(0.5)
                 ray = -unit.sign() * torch.log1p(-2 * unit.abs())
-            length = draws.child("length").uniform(index, (1,), counter).pow(1 / size)
+            length = rng.child("length").uniform(index, (1,), counter).pow(1 / size)
             shift = (ray / _norm(ray, self.norm)[:, None].clamp_min(1e-12) * length).view_as(x0)
         return self.project(x0 + shift * self.radius(x0), x0)
 

@@ -18,7 +18,7 @@ from classwise.core.settings import settings
 def crop_flip(
     x: Tensor,
     index: Tensor,
-    draws: CounterRNG,
+    rng: CounterRNG,
     padding: int = 4,
     flip: bool = True,
     border: Literal["reflect", "zeros"] = "reflect",
@@ -26,12 +26,12 @@ def crop_flip(
     """Shift each image by up to ``padding`` pixels each way and mirror every second one.
 
     The same as padding by ``padding``, cropping a random window of the old size, and flipping left to right with
-    probability one half, as one gather. What happens to an image depends on ``draws`` and its index alone.
+    probability one half, as one gather. What happens to an image depends on ``rng`` and its index alone.
 
     Args:
         x: (N, C, H, W), any type, any device.
         index: (N,) int64, the number of each image in its data set.
-        draws: the random draws of this epoch.
+        rng: the random draws of this epoch.
         padding: the largest shift, in pixels.
         flip: whether to mirror.
         border: what appears at the edges: the image mirrored there, or zeros.
@@ -47,11 +47,11 @@ def crop_flip(
         raise ClasswiseError(
             f"padding {padding} does not fit images of {height}x{width}; it should be 0 to {min(height, width) - 1}"
         )
-    shift = draws.child("crop").integers(index, (2,), 2 * padding + 1) - padding
+    shift = rng.child("crop").integers(index, (2,), 2 * padding + 1) - padding
     down = _places(height, shift[:, :1])
     across = _places(width, shift[:, 1:])
     if flip:
-        mirror = draws.child("flip").integers(index, (1,), 2).bool()
+        mirror = rng.child("flip").integers(index, (1,), 2).bool()
         across = torch.where(mirror, across.flip(1), across)
     image = torch.arange(count, device=x.device)[:, None, None]
     # Indices around a slice put the channels last, so the result is channels-last without a copy.
@@ -82,7 +82,7 @@ class Augmentation(Described, ABC):
     """What a training set-up does to the images of a batch."""
 
     @abstractmethod
-    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
         """(N, C, H, W) images, each changed by its own draws."""
 
 
@@ -93,7 +93,7 @@ class Plain(Augmentation):
     source = ()
     example = "none"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:  # noqa: ARG002
+    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:  # noqa: ARG002
         """The images as they are."""
         return x
 
@@ -108,9 +108,9 @@ class Crop(Augmentation):
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
         """The shifted images."""
-        return crop_flip(x, index, draws, self.padding, flip=False, border=self.border)
+        return crop_flip(x, index, rng, self.padding, flip=False, border=self.border)
 
 
 @settings
@@ -123,6 +123,6 @@ class CropFlip(Augmentation):
     padding: Padding = 4
     border: Literal["reflect", "zeros"] = "reflect"
 
-    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
         """The shifted and mirrored images."""
-        return crop_flip(x, index, draws, self.padding, flip=True, border=self.border)
+        return crop_flip(x, index, rng, self.padding, flip=True, border=self.border)

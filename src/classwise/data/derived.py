@@ -171,8 +171,8 @@ def random_regions(masks: Tensor, seed: int = 0) -> Tensor:
     The control of `white_background`: as many pixels become white, and not those of the background.
     """
     count, height, width = masks.shape
-    draws = CounterRNG(seed, "regions")
+    rng = CounterRNG(seed, "regions")
     index = torch.arange(count)
-    down = draws.integers(index, (), height)[:, None] + torch.arange(height)
-    right = draws.integers(index, (), width, counter=1)[:, None] + torch.arange(width)
+    down = rng.integers(index, (), height)[:, None] + torch.arange(height)
+    right = rng.integers(index, (), width, counter=1)[:, None] + torch.arange(width)
     return masks[index[:, None, None], (down % height)[:, :, None], (right % width)[:, None, :]]

@@ -52,27 +52,27 @@ class IDBHWeak(Augmentation):
     shift: Annotated[int, pydantic.Field(ge=0)] = 10
     erase: Share = 0.5
 
-    def __call__(self, x: Tensor, index: Tensor, draws: CounterRNG) -> Tensor:
+    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
         """(N, C, H, W) images of the type of ``x``, uint8 or float in [0, 1]."""
         height, width = x.shape[2:]
         shift = min(self.shift, min(height, width) // 3)
-        operation = draws.child("operation").integers(index, (), OPERATIONS)
-        row, column = shaped(height, width, operation, draws.child("shape").uniform(index, (3,)))
+        operation = rng.child("operation").integers(index, (), OPERATIONS)
+        row, column = shaped(height, width, operation, rng.child("shape").uniform(index, (3,)))
         inside = _within(row, height) & _within(column, width)
-        row, column, kept = crop_shifted(row, column, height, width, shift, draws.child("crop"), index)
-        mirror = draws.child("flip").integers(index, (1, 1), 2).bool()
+        row, column, kept = crop_shifted(row, column, height, width, shift, rng.child("crop"), index)
+        mirror = rng.child("flip").integers(index, (1, 1), 2).bool()
         column = torch.where(mirror, width - 1 - column, column)
         image = torch.arange(len(x), device=x.device)[:, None, None]
         moved = x[image, :, row.clamp(0, height - 1), column.clamp(0, width - 1)].permute(0, 3, 1, 2)
         pixels = moved.float().div(255) if x.dtype == torch.uint8 else moved
         pixels = pixels * (inside & kept)[:, None]
-        pixels = coloured(pixels, operation, draws.child("factor").uniform(index))
-        pixels = pixels * ~self._erased(height, width, index, draws.child("erase"))[:, None]
+        pixels = coloured(pixels, operation, rng.child("factor").uniform(index))
+        pixels = pixels * ~self._erased(height, width, index, rng.child("erase"))[:, None]
         return pixels.mul(255).round_().to(torch.uint8) if x.dtype == torch.uint8 else pixels
 
-    def _erased(self, height: int, width: int, index: Tensor, draws: CounterRNG) -> Tensor:
+    def _erased(self, height: int, width: int, index: Tensor, rng: CounterRNG) -> Tensor:
         """(N, H, W): what becomes 0."""
-        happens, area, aspect, down, across = draws.uniform(index, (5, 1, 1)).unbind(1)
+        happens, area, aspect, down, across = rng.uniform(index, (5, 1, 1)).unbind(1)
         area = (_AREA[0] + (_AREA[1] - _AREA[0]) * area) * height * width
         low, high = (math.log(value) for value in _ASPECT)
         aspect = (low + (high - low) * aspect).exp()
@@ -95,10 +95,10 @@ def _within(place: Tensor, length: int) -> Tensor:
 
 
 def crop_shifted(
-    row: Tensor, column: Tensor, height: int, width: int, shift: int, draws: CounterRNG, index: Tensor
+    row: Tensor, column: Tensor, height: int, width: int, shift: int, rng: CounterRNG, index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Where the pixels at ``row``, ``column`` (N, H, W) come from before a crop-shift, and which come from anywhere."""
-    total, share, *places = draws.uniform(index, (6, 1, 1)).unbind(1)
+    total, share, *places = rng.uniform(index, (6, 1, 1)).unbind(1)
     cut = _pick(total, torch.full_like(total, shift))
     rows = _pick(share, cut)
     columns = cut - rows
@@ -108,22 +108,22 @@ def crop_shifted(
     return row + top.long(), column + left.long(), kept
 
 
-def shaped(height: int, width: int, operation: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+def shaped(height: int, width: int, operation: Tensor, rng: Tensor) -> tuple[Tensor, Tensor]:
     """The row and the column, (N, H, W) int64, that each pixel shows after the shear or the rotation, if it is one.
 
     Args:
         height: rows.
         width: columns.
         operation: (N,) the number of each image's operation.
-        draws: (N, 3) in [0, 1): how far, to which side, and along which axis a shear goes.
+        rng: (N, 3) in [0, 1): how far, to which side, and along which axis a shear goes.
     """
-    down = torch.arange(height, device=draws.device) - (height - 1) / 2
-    across = torch.arange(width, device=draws.device) - (width - 1) / 2
-    size, side = draws[:, 0], torch.where(draws[:, 1] < 0.5, -1.0, 1.0)
+    down = torch.arange(height, device=rng.device) - (height - 1) / 2
+    across = torch.arange(width, device=rng.device) - (width - 1) / 2
+    size, side = rng[:, 0], torch.where(rng[:, 1] < 0.5, -1.0, 1.0)
     slope = torch.where(operation == SHEAR, side * (_SHEAR[0] + (_SHEAR[1] - _SHEAR[0]) * size), 0.0)
     degrees = side * (_DEGREES[0] + (_DEGREES[1] - _DEGREES[0]) * size)
     angle = torch.where(operation == ROTATE, degrees.deg2rad(), 0.0)
-    upright = draws[:, 2] < 0.5
+    upright = rng[:, 2] < 0.5
     sine, cosine = angle.sin(), angle.cos()
     by_column = torch.where(upright, slope, 0.0) - sine
     by_row = torch.where(upright, 0.0, slope) + sine

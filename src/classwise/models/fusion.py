@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from classwise.core.compute import Compute, Forward
+from classwise.core.precision import Forward, Precision
 from classwise.models.base import Classifier
 from classwise.models.normalization import Normalized
 
@@ -21,7 +21,7 @@ _Forwards = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 
 
 @contextmanager
-def fuse(model: nn.Module, compute: Compute) -> Iterator[Forward]:
+def fuse(model: nn.Module, precision: Precision) -> Iterator[Forward]:
     """The model as a function with fewer operations, for gradients with respect to images.
 
     A network of the zoo is copied and fused: normalisation after a convolution is folded into it, and weights are cast
@@ -31,14 +31,14 @@ def fuse(model: nn.Module, compute: Compute) -> Iterator[Forward]:
 
     Args:
         model: in evaluation mode, frozen, and unchanged while the function is used.
-        compute: how passes run. In float32 the copy's logits are the model's up to rounding.
+        precision: how passes run. In float32 the copy's logits are the model's up to rounding.
     """
     network = _traced(model) if _is_plain(model) else None
     if network is not None:
-        yield _fused(model, network, compute)
+        yield _fused(model, network, precision)
     else:
         with affine_norms(model), fine_logits(model):
-            yield compute.forward(model)
+            yield precision.forward(model)
 
 
 class _Tracer(fx.Tracer):
@@ -87,9 +87,9 @@ def _traced(model: nn.Module) -> fx.GraphModule | None:
         return None
 
 
-def _fused(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forward:
+def _fused(model: nn.Module, network: fx.GraphModule, precision: Precision) -> Forward:
     """The forward pass of the copy, which is changed in place."""
-    dtype = getattr(torch, compute.dtype)
+    dtype = getattr(torch, precision.dtype)
     _fold_norms(network)
     for module in network.modules():
         if _is_plain_norm(module):
@@ -98,12 +98,12 @@ def _fused(model: nn.Module, network: fx.GraphModule, compute: Compute) -> Forwa
             module.to(dtype)
         elif type(module) is nn.Linear:
             module.forward = _exact(module)  # type: ignore[assignment, method-assign]  # on the instance
-    compute.prepare(network.requires_grad_(requires_grad=False))
+    precision.prepare(network.requires_grad_(requires_grad=False))
     scale = 1 / model.std if isinstance(model, Normalized) else None
     shift = -model.mean / model.std if isinstance(model, Normalized) else None
 
     def run(x: Tensor) -> Tensor:
-        x = compute.laid_out(x)
+        x = precision.laid_out(x)
         if scale is not None and shift is not None:
             x = torch.addcmul(shift, x, scale)
         logits: Tensor = network(x.to(dtype))

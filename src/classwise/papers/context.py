@@ -54,7 +54,7 @@ class Context:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
                 absent[name] = str(error)
-                self.progress.say(f"{name} is left out: {error}")
+                self.progress.log(f"{name} is left out: {error}")
                 continue
             found[name] = own
         if not found:
@@ -134,7 +134,7 @@ class Context:
         surrogates: Sequence[Trained] = (),
         images: Images | None = None,
         trace: Sequence[int] = (),
-        keep: Sequence[Kind] = (),
+        save: Sequence[Kind] = (),
     ) -> Audit:
         """The audit of a run by some attacks at this scale, loaded from the store if possible."""
         usual = self.few_images if few else self.test_images
@@ -145,10 +145,10 @@ class Context:
             self.scale.threat,
             which=which,
             early_stop=early_stop,
-            compute=self.scale.compute,
+            precision=self.scale.precision,
             surrogates=surrogates,
             trace=trace,
-            keep=keep,
+            save=save,
             device=self.device,
             progress=self.progress,
         )

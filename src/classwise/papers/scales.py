@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from classwise.core.compute import EXACT, FAST, Compute
+from classwise.core.precision import EXACT, FAST, Precision
 
 Name = Literal["smoke", "laptop", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "laptop", "full")
@@ -25,7 +25,7 @@ class Scale:
         test: images to test on; None for all.
         few: images for attacks that cost thousands of passes; None for all.
         attack_steps: steps of the PGD of the tests; None for the paper's.
-        compute: how the gradients of the tests are computed.
+        precision: how the gradients of the tests are computed.
         budget: of the recipes; None for the recipes as they are written.
         changes: dotted recipe fields to new values, for every training.
     """
@@ -38,7 +38,7 @@ class Scale:
     test: int | None = None
     few: int | None = None
     attack_steps: int | None = None
-    compute: Compute = FAST
+    precision: Precision = FAST
     budget: str | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -57,7 +57,7 @@ SMOKE = Scale(
     test=100,
     few=40,
     attack_steps=5,
-    compute=EXACT,
+    precision=EXACT,
     changes={
         "data.augment": "none",
         "data.validation": 0.2,
@@ -74,7 +74,7 @@ SMOKE = Scale(
 )
 """About a second an experiment once its models are trained; for the tests."""
 
-_FAST = {"compute.dtype": FAST.dtype, "compute.channels_last": FAST.channels_last}
+_FAST = {"precision.dtype": FAST.dtype, "precision.channels_last": FAST.channels_last}
 """Two to three times as fast as float32 on a CPU that has bfloat16."""
 
 LAPTOP = Scale(
@@ -127,7 +127,7 @@ TIAN = replace(
     changes={
         "model.name": "resnet18",
         "optimizer.weight_decay": 2e-4,
-        "rate": {"name": "step", "milestones": [0.75, 0.9], "gamma": 0.1},
+        "lr_schedule": {"name": "step", "milestones": [0.75, 0.9], "gamma": 0.1},
         "epochs": 100,
         "selection": "three-quarters",
         "attack.step_size": 0.007,
@@ -140,7 +140,7 @@ _DIGITS = {
     "model.name": "small-cnn",
     "data.augment": "none",
     "optimizer.lr": 0.01,
-    "rate": {"name": "step", "milestones": [0.55, 0.75, 0.9], "gamma": 0.1},
+    "lr_schedule": {"name": "step", "milestones": [0.55, 0.75, 0.9], "gamma": 0.1},
     "attack.steps": 40,
     "attack.step_size": 0.01,
     "validation_attack.steps": 40,

@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 from classwise.auditing.audit import Audit, audit
 from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
-from classwise.core.compute import FAST, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec
 from classwise.core.storage import is_unused, read_json, write_text
@@ -138,7 +138,7 @@ class Store:
         with self.made(key, run.path, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
                 return Trained(run, key)
-            listener.say(f"training {plan.name} ({plan.epochs} epochs) as {key}")
+            listener.log(f"training {plan.name} ({plan.epochs} epochs) as {key}")
             done = train(
                 plan,
                 out=run.path,
@@ -147,7 +147,7 @@ class Store:
                 resume=True,
                 device=device,
                 progress=progress,
-                alone=True,
+                distributed=False,
             )
         return Trained(done, key, fresh=True)
 
@@ -161,10 +161,10 @@ class Store:
         which: Which | None = None,
         early_stop: bool = False,
         seed: int = 0,
-        compute: Compute = FAST,
+        precision: Precision = FAST,
         surrogates: Sequence[Trained] = (),
         trace: Sequence[int] = (),
-        keep: Sequence[Kind] = (),
+        save: Sequence[Kind] = (),
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
@@ -178,10 +178,10 @@ class Store:
             which: of the saved weights; None for the default of the run.
             early_stop: whether attacks stop at the first success; the papers count last iterates.
             seed: of the attacks.
-            compute: how gradients are computed.
+            precision: how gradients are computed.
             surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
             trace: numbers of images whose confidences are followed step by step.
-            keep: tensors to save for every image.
+            save: tensors to save for every image.
             device: where to run.
             progress: reports the progress.
 
@@ -194,9 +194,9 @@ class Store:
             text = text.replace(str(surrogate.run.path), f"surrogate-{place}-{surrogate.key}")
         weights = hashlib.sha256(trained.run.weights_file(weights_name).read_bytes()).hexdigest()
         about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
-        options: dict[str, Sequence[Any]] = {"trace": [*trace], "keep": [*keep]}
+        options: dict[str, Sequence[Any]] = {"trace": [*trace], "save": [*save]}
         more = {name: values for name, values in options.items() if values}  # no key without a value
-        key = _hash({**about, "early_stop": early_stop, "seed": seed, "compute": str(compute), **more})
+        key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
         folder, listener = trained.run.audits / key, progress or Silent()
         with self.made(key, folder, listener):
             if (folder / ABOUT).is_file():
@@ -211,15 +211,15 @@ class Store:
                 cascade=False,
                 early_stop=early_stop,
                 seed=seed,
-                compute=compute,
+                precision=precision,
                 trace=trace,
-                keep=keep,
+                save=save,
                 out=folder,
                 resume=True,
                 device=device,
                 progress=listener,
                 name=key,
-                alone=True,
+                distributed=False,
             )
 
     @contextmanager
@@ -270,7 +270,7 @@ class Store:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            (progress or Silent()).say(f"{key} is locked by another process; waiting")
+            (progress or Silent()).log(f"{key} is locked by another process; waiting")
             lock.acquire()
         try:
             yield

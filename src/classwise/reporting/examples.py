@@ -13,17 +13,17 @@ from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.findings import Findings
-from classwise.reporting.pictures import MOST, Twins
+from classwise.reporting.pictures import MOST, ExampleImages
 
 
-class _Twin(NamedTuple):
+class _Example(NamedTuple):
     attack: str
     pixels: NDArray[Any]
     prediction: str
-    broken: bool
+    success: bool
 
 
-def twins_of(audit: Audit, findings: Findings) -> Twins | None:
+def example_images(audit: Audit, findings: Findings) -> ExampleImages | None:
     """Kept examples of the worst class: first those that an attack broke, then those that stand.
 
     An image is shown under the first attack that broke it; one that stands, under the last attack that tried. They are
@@ -34,40 +34,40 @@ def twins_of(audit: Audit, findings: Findings) -> Twins | None:
         return None
     outcomes = audit.outcomes
     members = outcomes.index[outcomes.grouping(audit.group).ids == findings.worst]
-    twins: dict[int, _Twin] = {}
+    examples: dict[int, _Example] = {}
     for attack in outcomes.attacks:
         if attack == CLEAN:
             continue
         images, rows = _examples(audit, attack), outcomes.rows(attack).set_index("index")
         for number in np.intersect1d(members, list(images)).tolist():
-            if number in clean and not (number in twins and twins[number].broken):
-                twins.update(_twin(number, attack, images[number], rows.loc[number], outcomes.class_names))
-    chosen = sorted(twins, key=lambda number: (not twins[number].broken, number))[:MOST]
+            if number in clean and not (number in examples and examples[number].success):
+                examples.update(_example(number, attack, images[number], rows.loc[number], outcomes.class_names))
+    chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MOST]
     if not chosen:
         return None
-    return Twins(
+    return ExampleImages(
         clean=np.stack([clean[number] for number in chosen]).astype(np.float32),
-        adversarial=np.stack([twins[number].pixels for number in chosen]).astype(np.float32),
-        captions=[_caption(number, twins[number]) for number in chosen],
+        adversarial=np.stack([examples[number].pixels for number in chosen]).astype(np.float32),
+        captions=[_caption(number, examples[number]) for number in chosen],
     )
 
 
-def _twin(
+def _example(
     number: int, attack: str, pixels: NDArray[Any], row: pd.Series[Any], class_names: tuple[str, ...]
-) -> dict[int, _Twin]:
+) -> dict[int, _Example]:
     if row["status"] != "ok":
         return {}
-    return {number: _Twin(attack, pixels, class_names[int(row["prediction"])], not row["correct"])}
+    return {number: _Example(attack, pixels, class_names[int(row["prediction"])], not row["correct"])}
 
 
-def _caption(number: int, twin: _Twin) -> str:
-    return f"Image {number}, {twin.attack}: {'taken for' if twin.broken else 'still'} {twin.prediction}"
+def _caption(number: int, example: _Example) -> str:
+    return f"Image {number}, {example.attack}: {'taken for' if example.success else 'still'} {example.prediction}"
 
 
 def _examples(audit: Audit, attack: str) -> dict[int, NDArray[Any]]:
     """The kept examples under an attack, by image number; none where none were kept."""
     try:
-        index, images = audit.kept.get(EXAMPLES, attack)
+        index, images = audit.artifacts.get(EXAMPLES, attack)
     except ClasswiseError:  # that is how the store says that it has none
         return {}
     return dict(zip(index.tolist(), images, strict=True))

@@ -198,8 +198,8 @@ def first_confusion(outcomes: Outcomes) -> IntArray | sparse.csr_array:
     frame, judged = outcomes.frame, outcomes.judged(ALL)
     wrong = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")
     wrong = wrong[wrong["index"].isin(judged.image)]
-    standing = judged.label[judged.correct]
-    labels = np.concatenate([standing, wrong["label"].to_numpy(np.int64)])
-    predictions = np.concatenate([standing, wrong["prediction"].to_numpy(dtype=np.int64)])
+    correct = judged.label[judged.correct]
+    labels = np.concatenate([correct, wrong["label"].to_numpy(np.int64)])
+    predictions = np.concatenate([correct, wrong["prediction"].to_numpy(dtype=np.int64)])
     count = confusion if outcomes.num_classes <= MOST_DENSE else sparse_confusion
     return count(labels, predictions, outcomes.num_classes)

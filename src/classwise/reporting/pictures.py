@@ -20,7 +20,7 @@ SIDE = 76
 
 
 @dataclass(frozen=True)
-class Twins:
+class ExampleImages:
     """Some images and what an attack made of them.
 
     Attributes:
@@ -54,21 +54,21 @@ class Triple:
     caption: str
 
 
-def triples(twins: Twins) -> tuple[list[Triple], float]:
+def triples(examples: ExampleImages) -> tuple[list[Triple], float]:
     """The first `MOST` pairs as data URIs, and the factor by which their differences are amplified.
 
     A difference is drawn around middle grey; one factor serves all, so that pictures can be compared. The largest
     difference becomes black or white.
     """
-    change = twins.adversarial[:MOST] - twins.clean[:MOST]
+    change = examples.adversarial[:MOST] - examples.clean[:MOST]
     largest = float(np.abs(change).max(initial=0))
     factor = 0.5 / largest if largest else 1.0
     found = [
         Triple(
-            data_uri(twins.clean[row]),
-            data_uri(twins.adversarial[row]),
+            data_uri(examples.clean[row]),
+            data_uri(examples.adversarial[row]),
             data_uri(0.5 + factor * change[row]),
-            twins.captions[row],
+            examples.captions[row],
         )
         for row in range(len(change))
     ]

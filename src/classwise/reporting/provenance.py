@@ -42,7 +42,7 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
         ),
         ("Seed", "" if meta.seed is None else str(meta.seed)),
         ("Gradients", flat(meta.precision)),
-        ("Images at once", "" if meta.batch is None else str(meta.batch)),
+        ("Images at once", "" if meta.batch_size is None else str(meta.batch_size)),
         ("Notes", "; ".join(meta.notes)),
         *[(_title(key), flat(value)) for key, value in audit.environment.items()],
     ]

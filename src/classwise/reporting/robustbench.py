@@ -212,7 +212,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
             "cascade": meta.cascade,
             "seed": meta.seed,
             "precision": dict(meta.precision),
-            "batch": meta.batch,
+            "batch_size": meta.batch_size,
         },
         "to_fill_in": missing,
         "notes": notes,

@@ -96,13 +96,13 @@ def resampled_rows(matrix: ArrayLike, *, resamples: int = RESAMPLES, seed: int =
     return found
 
 
-def percentiles(value: float, draws: ArrayLike, alpha: float = 0.05) -> Estimate:
+def percentiles(value: float, samples: ArrayLike, alpha: float = 0.05) -> Estimate:
     """A number with the percentile interval of its resampled values (NaN among them left out).
 
     The interval is that of Efron (1979). Statistics that noise pushes one way (a maximum, a variance over classes, a
     correlation) are pushed twice in it; where that matters, the docstring of the analysis says so.
     """
-    known = np.asarray(draws, dtype=np.float64)
+    known = np.asarray(samples, dtype=np.float64)
     known = known[np.isfinite(known)]
     if not known.size:
         return Estimate(value, float("nan"), float("nan"))

@@ -82,7 +82,7 @@ class EMA(Averager):
 
     Args:
         decay: the weight of the past.
-        begin: the share of training from which it runs; the first weights then are its start.
+        start_fraction: the share of training from which it runs; the first weights then are its start.
         every: fold in after each ``"epoch"`` or each ``"step"``.
     """
 
@@ -91,19 +91,19 @@ class EMA(Averager):
     example = "ema:decay=0.85"
 
     decay: Share = 0.85
-    begin: Share = 0.25
+    start_fraction: Share = 0.25
     every: Literal["epoch", "step"] = "epoch"
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Fold the step's weights in, if it runs by steps."""
-        if self.every != "step" or progress < self.begin:
+        if self.every != "step" or progress < self.start_fraction:
             return state
         return Average(blend(state.weights, weights, self.decay))
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Fold the epoch's weights in, if it runs by epochs."""
         del signals
-        if self.every != "epoch" or progress < self.begin:
+        if self.every != "epoch" or progress < self.start_fraction:
             return state
         return Average(blend(state.weights, weights, self.decay))
 
@@ -116,25 +116,25 @@ class SWA(Averager):
     pass over the training images.
 
     Args:
-        begin: the share of training from which it runs.
+        start_fraction: the share of training from which it runs.
         every: fold in after each ``"epoch"`` or each ``"step"``.
     """
 
     source = ("izmailov2018averaging",)
     changes = ("average",)
-    example = "swa:begin=0.5"
+    example = "swa:start_fraction=0.5"
 
-    begin: Share = 0.5
+    start_fraction: Share = 0.5
     every: Literal["epoch", "step"] = "epoch"
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Fold the step's weights in, if it runs by steps."""
-        return self._folded(state, weights) if self.every == "step" and progress >= self.begin else state
+        return self._folded(state, weights) if self.every == "step" and progress >= self.start_fraction else state
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Fold the epoch's weights in, if it runs by epochs."""
         del signals
-        return self._folded(state, weights) if self.every == "epoch" and progress >= self.begin else state
+        return self._folded(state, weights) if self.every == "epoch" and progress >= self.start_fraction else state
 
     def _folded(self, state: Average, weights: Weights) -> Average:
         count = state.facts.get("count", 0)
@@ -151,7 +151,7 @@ class FAWA(Averager):
 
     Args:
         decay: the weight of the past.
-        begin: the share of training from which epochs are considered.
+        start_fraction: the share of training from which epochs are considered.
         threshold: what the worst class must reach (the paper: 0.2); None to go by ``relative`` alone.
         relative: what the worst class must reach as a share of the best worst class so far; None to go by
             ``threshold`` alone.
@@ -162,7 +162,7 @@ class FAWA(Averager):
     example = "fawa:decay=0.85,threshold=0.2"
 
     decay: Share = 0.85
-    begin: Share = 0.25
+    start_fraction: Share = 0.25
     threshold: Share | None = 0.2
     relative: Share | None = None
 
@@ -178,7 +178,7 @@ class FAWA(Averager):
         worst = float(robust[~robust.isnan()].min())
         best = max(worst, state.facts.get("best_worst", 0.0))
         facts = {"best_worst": best, "admitted": state.facts.get("admitted", 0)}
-        if progress < self.begin:
+        if progress < self.start_fraction:
             return Average(state.weights, facts)
         bar = max(self.threshold or 0.0, (self.relative or 0.0) * best)
         admitted = worst >= bar
@@ -200,12 +200,12 @@ class GatedAverage(Averager):
 
     Args:
         decay: the weight of the past.
-        begin: the share of training from which epochs may enter; the gate watches all of them.
+        start_fraction: the share of training from which epochs may enter; the gate watches all of them.
         patience: the number of refused epochs in a row after which the event reports them.
     """
 
     decay: Share = 0.85
-    begin: Share = 0.25
+    start_fraction: Share = 0.25
     patience: Count = 20
 
     @abstractmethod
@@ -222,7 +222,7 @@ class GatedAverage(Averager):
         history = state.facts.get("history", [])
         reached, bar = self.judge(history, signals)
         facts = {"admitted": 0, "refused": 0} | state.facts | {"history": [*history, reached]}
-        if progress < self.begin:
+        if progress < self.start_fraction:
             return Average(state.weights, facts)
         admitted = reached >= bar
         facts["admitted"] += admitted

@@ -31,7 +31,7 @@ class Batches:
         unlabelled: pseudo-labelled images in a full batch.
         augment: the augmentation.
         threat: the threat of classes without a radius of their own.
-        draws: the random numbers of the run.
+        rng: the random numbers of the run.
     """
 
     images: Images
@@ -40,7 +40,7 @@ class Batches:
     unlabelled: int
     augment: Augmentation
     threat: Threat
-    draws: CounterRNG
+    rng: CounterRNG
 
     @cached_property
     def pool(self) -> Images:
@@ -55,7 +55,7 @@ class Batches:
 
     def order(self, epoch: int) -> Tensor:
         """The labelled images in the order of an epoch, (N,)."""
-        return self.draws.child("order").at(epoch).permutation(len(self.images), self.images.device)
+        return self.rng.child("order").at(epoch).permutation(len(self.images), self.images.device)
 
     def rows(self, order: Tensor, epoch: int, step: int, settings: ClassSettings) -> Tensor:
         """The rows of a step: the next of the order, or, if the class setting ``sampling`` is set, sampled by it.
@@ -67,13 +67,13 @@ class Batches:
         if settings.sampling is not None:
             cumulative = settings.sampling[self.images.y].double().cumsum(0)
             positions = torch.arange(len(rows), device=rows.device)
-            draws = self.draws.child("sampling").at(epoch).uniform(positions, counter=step)
-            rows = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp_max(len(self.images) - 1)
+            rng = self.rng.child("sampling").at(epoch).uniform(positions, counter=step)
+            rows = torch.searchsorted(cumulative, rng * cumulative[-1], right=True).clamp_max(len(self.images) - 1)
         if self.extra is None:
             return rows
         count = round(len(rows) * self.unlabelled / self.labelled)
         positions = torch.arange(count, device=rows.device)
-        sampled = self.draws.child("unlabelled").at(epoch).integers(positions, (), len(self.extra), counter=step)
+        sampled = self.rng.child("unlabelled").at(epoch).integers(positions, (), len(self.extra), counter=step)
         return torch.cat([rows, len(self.images) + sampled])
 
     def batch(self, rows: Tensor, epoch: int, step: int, settings: ClassSettings, progress: float) -> TrainingBatch:
@@ -87,7 +87,7 @@ class Batches:
             progress: the share of training that is done, in [0, 1].
         """
         index, y = self._index(rows, step, settings), self.pool.y[rows]
-        x = self.augment(self.pool.x[rows], index, self.draws.child("augment").at(epoch))
+        x = self.augment(self.pool.x[rows], index, self.rng.child("augment").at(epoch))
         x = (x.float().div_(255) if x.dtype == torch.uint8 else x).contiguous()
         epsilon = settings.of("epsilon", y)
         assert epsilon is not None
@@ -113,9 +113,9 @@ class Batches:
         if probabilities is None:
             return None
         cumulative = probabilities.double().cumsum(1)
-        draws = self.draws.child("target").at(epoch).uniform(index, (1,))
+        rng = self.rng.child("target").at(epoch).uniform(index, (1,))
         chosen = (
-            torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
+            torch.searchsorted(cumulative, rng * cumulative[:, -1:], right=True)
             .squeeze(1)
             .clamp_max(probabilities.shape[1] - 1)
         )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.training.objectives.base import Step, TrainingBatch
 
@@ -30,22 +30,22 @@ class BatchShard:
         count: the rows of the whole batch.
     """
 
-    team: Team
+    processes: ProcessGroup
     count: int
 
     @property
     def replicated(self) -> bool:
         """Whether every process computes all rows: with one process, or with fewer than two rows per process."""
-        return self.team.size == 1 or self.count < 2 * self.team.size
+        return self.processes.world_size == 1 or self.count < 2 * self.processes.world_size
 
     @property
     def rows(self) -> slice:
         """The rows of this process: a contiguous block; block lengths differ by at most one."""
         if self.replicated:
             return slice(0, self.count)
-        each, more = divmod(self.count, self.team.size)
-        first = self.team.rank * each + min(self.team.rank, more)
-        return slice(first, first + each + (self.team.rank < more))
+        each, more = divmod(self.count, self.processes.world_size)
+        first = self.processes.rank * each + min(self.processes.rank, more)
+        return slice(first, first + each + (self.processes.rank < more))
 
     def gather(self, local: Tensor) -> Tensor:
         """The rows of all processes in order, (count, ...); gradients flow into those of this process only."""
@@ -54,7 +54,7 @@ class BatchShard:
         rows = self.rows
         gathered = local.new_zeros(self.count, *local.shape[1:])
         gathered[rows] = local.detach()
-        self.team.add(gathered)
+        self.processes.all_reduce(gathered)
         return torch.cat([gathered[: rows.start], local, gathered[rows.stop :]])
 
     def of_batch(self, batch: TrainingBatch) -> TrainingBatch:
@@ -82,7 +82,7 @@ class BatchShard:
 
     def all_reduced(self, loss: Tensor, model: nn.Module) -> Tensor:
         """The loss, whose ``backward`` then leaves the gradient of the whole batch in each process."""
-        if self.team.size == 1:
+        if self.processes.world_size == 1:
             return loss
 
         def on_backward(gradient: Tensor) -> None:
@@ -97,7 +97,7 @@ class BatchShard:
     def _sum_gradients(self, model: nn.Module) -> None:
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         for gradient, total in zip(gradients, self._all_reduce(gradients), strict=True):
-            gradient.copy_(total / self.team.size if self.replicated else total)
+            gradient.copy_(total / self.processes.world_size if self.replicated else total)
 
     def average_buffers(self, buffers: Sequence[Tensor], before: Sequence[Tensor]) -> None:
         """Average over the processes the change of each buffer in a step.
@@ -107,13 +107,13 @@ class BatchShard:
         """
         changes = [now - then for now, then in zip(buffers, before, strict=True)]
         for now, then, change in zip(buffers, before, self._all_reduce(changes), strict=True):
-            now.copy_(then + change / self.team.size)
+            now.copy_(then + change / self.processes.world_size)
 
     def _all_reduce(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sum of each tensor over the processes, in one all-reduce."""
         if not tensors:
             return []
-        flat = self.team.add(torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        flat = self.processes.all_reduce(torch.cat([tensor.reshape(-1) for tensor in tensors]))
         pieces = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
@@ -121,7 +121,7 @@ class BatchShard:
 @contextmanager
 def averaged_buffers(shard: BatchShard, model: nn.Module) -> Iterator[None]:
     """Average the changes of the model's buffers over the processes when the block ends."""
-    if shard.team.size == 1:
+    if shard.processes.world_size == 1:
         yield
         return
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -130,23 +130,23 @@ def averaged_buffers(shard: BatchShard, model: nn.Module) -> Iterator[None]:
     shard.average_buffers(buffers, before)
 
 
-def convert_sync_batchnorm(model: nn.Module, team: Team, device: torch.device) -> nn.Module:
+def convert_sync_batchnorm(model: nn.Module, processes: ProcessGroup, device: torch.device) -> nn.Module:
     """The model with batch normalisation over the images of all processes; with one process, the model itself."""
-    if team.size == 1:
+    if processes.world_size == 1:
         return model
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(  # type: ignore[no-untyped-call]
-        model, team.group(device)
+        model, processes.group(device)
     )
     return converted
 
 
-def check_same_arguments(team: Team, arguments: Mapping[str, object]) -> None:
+def check_same_arguments(processes: ProcessGroup, arguments: Mapping[str, object]) -> None:
     """Check that all processes train with the same arguments.
 
     Raises:
         ClasswiseError: if they were not.
     """
-    gathered = team.all(arguments)
+    gathered = processes.all_gather(arguments)
     for rank, other in enumerate(gathered):
         for name, value in gathered[0].items():
             if other[name] != value:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import cross_entropy, divergence, margin
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.training.data_parallel import BatchShard
@@ -54,8 +54,10 @@ def evaluate(
         recipe: its batch size, precision and seed apply.
         callback: called after each batch; it may raise.
     """
-    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed)
-    batches = list(images.batches(engine.batch))
+    engine = Engine(
+        model, precision=recipe.precision, batch_size=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed
+    )
+    batches = list(images.batches(engine.batch_size))
     clean_logits = []
     with _closing(engine.predict(batch.x for batch in batches)) as blocks:
         for logits in blocks:
@@ -68,7 +70,7 @@ def evaluate(
     jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
     with _closing(engine.attack(attack, threat, jobs)) as results:
         for done in results:
-            robust[done.row] = ~done.broken
+            robust[done.row] = ~done.success
             attacked[done.row] = done.logits
             soft[done.row] = torch.sigmoid(margin(done.logits.softmax(1), done.y) / 0.1)
             callback()
@@ -86,13 +88,13 @@ def evaluate_distributed(
     attack: Attack,
     threat: Threat,
     recipe: Recipe,
-    team: Team,
+    processes: ProcessGroup,
     callback: Callable[[], None],
 ) -> Outputs:
     """`evaluate` with the images split over the processes; each process returns the outputs of all images."""
-    if team.size == 1:
+    if processes.world_size == 1:
         return evaluate(model, images, attack, threat, recipe, callback)
-    shard = BatchShard(team, len(images))
+    shard = BatchShard(processes, len(images))
     rows = torch.arange(len(images))[shard.rows]
     local = evaluate(model, images.take(rows), attack, threat, recipe, callback)
     values = {field.name: getattr(local, field.name) for field in dataclasses.fields(local)}

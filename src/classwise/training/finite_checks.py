@@ -78,8 +78,8 @@ def likely_cause(recipe: Recipe, parts: Parts, settings: ClassSettings) -> str:
     if eps is not None and eps < _SMALLEST_EPS:
         return f"the likely cause is optimizer.eps = {eps:g}, which is too small for float32"
     rate = f"the likely cause is the learning rate, optimizer.lr = {parts.optimizer.lr:g}"
-    if recipe.compute.dtype != "float32":
-        return f"{rate}, or an overflow in {recipe.compute.dtype} (compute.dtype = float32 avoids it)"
+    if recipe.precision.dtype != "float32":
+        return f"{rate}, or an overflow in {recipe.precision.dtype} (compute.dtype = float32 avoids it)"
     return rate
 
 

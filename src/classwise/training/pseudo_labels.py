@@ -59,8 +59,8 @@ def pseudo_labelled(
     if teacher is None:
         labels = _load_labels(run, unlabelled)
     else:
-        engine = Engine(teacher, compute=recipe.compute, batch=max(32, recipe.batch_size))
-        outputs = engine.predict(batch.x for batch in unlabelled.batches(engine.batch))
+        engine = Engine(teacher, precision=recipe.precision, batch_size=max(32, recipe.batch_size))
+        outputs = engine.predict(batch.x for batch in unlabelled.batches(engine.batch_size))
         labels = torch.cat([logits.argmax(1) for logits in outputs]).cpu()
     return Images(unlabelled.x, labels, images.class_names, unlabelled.name, unlabelled.split)
 

@@ -16,9 +16,9 @@ import yaml
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.core.compute import Compute
 from classwise.core.description import CHANGES, Described, Passes
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Precision
 from classwise.core.settings import Count, Seed, build, describe, make, parse_spec, settings
 from classwise.core.threat import Threat
 from classwise.data import AUGMENTATIONS
@@ -48,7 +48,7 @@ from classwise.training.updates import Update
 
 _LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.start", "model.sync_batch_norm")
 """Fields that are left out of the digest where they have their default, as in recipes from before them."""
-EPOCH_FIELDS = ("begin", "epochs", "halve_every")
+EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
 """The fields of schedules that are numbers of epochs."""
 
 
@@ -70,14 +70,14 @@ class Recipe:
         reduction: the reduction of the images' losses to one number.
         update: how a loss changes the weights.
         optimizer: the optimiser and its full learning rate.
-        rate: the learning-rate schedule.
+        lr_schedule: the learning-rate schedule.
         averaging: the weight averaging beside the online model.
         selection: the rule that selects the best epoch on the validation split.
         validation_attack: the attack on the validation split, at the recipe's radius.
         epochs: passes over the training split.
         batch_size: images a step.
         seed: the seed of the weights, the split, the order, the augmentation and the attacks.
-        compute: precision and memory format.
+        precision: precision and memory format.
 
     Example:
         >>> import classwise as cw
@@ -99,14 +99,14 @@ class Recipe:
     reduction: Part = "mean"
     update: Part = "plain"
     optimizer: Part = "sgd"
-    rate: Part = "step"
+    lr_schedule: Part = "step"
     averaging: Part = "none"
     selection: str = "overall+worst"
     validation_attack: Part = "pgd:steps=10,step_size=0.25eps"
     epochs: Count = 200
     batch_size: Count = 128
     seed: Seed = 0
-    compute: Compute = Compute()
+    precision: Precision = Precision()
 
     @cached_property
     def parts(self) -> Parts:
@@ -139,7 +139,7 @@ class Recipe:
         parts = self.parts
         attack = [parts.attack] if parts.objective.attacks else []
         crafted = (parts.objective, parts.objective.criterion, *attack, self.data.unlabelled, *parts.schedules)
-        rest = (parts.reduction, parts.update, parts.optimizer, parts.rate, parts.averaging, parts.augment)
+        rest = (parts.reduction, parts.update, parts.optimizer, parts.lr_schedule, parts.averaging, parts.augment)
         return [part for part in (*crafted, *rest) if isinstance(part, Described)]
 
     @property
@@ -160,7 +160,7 @@ class Recipe:
             reduction=describe(REDUCTIONS, parts.reduction) if _is_made(parts.reduction) else self.reduction,
             update=describe(UPDATES, parts.update),
             optimizer=describe(OPTIMISERS, parts.optimizer),
-            rate=describe(LR_SCHEDULES, parts.rate),
+            lr_schedule=describe(LR_SCHEDULES, parts.lr_schedule),
             averaging=describe(AVERAGERS, parts.averaging),
             validation_attack=describe(ATTACKS, parts.validation_attack),
             data=dataclasses.replace(self.data, augment=describe(AUGMENTATIONS, parts.augment)),
@@ -255,7 +255,7 @@ class Parts:
     reduction: Reduction
     update: Update
     optimizer: Optimiser
-    rate: LRSchedule
+    lr_schedule: LRSchedule
     averaging: Averager
     selection: Selection
     validation_attack: Attack
@@ -321,7 +321,7 @@ def build_parts(recipe: Recipe) -> Parts:
         reduction=_reduction(recipe.reduction),
         update=make(UPDATES, recipe.update),
         optimizer=make(OPTIMISERS, recipe.optimizer),
-        rate=make(LR_SCHEDULES, recipe.rate),
+        lr_schedule=make(LR_SCHEDULES, recipe.lr_schedule),
         averaging=averaging,
         selection=_selection(recipe.selection),
         validation_attack=validation_attack,
@@ -336,7 +336,7 @@ def _from_values(values: Mapping[str, Any]) -> Recipe:
     if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):
         unlabelled = build(UnlabelledSettings, data["unlabelled"], "recipe field 'data.unlabelled'")
         plain["data"] = {**data, "unlabelled": unlabelled}
-    for key, kind in (("data", DataSettings), ("model", ModelSettings), ("compute", Compute)):
+    for key, kind in (("data", DataSettings), ("model", ModelSettings), ("precision", Precision)):
         if isinstance(plain.get(key), Mapping):
             plain[key] = build(kind, plain[key], f"recipe field {key!r}")
     recipe: Recipe = build(Recipe, plain, "recipe")

@@ -78,7 +78,7 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     return merged
 
 
-_MERGED = ("data", "model", "compute", "budgets")
+_MERGED = ("data", "model", "precision", "budgets")
 """The fields that a recipe inherits item by item from the one that it extends."""
 
 
@@ -156,7 +156,7 @@ def change(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
 
     Args:
         values: the fields; they are changed in place.
-        path: the field, such as ``optimizer.lr`` or ``schedules.0.begin``.
+        path: the field, such as ``optimizer.lr`` or ``schedules.0.start_epoch``.
         value: its new value.
         kind: the dataclass of recipes.
 

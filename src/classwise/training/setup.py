@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from classwise.attacks.base import Attack
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
@@ -123,7 +123,7 @@ def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) 
     return notes
 
 
-def check_resumable(run: Run, recipe: Recipe, images: Images, team: Team) -> None:
+def check_resumable(run: Run, recipe: Recipe, images: Images, processes: ProcessGroup) -> None:
     """Check that a run to be resumed has the same recipe and the same data.
 
     Raises:
@@ -134,9 +134,9 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, team: Team) -> Non
         field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
         suggestion = "resume with the same, or give another folder"
         if field == "batch_size":
-            each, left = divmod(before[field], team.size)
-            if team.size > 1 and not left:
-                suggestion += f"; in {team.size} processes --set batch_size={each}"
+            each, left = divmod(before[field], processes.world_size)
+            if processes.world_size > 1 and not left:
+                suggestion += f"; in {processes.world_size} processes --set batch_size={each}"
         raise ClasswiseError(
             f"{run.path} was started with another recipe: {field} was {json.dumps(before[field])}, "
             f"now {json.dumps(now[field])}; {suggestion}"
@@ -154,24 +154,24 @@ def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[
     return images.take(train).to(device), images.take(valid).to(device)
 
 
-def build_batches(recipe: Recipe, images: Images, extra: Images | None, draws: CounterRNG) -> Batches:
+def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: CounterRNG) -> Batches:
     """The batches of a run.
 
     Args:
         recipe: the complete recipe.
         images: the training split, on the device.
         extra: the pseudo-labelled images, or None.
-        draws: the random numbers of the run.
+        rng: the random numbers of the run.
     """
     parts, settings = recipe.parts, recipe.data.unlabelled
     assert parts.threat is not None
     unlabelled = 0 if settings is None else settings.of(recipe.batch_size)
     extra = None if extra is None else extra.to(images.device)
     labelled = recipe.batch_size - unlabelled
-    return Batches(images, extra, labelled, unlabelled, parts.augment, parts.threat, draws)
+    return Batches(images, extra, labelled, unlabelled, parts.augment, parts.threat, rng)
 
 
-def initial_model(recipe: Recipe, images: Images, run: Run, team: Team, device: torch.device) -> nn.Module:
+def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGroup, device: torch.device) -> nn.Module:
     """The model before the first step: random weights of the recipe's seed, or those of ``model.start``."""
     torch.manual_seed(recipe.seed)
     model = build_model(**model_spec(recipe, images))
@@ -179,8 +179,8 @@ def initial_model(recipe: Recipe, images: Images, run: Run, team: Team, device: 
     if start is not None and not run.state_file.is_file():
         model = load_model(model, weights=start)
     if recipe.model.sync_batch_norm:
-        model = convert_sync_batchnorm(model, team, device)
-    recipe.compute.prepare(model)
+        model = convert_sync_batchnorm(model, processes, device)
+    recipe.precision.prepare(model)
     return model.to(device)
 
 

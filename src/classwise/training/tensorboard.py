@@ -33,17 +33,17 @@ class TensorBoard:
         self.listener = listener or Silent()
         self.writer = SummaryWriter(str(folder))
 
-    def begin(self, task: str, total: int) -> None:
+    def start(self, task: str, total: int) -> None:
         """Forward to the other listener."""
-        self.listener.begin(task, total)
+        self.listener.start(task, total)
 
     def advance(self, amount: int) -> None:
         """Forward to the other listener."""
         self.listener.advance(amount)
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Forward to the other listener."""
-        self.listener.say(line)
+        self.listener.log(line)
 
     def measured(self, epoch: int, values: Mapping[str, float]) -> None:
         """A scalar for each number, at the epoch."""

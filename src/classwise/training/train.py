@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from classwise.core.compute import check_device
-from classwise.core.distributed import Team, joined
+from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
+from classwise.core.precision import check_device
 from classwise.core.progress import Progress, Silent
 from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
@@ -37,7 +37,7 @@ def train(
     progress: Progress | None = None,
     changes: Mapping[str, Any] | None = None,
     unlabelled: Images | None = None,
-    alone: bool = False,
+    distributed: bool = True,
     on_nan: OnNan = "stop",
     **more: Any,
 ) -> Run:
@@ -60,7 +60,7 @@ def train(
         progress: the listener for progress and log lines.
         changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``; they apply after the budget.
         unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
-        alone: train in this process only, even if `torch.distributed` is initialised.
+        distributed: use the processes of `torch.distributed` where it is initialised; False: this process only.
         on_nan: ``"stop"``: stop at once, before anything is saved, when the loss or the weights are not finite (on a
             GPU within `classwise.training.finite_checks.STEPS_BETWEEN_CHECKS` steps). ``"continue"``: continue, and
             record the event ``not-finite`` in each such epoch.
@@ -90,17 +90,17 @@ def train(
         raise ClasswiseError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
     if data is not None:
         all_changes["data.name"] = data.name if isinstance(data, Images) else data
-    with joined(alone=alone) as team:
-        listener = progress if progress is not None and team.first else Silent()
+    with process_group(distributed=distributed) as processes:
+        listener = progress if progress is not None and processes.is_main else Silent()
         complete = Recipe.read(recipe, all_changes, budget=budget)
         check_device(device)
         parse_on_nan(on_nan)
-        complete = complete.times_batch(team.size)
+        complete = complete.times_batch(processes.world_size)
         run = Run(Path(out))
         if not run.path.is_dir():
             check_folder(run, resume=resume)
-        with owned(run.path) if team.first else nullcontext():
-            return _train(complete, run, data, unlabelled, resume, device, listener, team, on_nan)
+        with owned(run.path) if processes.is_main else nullcontext():
+            return _train(complete, run, data, unlabelled, resume, device, listener, processes, on_nan)
 
 
 def _train(
@@ -111,29 +111,31 @@ def _train(
     resume: bool,
     device: str,
     progress: Progress,
-    team: Team,
+    processes: ProcessGroup,
     on_nan: OnNan,
 ) -> Run:
     """`train` in one of its processes, which holds the lock of the folder."""
     if recipe.model.sync_batch_norm and torch.device(device).type != "cuda":
         raise ClasswiseError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
     check_folder(run, resume=resume)
-    if team.first:
+    if processes.is_main:
         remove_stale_temporaries(run.path)
     images = data if isinstance(data, Images) else training_images(recipe.data)
     threat = recipe.parts.threat or default_threat(images)
     recipe = recipe.completed(threat)
     resumed = run.recipe_file.is_file()
     if resumed:
-        check_resumable(run, recipe, images, team)
+        check_resumable(run, recipe, images, processes)
     written = run.recipe if resumed else recipe
     extra = pseudo_labelled(recipe, images, run, device, unlabelled)
-    if team.size > 1:
-        check_same_arguments(team, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)})
-        progress.say(f"{team.size} processes share each step of {recipe.batch_size} images")
+    if processes.world_size > 1:
+        check_same_arguments(
+            processes, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)}
+        )
+        progress.log(f"{processes.world_size} processes share each step of {recipe.batch_size} images")
     for note in setup_notes(recipe, images, threat, resumed=resumed):
-        progress.say(note)
+        progress.log(note)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):
-        Trainer(recipe, images, run, device, progress, extra, team, on_nan).fit()
-    team.meet()
+        Trainer(recipe, images, run, device, progress, extra, processes, on_nan).fit()
+    processes.barrier()
     return Run(run.path).with_recipe(written)

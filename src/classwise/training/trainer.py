@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine
 from classwise.core import interruption
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress import Measured, Progress
 from classwise.core.rng import CounterRNG
@@ -65,23 +65,23 @@ class Trainer:
         device: str,
         progress: Progress,
         extra: Images | None = None,
-        team: Team | None = None,
+        processes: ProcessGroup | None = None,
         on_nan: OnNan = "stop",
     ) -> None:
         self.recipe = recipe
         self.parts = parts = recipe.parts
         self.run = run
         self.progress = progress
-        self.team = team or Team()
+        self.processes = processes or ProcessGroup()
         self.device = torch.device(device)
         self.on_nan = on_nan
         self.loss_check = FiniteLossCheck(self.device)
-        self.draws = CounterRNG(recipe.seed, "training")
+        self.rng = CounterRNG(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
         self.train, self.valid = split_images(recipe, images, self.device)
-        self.batches = build_batches(recipe, self.train, extra, self.draws)
-        self.model = initial_model(recipe, images, run, self.team, self.device)
-        self.forward = recipe.compute.forward(self.model)
+        self.batches = build_batches(recipe, self.train, extra, self.rng)
+        self.model = initial_model(recipe, images, run, self.processes, self.device)
+        self.forward = recipe.precision.forward(self.model)
         self.optimizer = parts.optimizer.build(self.model)
         self.classes = Classes(images.class_names, self.train.class_counts())
         self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
@@ -98,7 +98,7 @@ class Trainer:
             average=Average(),
             schedules=[schedule.start(self.classes) for schedule in parts.schedules],
             sums=self._new_sums(),
-            history=History(run, parts.selection, recipe.epochs, labels, metadata, writes=self.team.first),
+            history=History(run, parts.selection, recipe.epochs, labels, metadata, writes=self.processes.is_main),
         )
         self._saved: tuple[int, int] | None = None
 
@@ -120,7 +120,7 @@ class Trainer:
     def _fit(self) -> None:
         self._start()
         state, steps = self.state, self.batches.steps
-        self.progress.begin("training", self.recipe.epochs * steps)
+        self.progress.start("training", self.recipe.epochs * steps)
         self.progress.advance(state.epoch * steps + state.step)
         saved = time.monotonic()
         while state.epoch < self.recipe.epochs:
@@ -155,12 +155,14 @@ class Trainer:
         """Load the state from the run folder; in a new folder, write its first files and prepare the schedules."""
         state = self.state
         if self.run.state_file.is_file():
-            state.load(self.run.state_file, self.recipe.digest(), self.team.size, self.device)
+            state.load(self.run.state_file, self.recipe.digest(), self.processes.world_size, self.device)
             self._saved = state.epoch, state.step
-            self.progress.say(f"resuming at epoch {state.epoch + 1}, step {state.step}")
+            self.progress.log(f"resuming at epoch {state.epoch + 1}, step {state.step}")
             return
-        if self.team.first:
-            write_first_files(self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.team.size)
+        if self.processes.is_main:
+            write_first_files(
+                self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.processes.world_size
+            )
         state.schedules = [
             schedule.before_training(each, self._outputs)
             for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
@@ -168,7 +170,7 @@ class Trainer:
 
     def _stop_point(self, save: Callable[[], None] | None = None) -> None:
         """Stop between two steps or batches if that was requested; another process stops when the first one has."""
-        if self.team.first:
+        if self.processes.is_main:
             interruption.stop_point(save)
 
     def _saved_text(self) -> str:
@@ -188,8 +190,8 @@ class Trainer:
 
     def _outputs(self) -> Tensor:
         """The outputs of the model on the clean training images, (N, C), in evaluation mode."""
-        engine = Engine(self.model, compute=self.recipe.compute, batch=max(32, self.recipe.batch_size))
-        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch))))
+        engine = Engine(self.model, precision=self.recipe.precision, batch_size=max(32, self.recipe.batch_size))
+        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch_size))))
 
     def _new_sums(self) -> ClassSums:
         return ClassSums(len(self.classes), self.reads, self.device)
@@ -198,7 +200,7 @@ class Trainer:
         for name in self.reads - MEASURED:
             raise unknown("signal", name, MEASURED)
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
-        if normalised and self.recipe.batch_size == self.team.size:
+        if normalised and self.recipe.batch_size == self.processes.world_size:
             raise ClasswiseError(
                 f"batch_size = 1: the batch normalisation of {self.recipe.model.name!r} has no statistics of one "
                 "image; give at least 2"
@@ -217,7 +219,7 @@ class Trainer:
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
         """Normalisation layers with constant weights, for the inner attack; not in compiled code, which is fixed."""
-        return nullcontext() if self.recipe.compute.compile else affine_norms(self.model)
+        return nullcontext() if self.recipe.precision.compile else affine_norms(self.model)
 
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """One step on the images of those rows: inner maximisation, update, per-class sums, weight averaging."""
@@ -225,11 +227,11 @@ class Trainer:
         done = state.epoch * self.batches.steps + state.step
         progress = (done + 0.5) / (self.recipe.epochs * self.batches.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = parts.optimizer.lr * parts.rate.factor(progress)
+            group["lr"] = parts.optimizer.lr * parts.lr_schedule.factor(progress)
         # For models with random layers, such as dropout.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.team.rank << 40))
+        torch.manual_seed(self.recipe.seed * 1_000_003 + done + (self.processes.rank << 40))
         batch = self.batches.batch(rows, state.epoch, state.step, settings, progress)
-        shard = BatchShard(self.team, len(rows))
+        shard = BatchShard(self.processes, len(rows))
         local = shard.of_batch(batch)
         results: list[Step] = []
         losses: list[Tensor] = []
@@ -237,7 +239,7 @@ class Trainer:
             model.train(self.recipe.craft == "train")
             with frozen(model), self._fixed_norms():
                 points = parts.objective.points(
-                    self.forward, local, parts.attack, settings, self.draws.child("craft").at(state.epoch)
+                    self.forward, local, parts.attack, settings, self.rng.child("craft").at(state.epoch)
                 )
             model.train()
 
@@ -282,7 +284,7 @@ class Trainer:
         if not any(event["epoch"] == epoch for event in known):
             history.log_event(epoch, event="not-finite", what=what, step=step)
             if not known:
-                self.progress.say(f"the {what} {'is' if what == 'loss' else 'are'} not finite at {place}; continuing")
+                self.progress.log(f"the {what} {'is' if what == 'loss' else 'are'} not finite at {place}; continuing")
 
     def _end_epoch(self, settings: ClassSettings, seconds: float) -> None:
         """Validate, update schedules and weight averaging, select, and write the history."""
@@ -312,7 +314,7 @@ class Trainer:
             schedule.after_epoch(each, signals, epoch)
             for schedule, each in zip(self.parts.schedules, state.schedules, strict=True)
         ]
-        if self.team.first:
+        if self.processes.is_main:
             self._check_folder()
         history.log_epoch(epoch, splits, settings, self.classes.names)
         for which, model in models.items():
@@ -321,7 +323,7 @@ class Trainer:
             history.select("best" if which == "last" else "best-average", model, values, epoch)
         history.write()
         line = epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds)
-        self.progress.say(line)
+        self.progress.log(line)
         if isinstance(self.progress, Measured):
             learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
             self.progress.measured(epoch, learning_rate | history.scalars(epoch))
@@ -335,14 +337,14 @@ class Trainer:
             return {}
         assert self.parts.threat is not None
         attack, threat = self.parts.validation_attack, self.parts.threat
-        outputs = evaluate_distributed(model, self.valid, attack, threat, self.recipe, self.team, self._stop_point)
+        outputs = evaluate_distributed(model, self.valid, attack, threat, self.recipe, self.processes, self._stop_point)
         means = class_means(outputs, self.valid.y, len(self.classes), self.reads)
         if isinstance(self.parts.selection, WithinError):
             means["scores"] = outputs.soft
         return means
 
     def _averaged_model(self, average: Average) -> nn.Module:
-        group = self.team.group(self.device) if self.recipe.model.sync_batch_norm else None
+        group = self.processes.group(self.device) if self.recipe.model.sync_batch_norm else None
         model = copy.deepcopy(self.model, {id(group): group})  # a layer of the model may hold it
         model.load_state_dict(average.weights)
         return model
@@ -353,9 +355,9 @@ class Trainer:
         self._save_state()
 
     def _save_state(self) -> None:
-        if self.team.first:
+        if self.processes.is_main:
             self._check_folder()
-            self.state.save(self.run.state_file, self.recipe.digest(), self.team.size)
+            self.state.save(self.run.state_file, self.recipe.digest(), self.processes.world_size)
             self._saved = self.state.epoch, self.state.step
 
     def _check_folder(self) -> None:

@@ -57,7 +57,7 @@ class AWP(Update):
 
     Args:
         gamma: the size of the perturbation relative to each layer's weights; the paper: 0.01 for AT, 0.005 for TRADES.
-        begin: the share of training from which it acts; the public code for TRADES waits for epoch 10 of 200.
+        start_fraction: the share of training from which it acts; the public code for TRADES waits for epoch 10 of 200.
     """
 
     source = ("wu2020adversarial, eq. 8 to 10",)
@@ -66,12 +66,12 @@ class AWP(Update):
     evaluations = 2
 
     gamma: NonNegative = 0.01
-    begin: Share = 0.0
+    start_fraction: Share = 0.0
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
         """Climb from the weights, take the gradient there, come back, and step."""
         optimizer.zero_grad(set_to_none=True)
-        if progress < self.begin:
+        if progress < self.start_fraction:
             loss().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             optimizer.step()
             return

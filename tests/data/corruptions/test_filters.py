@@ -62,9 +62,9 @@ def test_smoothing_is_scipy_s(deviation: float) -> None:
 def test_glass_takes_pixels_near() -> None:
     """In one round of reach 1 every pixel of the inside comes from its own place or one up, left or both."""
     x = torch.arange(2 * 12 * 12, dtype=torch.float32).view(2, 1, 12, 12).repeat(1, 3, 1, 1)
-    draws, index = CounterRNG(0, "test"), torch.arange(2)
-    found = shuffled(x, 1, 1, draws, index)
-    shift = draws.integers(index, (2, 12, 12), 2) - 1
+    rng, index = CounterRNG(0, "test"), torch.arange(2)
+    found = shuffled(x, 1, 1, rng, index)
+    shift = rng.integers(index, (2, 12, 12), 2) - 1
     expected = x.clone()
     for image in range(2):
         for row in range(2, 12):
@@ -77,16 +77,16 @@ def test_glass_takes_pixels_near() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_what_lies_on_the_image(channels: int) -> None:
-    draws, index = CounterRNG(0, "test"), torch.arange(4)
+    rng, index = CounterRNG(0, "test"), torch.arange(4)
     x = torch.full((4, channels, 32, 32), 0.4)
-    snow = Snow().apply(x, Snow.cifar[0], draws, index)
+    snow = Snow().apply(x, Snow.cifar[0], rng, index)
     assert bool((snow >= x - 1e-6).all())
     keep, amount = Frost.cifar[2]
-    frost = Frost().apply(x, (keep, amount), draws, index) - keep * x
+    frost = Frost().apply(x, (keep, amount), rng, index) - keep * x
     assert 0.4 * amount * 0.9 < float(frost.min()) <= float(frost.max()) <= amount
-    water = Spatter().apply(x, Spatter.cifar[2], draws, index) - x
+    water = Spatter().apply(x, Spatter.cifar[2], rng, index) - x
     assert 0 <= float(water.min()) < float(water.max()) <= 0.5
-    mud = Spatter().apply(torch.ones_like(x), Spatter.cifar[4], draws, index)
+    mud = Spatter().apply(torch.ones_like(x), Spatter.cifar[4], rng, index)
     covered = mud < 1
     assert 0.02 < float(covered.float().mean()) < 0.6
     assert float(mud[covered].max()) <= 1 - SURE * (1 - max(MUD)) + 1e-6

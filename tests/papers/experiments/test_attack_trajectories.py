@@ -33,13 +33,13 @@ def test_numbers_of_a_paper_mean_its_images_only_in_the_official_order() -> None
     assert not official(cifar(size=1000))
     assert not official(cifar(start=(0, 1, 2, 3)))
     assert chosen(cifar(), 127, [5]) == (127, "Image 127 of CIFAR-10's test set, as in the paper.")
-    number, told = chosen(cifar(size=1000), 127, np.array([5, 2]))
+    number, found = chosen(cifar(size=1000), 127, np.array([5, 2]))
     assert number == 5
-    assert "shown is image 5, the first here of which the same is true" in told
+    assert "shown is image 5, the first here of which the same is true" in found
     last = cifar(size=20).take(torch.arange(7, 20))
-    number, told = chosen(last, 127, [])
+    number, found = chosen(last, 127, [])
     assert number == 7
-    assert "of no image, and image 7 is shown" in told
+    assert "of no image, and image 7 is shown" in found
     assert chosen(last, 127, [], 12)[0] == 12
 
 

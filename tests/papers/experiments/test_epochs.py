@@ -59,7 +59,7 @@ def test_rows_of_the_main_table_are_those_of_the_others(smoke: Smoke) -> None:
 @pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/T3", "cfa23/E2", "cfa23/T4"])
 def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) -> None:
     result = smoke.results[item]
-    told = dict.fromkeys(re.findall(r"(\d+) of (\d+) \(", result.tables[0].note))
+    found = dict.fromkeys(re.findall(r"(\d+) of (\d+) \(", result.tables[0].note))
     judged = []
     for key in result.runs:
         lines = (smoke.store.path / "runs" / key / "events.jsonl").read_text().splitlines()
@@ -67,7 +67,7 @@ def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) ->
         if gate:
             judged.append((str(sum(gate)), str(len(gate))))
     assert judged
-    assert list(told) == list(dict.fromkeys(judged))
+    assert list(found) == list(dict.fromkeys(judged))
 
 
 def test_tiny_imagenet_has_no_laptop() -> None:

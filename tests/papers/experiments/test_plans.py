@@ -63,7 +63,7 @@ def test_grids_are_recipes(
     for one in found:
         for schedule in one.schedules:
             assert isinstance(schedule, dict)
-            assert 0 <= int(schedule.get("begin", 0)) < one.epochs
+            assert 0 <= int(schedule.get("start_epoch", 0)) < one.epochs
             assert schedule.get("critical", "7") == schedule.get("target", "7") == "7"
 
 
@@ -87,10 +87,10 @@ def test_changes_are_against_the_plain_model(smoke: Smoke) -> None:
     plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
     row = next(row for row in result.tables[0].rows if row.name == "cosine 1")
     shown = [float(cell.text) for cell in row.cells]
-    told = [100 * value for one in (other, other - plain) for value in (one.mean(), one.min(), np.ptp(one))]
-    told[4] = 100 * (other.min() - plain.min())
-    told[5] = 100 * (np.ptp(other) - np.ptp(plain))
-    assert shown == pytest.approx(told, abs=0.051)
+    found = [100 * value for one in (other, other - plain) for value in (one.mean(), one.min(), np.ptp(one))]
+    found[4] = 100 * (other.min() - plain.min())
+    found[5] = 100 * (np.ptp(other) - np.ptp(plain))
+    assert shown == pytest.approx(found, abs=0.051)
 
 
 def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> None:
@@ -109,7 +109,7 @@ def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> Non
 def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
     context = Context(scale, Store(tmp_path / "store"))
     recipes = {name: context.recipe(recipe, changes) for name, (recipe, changes) in weak_classes.rates(scale).items()}
-    stepwise, cyclic = (recipes[name].parts.rate for name in ("stepwise", "cyclic"))
+    stepwise, cyclic = (recipes[name].parts.lr_schedule for name in ("stepwise", "cyclic"))
     assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
     assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
     assert max(cyclic.factor(share / 100) for share in range(101)) == 1
@@ -170,8 +170,8 @@ def test_clean_logits_are_those_of_the_audit(smoke: Smoke) -> None:
     logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
     right = logits.argmax(axis=1) == images.y.numpy()
     trained = context.trained("at")
-    told = context.audited(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
-    assert right.sum() == told.counts("clean").correct.sum()
+    found = context.audited(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
+    assert right.sum() == found.counts("clean").correct.sum()
 
 
 def test_a_feature_set_is_made_once(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torch
 from classwise.papers.theory import softmax
 
 
-@pytest.mark.parametrize("case", softmax.grid(draws=1), ids=lambda case: f"{case.weights.shape} {case.inverse}")
+@pytest.mark.parametrize("case", softmax.grid(samples=1), ids=lambda case: f"{case.weights.shape} {case.inverse}")
 def test_against_autograd(case: softmax.Case) -> None:
     weights = torch.tensor(case.weights, requires_grad=True)
     logits = case.inverse * (weights @ torch.tensor(case.features))
@@ -33,6 +33,6 @@ def test_statements() -> None:
 
 def test_a_statement_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax, "probabilities", lambda logits, inverse: np.full(len(logits), 1 / len(logits)))
-    cases = softmax.grid(draws=1)
+    cases = softmax.grid(samples=1)
     assert not softmax.closed_form(cases).holds
     assert len(softmax.limits(cases).failures) == len(cases)

@@ -47,8 +47,8 @@ def test_places_and_values_lie_where_they_should() -> None:
 
 def test_several_bands_and_names_have_the_colours_of_their_lines() -> None:
     bands = [Series(ink, PLACES, [0.2] * 3, f"stroke-{ink}", [0.1] * 3, [0.3] * 3) for ink in SERIES[:2]]
-    alone, both = (line_chart("T", some, "x").svg() for some in (bands[:1], bands))
-    filled = [re.findall(r"<path[^>]*opacity[^>]*>", svg) for svg in (alone, both)]
+    single, both = (line_chart("T", some, "x").svg() for some in (bands[:1], bands))
+    filled = [re.findall(r"<path[^>]*opacity[^>]*>", svg) for svg in (single, both)]
     assert "gap" in filled[0][0]
     assert [f"dot-{ink}" in path for ink, path in zip(SERIES[:2], filled[1], strict=True)] == [True, True]
     dots = re.findall(r"<circle[^>]*>", both)

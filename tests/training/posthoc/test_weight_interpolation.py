@@ -25,7 +25,7 @@ STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = STAGE | {"epochs": 2, "schedules.0.begin": 1, "data.augment": "idbh-weak"}
+    changes = STAGE | {"epochs": 2, "schedules.0.start_epoch": 1, "data.augment": "idbh-weak"}
     return train(
         "frontier", budget="short", out=tmp_path_factory.mktemp("frontier") / "first", data="digits", changes=changes
     )

@@ -88,8 +88,8 @@ def test_absent_classes_take_no_part() -> None:
     some = worst_mixture(losses.where(present, torch.nan).nan_to_num(nan=50.0), present, 0.8)
     assert torch.allclose(some[present], worst_mixture(losses[present], everybody(losses)[:4], 0.8))
     assert torch.equal(some[~present], torch.zeros(2, dtype=some.dtype))
-    alone = torch.tensor([False, True, False, False, False, False])
-    assert torch.equal(worst_mixture(losses, alone, 0.1), alone.to(losses.dtype))
+    single = torch.tensor([False, True, False, False, False, False])
+    assert torch.equal(worst_mixture(losses, single, 0.1), single.to(losses.dtype))
 
 
 def test_the_reduction_of_a_batch_by_hand() -> None:

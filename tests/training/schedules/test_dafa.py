@@ -44,7 +44,7 @@ def test_dafa_weights_sum_to_the_classes_before_the_clamp(count: int) -> None:
 def test_dafa_says_once_that_weights_turn_negative() -> None:
     """All easier classes are taken for class 0, which takes more than they have."""
     confidence = torch.tensor([[0.2, 0.4, 0.4], [0.1, 0.9, 0.0], [0.1, 0.0, 0.9]])
-    schedule = DAFA(begin=1, strength=3, floor=0.05)
+    schedule = DAFA(start_epoch=1, strength=3, floor=0.05)
     with pytest.warns(UserWarning, match=r"DAFA: strength = 3 turns weights negative; they count as 0.05"):
         state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": confidence}, 0)
     assert close(state["weights"], [1 + 2 * 3 * 0.4 * 0.9, 0.05, 0.05])
@@ -53,7 +53,7 @@ def test_dafa_says_once_that_weights_turn_negative() -> None:
 
 def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
     confidence = torch.tensor([[0.4, 0.6], [0.3, 0.7]])
-    own, average = DAFA(begin=1), AverageDAFA(begin=1)
+    own, average = DAFA(start_epoch=1), AverageDAFA(start_epoch=1)
     state = own.after_epoch(own.start(classes(2)), {"train.confidence": confidence}, 0)
     other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
     assert torch.equal(state["weights"], other["weights"])
@@ -68,7 +68,7 @@ def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     run = train("frontier", budget="short", out=tmp_path / "run", data="digits", changes=changes)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
     images = validation_split(run)
-    engine = Engine(run.model("average"), batch=48, early_stop=False, seed=0)
+    engine = Engine(run.model("average"), batch_size=48, early_stop=False, seed=0)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
     shares = torch.zeros(10, 10)
     for done in engine.attack(run.recipe.parts.validation_attack, Threat.parse("Linf:0.1"), jobs):
@@ -79,7 +79,7 @@ def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
 
 
 def test_dafa_begins_after_its_warm_up_and_then_stays() -> None:
-    schedule = DAFA(begin=2, floor=0.7)
+    schedule = DAFA(start_epoch=2, floor=0.7)
     before = ClassSettings(epsilon=torch.full((3,), EPSILON), step_size=torch.full((3,), 0.01))
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.confidence": torch.eye(3)}, 0)
     assert schedule.settings(state, before, 1) is before

@@ -115,7 +115,7 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
         ("frl", {"objective": "mart"}, "'frl' weighs the clean term"),
         ("effective-number", {"schedules.0.terms": ["clean"]}, "its own is the robust one"),
         ("ldam", {"schedules": ["ldam", "lis"]}, "two schedules set the scale"),
-        ("dafa", {"schedules.0.begin": 0}, "begin = 0"),
+        ("dafa", {"schedules.0.start_epoch": 0}, "start_epoch = 0"),
         ("dafa", {"schedules.0.terms": ["cleen"]}, "terms.0 = 'cleen'"),
         ("faal", {"reduction.radius": 0}, "radius = 0"),
         ("cfol", {"schedules.0.mix": 1.5}, "mix = 1.5"),

@@ -36,7 +36,7 @@ def test_weights_by_counts_are_their_formulas() -> None:
 
 
 def test_weights_by_robust_images_follow_the_last_epoch() -> None:
-    schedule = ClassWeights(kind="inverse", by="robust", begin=1)
+    schedule = ClassWeights(kind="inverse", by="robust", start_epoch=1)
     state = schedule.start(classes(3))
     before = constants(3)
     assert schedule.settings(state, before, 0) is before
@@ -60,7 +60,7 @@ def test_weights_by_robust_error_by_hand_and_never_negative() -> None:
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_ldam_by_hand(scale: float) -> None:
     """Counts 160, 10, none and 810: the fourth roots of 16, 1 and 81."""
-    schedule = LDAM(begin=2, base=0.99, scale=scale)
+    schedule = LDAM(start_epoch=2, base=0.99, scale=scale)
     state = schedule.start(Classes(("a", "b", "c", "d"), torch.tensor([160, 10, 0, 810])))
     early, late = schedule.settings(state, constants(4), 1), schedule.settings(state, constants(4), 2)
     assert close(early.logit_margin, [0.25, 0.5, 0, 0.5 / 3])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.attacks.engine import Case
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
@@ -32,12 +32,12 @@ def test_trix_aims_at_others_for_easy_classes_alone(count: int) -> None:
     class Watched(PGD):
         """Remembers what it was asked."""
 
-        def run(self, model: Forward, case: Case) -> Tensor:
+        def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
             del model
-            seen.append(case)
-            return case.x
+            seen.append(inputs)
+            return inputs.x
 
-    seen: list[Case] = []
+    seen: list[AttackInputs] = []
     generator = torch.Generator().manual_seed(1)
     y = torch.arange(60) % count
     logits = 2 * torch.randn(60, count, generator=generator) + torch.eye(count)[y] * y[:, None]
@@ -59,8 +59,10 @@ def test_towards_a_target_the_divergence_gives_way_to_the_cross_entropy() -> Non
         return 5 * x.flatten(1)
 
     x = torch.full((2, 1, 1, 3), 0.5) + torch.tensor([0.05, 0.0, -0.05])
-    case = Case(x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), CounterRNG(0), reference=linear(x))
-    attack = PGD(steps=5, step_size=0.05, objective="kl", begin="normal")
+    case = AttackInputs(
+        x, torch.tensor([0, 0]), torch.arange(2), Threat("Linf", 0.1), CounterRNG(0), reference=linear(x)
+    )
+    attack = PGD(steps=5, step_size=0.05, objective="kl", random_init="normal")
     plain = attack.run(linear, case)
     aimed = attack.run(linear, dataclasses.replace(case, target=torch.tensor([2, -1])))
     assert torch.allclose(aimed[0].flatten(), torch.tensor([0.45, 0.4, 0.55]), atol=1e-6)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State, rows
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, State, rows
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Positive, settings
 
 TEST_EVERY = 10
@@ -68,30 +68,30 @@ class NAttack(Attack):
         """Steps of one start."""
         return self.steps
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """A mean of 0.001 N(0, I); rows that are wrong as they are have nothing left to do."""
         del model
-        if case.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'nattack' has no {case.threat.norm} form; it knows Linf")
-        mean = 0.001 * case.normal(tuple(case.x.shape[1:]))
-        count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
-        wrong = _clean_margin(case) < 0
+        if inputs.threat.norm not in self.norms:
+            raise ClasswiseError(f"attack 'nattack' has no {inputs.threat.norm} form; it knows Linf")
+        mean = 0.001 * inputs.normal(tuple(inputs.x.shape[1:]))
+        count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+        wrong = _clean_margin(inputs) < 0
         return {
-            "x": _where(wrong, case.x, _image(case, mean)),
+            "x": _where(wrong, inputs.x, _image(inputs, mean)),
             "mean": mean,
             "iteration": count,
             "queries": count.clone(),
             "done": wrong,
         }
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """One update from fresh samples, and one query of the mean's image."""
-        clean = _clean_margin(case)
+        clean = _clean_margin(inputs)
         wrong = clean < 0
         with torch.no_grad():
-            mean = state["mean"] + self.learning_rate * self._gradient(model, case, state)
-            x = _where(wrong, case.x, _image(case, mean))
-            margin = losses.margin(model(x), case.y)
+            mean = state["mean"] + self.learning_rate * self._gradient(model, inputs, state)
+            x = _where(wrong, inputs.x, _image(inputs, mean))
+            margin = losses.margin(model(x), inputs.y)
         iteration = state["iteration"] + 1
         tested = (iteration % TEST_EVERY == 0) | (iteration >= self.steps)
         return {
@@ -104,57 +104,57 @@ class NAttack(Attack):
             "done": wrong | (iteration >= self.steps),
         }
 
-    def _gradient(self, model: Forward, case: Case, state: State) -> Tensor:
+    def _gradient(self, model: Forward, inputs: AttackInputs, state: State) -> Tensor:
         """The z-scored rewards' mean of score times z, over sigma, shaped like ``x``.
 
         sum (r_i - mean r) z_i = sum (r_i - b) z_i - (mean r - b) sum z_i for any b, here the first sample's reward,
         which keeps the difference from cancelling. So one pass over the samples is enough. They are added one by one,
         so that the bits do not depend on how many share a pass of the model.
         """
-        count = len(case.x)
+        count = len(inputs.x)
         at_once = min(max(self.rows_per_pass // count, 1), self.samples)
-        repeated = torch.arange(count, device=case.x.device).repeat(at_once)
+        repeated = torch.arange(count, device=inputs.x.device).repeat(at_once)
         base: Tensor | float = 0.0
-        plain, weighted = torch.zeros_like(case.x), torch.zeros_like(case.x)
+        plain, weighted = torch.zeros_like(inputs.x), torch.zeros_like(inputs.x)
         rewards: list[Tensor] = []
         for first in range(0, self.samples, at_once):
             which = repeated[: count * (self.samples - first)]
-            block = rows(case, which)
+            block = rows(inputs, which)
             number = first + torch.arange(len(which), device=which.device).div(count, rounding_mode="floor")
             counter = 1 + state["iteration"][which] * self.samples + number
-            z = block.normal(tuple(case.x.shape[1:]), counter)
+            z = block.normal(tuple(inputs.x.shape[1:]), counter)
             logits = model(_image(block, state["mean"][which] + self.sigma * z))
             reward = -0.5 * _hinge(logits, block).view(-1, count)
             base = reward[0] if first == 0 else base
             rewards.append(reward - base)
-            for each, drawn in zip(rewards[-1], z.view(-1, *case.x.shape), strict=True):
+            for each, drawn in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):
                 plain += drawn
                 weighted.addcmul_(drawn, _column(each, drawn))
         shifted = torch.cat(rewards)
         spread = shifted.std(0, correction=0) + 1e-7
-        total = weighted - _column(shifted.mean(0), case.x) * plain
-        return total / _column(spread * (self.samples * self.sigma), case.x)
+        total = weighted - _column(shifted.mean(0), inputs.x) * plain
+        return total / _column(spread * (self.samples * self.sigma), inputs.x)
 
 
-def _image(case: Case, shift: Tensor) -> Tensor:
+def _image(inputs: AttackInputs, shift: Tensor) -> Tensor:
     """The image moved by ``shift`` in tanh space, then into its ball."""
-    inner = torch.atanh((2 * case.x - 1) * (1 - _SHRINK))
-    return case.threat.project(0.5 + 0.5 * torch.tanh(inner + shift), case.x)
+    inner = torch.atanh((2 * inputs.x - 1) * (1 - _SHRINK))
+    return inputs.threat.project(0.5 + 0.5 * torch.tanh(inner + shift), inputs.x)
 
 
-def _hinge(logits: Tensor, case: Case) -> Tensor:
+def _hinge(logits: Tensor, inputs: AttackInputs) -> Tensor:
     """The margin where it is positive; for rows with a target, the lead of the others over the target."""
-    margin = losses.margin(logits, case.y)
-    if case.target is not None:
-        toward = losses.negative_margin(logits, case.target.clamp_min(0))
-        margin = torch.where(case.target >= 0, toward, margin)
+    margin = losses.margin(logits, inputs.y)
+    if inputs.target is not None:
+        toward = losses.negative_margin(logits, inputs.target.clamp_min(0))
+        margin = torch.where(inputs.target >= 0, toward, margin)
     return margin.clamp_min(0)
 
 
-def _clean_margin(case: Case) -> Tensor:
+def _clean_margin(inputs: AttackInputs) -> Tensor:
     """The margin on the clean images, (N,)."""
-    assert case.reference is not None
-    return losses.margin(case.reference, case.y)
+    assert inputs.reference is not None
+    return losses.margin(inputs.reference, inputs.y)
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, State
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Share, settings
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -71,29 +71,29 @@ class Square(Attack):
         """Starts of an image."""
         return self.restarts
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image under stripes or bumps; nothing is known of it yet."""
         del model
-        if case.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'square' has no {case.threat.norm} form; it knows Linf and L2")
-        count = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
-        spent = count if case.restart is None else case.restart * self.length
+        if inputs.threat.norm not in self.norms:
+            raise ClasswiseError(f"attack 'square' has no {inputs.threat.norm} form; it knows Linf and L2")
+        count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+        spent = count if inputs.restart is None else inputs.restart * self.length
         return {
-            "x": _stripes(case) if case.threat.norm == "Linf" else _bumps(case),
+            "x": _stripes(inputs) if inputs.threat.norm == "Linf" else _bumps(inputs),
             "lowest": torch.full(count.shape, torch.inf, device=count.device),
             "iteration": count,
             "queries": spent.clone(),
             "done": count > 0,
         }
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """One query: the start, or the best image so far with one change; the lower of the two stays."""
         best, iteration = state["x"], state["iteration"]
         with torch.no_grad():
-            seen = _where(iteration == 0, best, self._propose(case, best, iteration))
+            seen = _where(iteration == 0, best, self._propose(inputs, best, iteration))
             logits = model(seen)
-        margin = losses.margin(logits, case.y)
-        value = _value(logits, margin, case)
+        margin = losses.margin(logits, inputs.y)
+        value = _value(logits, margin, inputs)
         lower = value < state["lowest"]
         return {
             "x": _where(lower, seen, best),
@@ -110,34 +110,34 @@ class Square(Attack):
         place = proposal * SCHEDULED // self.proposals if self.rescale else proposal
         return torch.bucketize(place, _constant(MILESTONES, place.device))
 
-    def _propose(self, case: Case, best: Tensor, iteration: Tensor) -> Tensor:
+    def _propose(self, inputs: AttackInputs, best: Tensor, iteration: Tensor) -> Tensor:
         channels, height, width = best.shape[1:]
-        linf = case.threat.norm == "Linf"
+        linf = inputs.threat.norm == "Linf"
         sides = _sides(self.p, height, width, odd=not linf)
         phase = self._phase(iteration - 1)
         side = _constant(sides, best.device)[phase]
-        draws = case.uniform((channels + (2 if linf else 5),), iteration)
-        signs = _signs(draws[:, :channels, None, None])
-        place = draws[:, channels:]
+        uniform = inputs.uniform((channels + (2 if linf else 5),), iteration)
+        signs = _signs(uniform[:, :channels, None, None])
+        place = uniform[:, channels:]
         if linf:
             window = _Window(place[:, :2], side, height, width)
-            painted = (case.x + signs * case.threat.radius(case.x)).clamp_(0, 1)
+            painted = (inputs.x + signs * inputs.threat.radius(inputs.x)).clamp_(0, 1)
             return torch.where(window.inside, painted, best)
         to, away = (_Window(part, side, height, width) for part in (place[:, :2], place[:, 2:4]))
         table = _bump_table(sides, height, width, best.device)
         bump = to.crop(table, 2 * phase + (place[:, 4] >= 0.5))[:, None] * signs
-        return _moved(case, best, bump, to.inside, away.inside)
+        return _moved(inputs, best, bump, to.inside, away.inside)
 
 
 class _Window:
     """A square in each row: ``side`` pixels wide, (N,), placed by two draws in [0, 1), (N, 2)."""
 
-    def __init__(self, draws: Tensor, side: Tensor, height: int, width: int) -> None:
-        top = (draws[:, 0] * (height - side + 1)).long()
-        left = (draws[:, 1] * (width - side + 1)).long()
+    def __init__(self, uniform: Tensor, side: Tensor, height: int, width: int) -> None:
+        top = (uniform[:, 0] * (height - side + 1)).long()
+        left = (uniform[:, 1] * (width - side + 1)).long()
         #: Each pixel's row and column within the square, (N, H) and (N, W).
-        self.row = torch.arange(height, device=draws.device) - top[:, None]
-        self.column = torch.arange(width, device=draws.device) - left[:, None]
+        self.row = torch.arange(height, device=uniform.device) - top[:, None]
+        self.column = torch.arange(width, device=uniform.device) - left[:, None]
         rows, columns = ((place >= 0) & (place < side[:, None]) for place in (self.row, self.column))
         #: Which pixels are inside, (N, 1, H, W).
         self.inside = (rows[:, :, None] & columns[:, None, :])[:, None]
@@ -148,26 +148,26 @@ class _Window:
         return table[entry[:, None, None], row[:, :, None], column[:, None, :]] * self.inside[:, 0]
 
 
-def _value(logits: Tensor, margin: Tensor, case: Case) -> Tensor:
+def _value(logits: Tensor, margin: Tensor, inputs: AttackInputs) -> Tensor:
     """What a proposal must lower: the margin; for rows with a target, the target's cross-entropy."""
-    if case.target is None:
+    if inputs.target is None:
         return margin
-    toward = losses.cross_entropy(logits, case.target.clamp_min(0))
-    return torch.where(case.target >= 0, toward, margin)
+    toward = losses.cross_entropy(logits, inputs.target.clamp_min(0))
+    return torch.where(inputs.target >= 0, toward, margin)
 
 
-def _stripes(case: Case) -> Tensor:
+def _stripes(inputs: AttackInputs) -> Tensor:
     """Linf: plus or minus the radius, one sign for each channel and column."""
-    channels, _, width = case.x.shape[1:]
-    signs = _signs(case.uniform((channels, 1, width)))
-    return (case.x + signs * case.threat.radius(case.x)).clamp_(0, 1)
+    channels, _, width = inputs.x.shape[1:]
+    signs = _signs(inputs.uniform((channels, 1, width)))
+    return (inputs.x + signs * inputs.threat.radius(inputs.x)).clamp_(0, 1)
 
 
-def _bumps(case: Case) -> Tensor:
+def _bumps(inputs: AttackInputs) -> Tensor:
     """L2: a grid of bumps, five to the height, each with its own signs and way up, of the radius' length together."""
-    channels, height, width = case.x.shape[1:]
+    channels, height, width = inputs.x.shape[1:]
     side = max(height // 5, 1)
-    device = case.x.device
+    device = inputs.x.device
     tiles, places = [], []
     for size in (height, width):
         count = size // side
@@ -176,38 +176,38 @@ def _bumps(case: Case) -> Tensor:
         tiles.append(torch.where(covered, shifted.div(side, rounding_mode="floor"), count))
         places.append(shifted.remainder(side))
     down, across = height // side + 1, width // side + 1
-    draws = case.uniform((channels + 1, down, across))
-    signs = _signs(draws[:, :channels])
+    uniform = inputs.uniform((channels + 1, down, across))
+    signs = _signs(uniform[:, :channels])
     signs[:, :, -1], signs[:, :, :, -1] = 0, 0  # the margin that no tile covers
-    draws, signs = (each[:, :, tiles[0]][:, :, :, tiles[1]] for each in (draws, signs))
+    uniform, signs = (each[:, :, tiles[0]][:, :, :, tiles[1]] for each in (uniform, signs))
     one, other = _bump_pair(side, device)
-    turned = draws[:, channels:] >= 0.5
+    turned = uniform[:, channels:] >= 0.5
     rows, columns = places[0][:, None], places[1]
     delta = torch.where(turned, other[rows, columns], one[rows, columns]) * signs
-    return _at_length(case, delta)
+    return _at_length(inputs, delta)
 
 
-def _moved(case: Case, best: Tensor, bump: Tensor, to: Tensor, away: Tensor) -> Tensor:
+def _moved(inputs: AttackInputs, best: Tensor, bump: Tensor, to: Tensor, away: Tensor) -> Tensor:
     """L2: the perturbation of square ``away`` given to square ``to``, with what the box has left of the radius.
 
     ``bump`` is added to the direction that ``to`` has; what the two squares hold is then spent on ``to`` alone.
     """
-    delta = best - case.x
+    delta = best - inputs.x
     squared = delta.square()
-    radius = case.threat.radius(delta)
+    radius = inputs.threat.radius(delta)
     left = (radius.square() - squared.sum((1, 2, 3), keepdim=True)).clamp_min(0) / delta.shape[1]
     held = (squared * (to | away)).sum((2, 3), keepdim=True)
     own = (squared * to).sum((2, 3), keepdim=True).sqrt()
     direction = bump + delta * to / (own + _TINY)
     size = torch.linalg.vector_norm(direction, dim=(2, 3), keepdim=True)
     fresh = direction * ((left + held).sqrt() / (size + _TINY))
-    return _at_length(case, torch.where(to, fresh, delta * ~away))
+    return _at_length(inputs, torch.where(to, fresh, delta * ~away))
 
 
-def _at_length(case: Case, delta: Tensor) -> Tensor:
+def _at_length(inputs: AttackInputs, delta: Tensor) -> Tensor:
     """The image moved by the radius along ``delta``, then into the box."""
     size = torch.linalg.vector_norm(delta, dim=(1, 2, 3), keepdim=True)
-    moved: Tensor = case.x + delta * (case.threat.radius(delta) / (size + _TINY))
+    moved: Tensor = inputs.x + delta * (inputs.threat.radius(delta) / (size + _TINY))
     return moved.clamp_(0, 1)
 
 
@@ -262,9 +262,9 @@ def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, device=device)
 
 
-def _signs(draws: Tensor) -> Tensor:
+def _signs(uniform: Tensor) -> Tensor:
     """Draws in [0, 1) as -1 or 1."""
-    return torch.where(draws < 0.5, -1.0, 1.0)
+    return torch.where(uniform < 0.5, -1.0, 1.0)
 
 
 def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

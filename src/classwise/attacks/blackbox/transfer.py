@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
-from classwise.core.compute import EXACT, Forward
+from classwise.attacks.engine import AttackInputs, State
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Forward
 from classwise.core.settings import describe, make, settings
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
@@ -94,22 +94,22 @@ class Transfer(Attack):
         """As the inner attack has it."""
         return self.attack.starts_for(classes)
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The inner attack's start, and the surrogate's clean logits if that attack needs them."""
         del model
         self.check()
         with evaluating(self.model), frozen(self.model):
-            self._check_fit(case)
-            kept = {_REFERENCE: self._clean(case.x)} if self.attack.needs_reference else {}
-            return self.attack.start(self._forward, self._inner(case, kept)) | kept
+            self._check_fit(inputs)
+            kept = {_REFERENCE: self._clean(inputs.x)} if self.attack.needs_reference else {}
+            return self.attack.start(self._forward, self._inner(inputs, kept)) | kept
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """A step of the inner attack; never a hit, since the model under audit has seen nothing yet."""
         del model
         kept = {name: value for name, value in state.items() if name == _REFERENCE}
         own = {name: value for name, value in state.items() if name != _REFERENCE}
         with evaluating(self.model), frozen(self.model):
-            new = self.attack.step(self._forward, self._inner(case, kept), own)
+            new = self.attack.step(self._forward, self._inner(inputs, kept), own)
         return new | kept | {"margin": torch.full_like(new["margin"], torch.inf)}
 
     def described(self) -> dict[str, Any]:
@@ -128,9 +128,9 @@ class Transfer(Attack):
         """Which shapes, numbers of classes and devices were found to fit."""
         return set()
 
-    def _inner(self, case: Case, kept: State) -> Case:
+    def _inner(self, inputs: AttackInputs, kept: State) -> AttackInputs:
         """The case with the surrogate's clean logits in place of the model's."""
-        return dataclasses.replace(case, reference=kept.get(_REFERENCE))
+        return dataclasses.replace(inputs, reference=kept.get(_REFERENCE))
 
     def _clean(self, x: Tensor) -> Tensor:
         """The surrogate's logits, in passes of one fixed size."""
@@ -141,22 +141,22 @@ class Transfer(Attack):
                 passes.append(self._forward(padded)[: len(block)])
         return torch.cat(passes)
 
-    def _check_fit(self, case: Case) -> None:
+    def _check_fit(self, inputs: AttackInputs) -> None:
         """See once that the surrogate fits the images and classes.
 
         Raises:
             ClasswiseError: if not.
         """
-        assert case.reference is not None
-        shape, classes = tuple(case.x.shape[1:]), case.reference.shape[1]
-        if (shape, classes, case.x.device) in self._checked:
+        assert inputs.reference is not None
+        shape, classes = tuple(inputs.x.shape[1:]), inputs.reference.shape[1]
+        if (shape, classes, inputs.x.device) in self._checked:
             return
         if isinstance(self.surrogate, str):
-            self.model.to(case.x.device)
+            self.model.to(inputs.x.device)
         name = self.surrogate if isinstance(self.surrogate, str) else type(self.surrogate).__name__
         try:
             with torch.no_grad():
-                has = self._forward(case.x[:1]).shape[1]
+                has = self._forward(inputs.x[:1]).shape[1]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise ClasswiseError(f"the surrogate {name} does not take images of shape {shape}: {reason}") from error
@@ -164,4 +164,4 @@ class Transfer(Attack):
             raise ClasswiseError(
                 f"the surrogate {name} has {has} classes and the model {classes}; they should be the same"
             )
-        self._checked.add((shape, classes, case.x.device))
+        self._checked.add((shape, classes, inputs.x.device))

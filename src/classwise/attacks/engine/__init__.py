@@ -14,12 +14,12 @@ from classwise.attacks.engine.passes import (
     value_and_gradient,
 )
 from classwise.attacks.engine.queue import SMALLEST_BATCH
-from classwise.attacks.engine.rows import Case, Finished, Job, State, rows
+from classwise.attacks.engine.rows import AttackInputs, Finished, Job, State, rows
 
 __all__ = [
     "SMALLEST_BATCH",
+    "AttackInputs",
     "BoundAttack",
-    "Case",
     "CountedForward",
     "Engine",
     "Finished",

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import AttackSteps, BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
-from classwise.core.compute import EXACT, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
 
 
@@ -26,7 +26,7 @@ class Engine:
 
     Args:
         model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
-        compute: how the attack's gradients are computed; success is always decided in float32.
+        precision: how the attack's gradients are computed; success is always decided in float32.
         batch: images on the device at once, fixed; results repeat bit for bit only at one batch size of 32 or more.
         early_stop: return the first verified adversarial example, else the iterate of lowest margin; False: the last
             iterate.
@@ -42,18 +42,20 @@ class Engine:
         self,
         model: nn.Module,
         *,
-        compute: Compute = EXACT,
-        batch: int = 128,
+        precision: Precision = EXACT,
+        batch_size: int = 128,
         early_stop: bool = True,
         poll: int | None = None,
         seed: int = 0,
     ) -> None:
-        if batch < 1:
-            raise ClasswiseError(f"batch = {batch}: a batch holds at least 1 image, and 32 for results that repeat")
+        if batch_size < 1:
+            raise ClasswiseError(
+                f"batch_size = {batch_size}: a batch holds at least 1 image, and 32 for results that repeat"
+            )
         self.model = model
-        self.passes = Passes(model, compute, batch)
+        self.passes = Passes(model, precision, batch_size)
         self.device = self.passes.device
-        self.batch = batch
+        self.batch_size = batch_size
         self.early_stop = early_stop
         self.poll = poll or (1 if self.device.type == "cpu" else 4)
         self.seed = seed
@@ -125,7 +127,7 @@ def perturb(
     early_stop: bool = True,
 ) -> Tensor:
     """Attack one batch of images in float32; `classwise.attacks.base.Attack.perturb` describes the arguments."""
-    engine = Engine(model, compute=EXACT, batch=max(len(x), 1), early_stop=early_stop, seed=seed)
+    engine = Engine(model, precision=EXACT, batch_size=max(len(x), 1), early_stop=early_stop, seed=seed)
     return engine.perturb(attack, x, y, Threat.parse(threat), index=index, target=target)
 
 

@@ -1,4 +1,4 @@
-"""Passes of one model: gradients as `Compute` sets them, logits in float32, and counts of both."""
+"""Passes of one model: gradients as `Precision` sets them, logits in float32, and counts of both."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from classwise.core.compute import Compute, Forward
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward, Precision
 from classwise.models.fusion import fuse
 from classwise.models.modes import evaluating, frozen
 
@@ -55,17 +55,17 @@ class Passes:
 
     Args:
         model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
-        compute: how an attack's gradients are computed; `logits` and `predict` are always in float32.
+        precision: how an attack's gradients are computed; `logits` and `predict` are always in float32.
         batch_size: images of every pass of `logits`, fixed.
     """
 
-    def __init__(self, model: nn.Module, compute: Compute, batch_size: int) -> None:
+    def __init__(self, model: nn.Module, precision: Precision, batch_size: int) -> None:
         self.model = model
         self.batch_size = batch_size
         self.device = _device_of(model)
-        self._compute = compute
-        self._forward = compute.forward(model)
-        self._float32 = Compute(channels_last=compute.channels_last).forward(model)
+        self._precision = precision
+        self._forward = precision.forward(model)
+        self._float32 = Precision(channels_last=precision.channels_last).forward(model)
         self._classes: int | None = None
 
     def logits(self, x: Tensor) -> Tensor:
@@ -95,14 +95,14 @@ class Passes:
         Args:
             precise: compute in float32 whatever the settings say.
         """
-        compute = self._compute
+        precision = self._precision
         with evaluating(self.model), frozen(self.model):
-            if compute.dtype == "float32" or compute.compile:
+            if precision.dtype == "float32" or precision.compile:
                 yield CountedForward(self._float32 if precise else self._forward, self.model)
                 return
             if precise:
-                compute = dataclasses.replace(compute, dtype="float32")
-            with fuse(self.model, compute) as forward:
+                precision = dataclasses.replace(precision, dtype="float32")
+            with fuse(self.model, precision) as forward:
                 yield CountedForward(forward, self.model)
 
     @property

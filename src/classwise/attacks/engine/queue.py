@@ -17,8 +17,8 @@ from torch import Tensor
 
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.rows import (
+    AttackInputs,
     Buffer,
-    Case,
     Columns,
     Finished,
     Job,
@@ -33,7 +33,7 @@ from classwise.attacks.engine.rows import (
     unprefixed,
 )
 from classwise.attacks.losses import margin as logit_margin
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
@@ -78,10 +78,10 @@ class AttackSteps(Protocol):
     def starts_for(self, classes: int) -> int:
         """Starts of each image, at that many classes."""
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The first state."""
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """The state after one more step."""
 
 
@@ -133,7 +133,7 @@ class Queue:
         self._forward = forward
         self._attack = attack
         self._threat = threat
-        self._draws = CounterRNG(seed, "attack")
+        self._rng = CounterRNG(seed, "attack")
         self._poll = poll
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
@@ -252,17 +252,17 @@ class Queue:
             seen |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": nothing}
         return columns | seen | prefixed(state)
 
-    def _case(self, columns: Columns) -> Case:
+    def _case(self, columns: Columns) -> AttackInputs:
         threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
         optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
-        return Case(columns["x0"], columns["y"], columns["index"], threat, self._draws, **optional)
+        return AttackInputs(columns["x0"], columns["y"], columns["index"], threat, self._rng, **optional)
 
     def _advance(self, slots: Columns) -> Columns:
         """Step every slot ``poll`` times; rows that were hit or are done do not change any more."""
-        case, forward = self._case(slots), self._forward
+        inputs, forward = self._case(slots), self._forward
         for turn in range(self._poll):
             before = forward.forwards, forward.backwards
-            new = self._attack.step(forward, case, unprefixed(slots))
+            new = self._attack.step(forward, inputs, unprefixed(slots))
             size = len(slots["row"])  # a step may pass several versions of every image at once
             passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
             moved = self._fold(slots, new, *passes)
@@ -360,7 +360,7 @@ class Queue:
             x0=rows["x0"],
             x=rows["best_x"],
             logits=rows["best_logits"],
-            broken=rows["success"],
+            success=rows["success"],
             iterations=rows["best_iteration"],
             forwards=rows["forwards"],
             backwards=rows["backwards"],

@@ -27,7 +27,7 @@ _RESTART = 1 << 32
 
 
 @dataclass(frozen=True)
-class Case:
+class AttackInputs:
     """The rows that an attack works on.
 
     Args:
@@ -35,7 +35,7 @@ class Case:
         y: labels, int64 (N,).
         index: the number of each image in the random numbers, int64 (N,).
         threat: the ball; its radius one number or (N,).
-        draws: the attack's random numbers; use `uniform` and `normal` below.
+        rng: the attack's random numbers; use `uniform` and `normal` below.
         target: the class to reach, int64 (N,); -1 for an untargeted row. None: all rows untargeted.
         step_size: a step size for each image, (N,), which overrides the attack's own.
         reference: logits on the clean images, (N, classes), for losses that compare with them.
@@ -46,7 +46,7 @@ class Case:
     y: Tensor
     index: Tensor
     threat: Threat
-    draws: CounterRNG
+    rng: CounterRNG
     target: Tensor | None = None
     step_size: Tensor | None = None
     reference: Tensor | None = None
@@ -57,35 +57,35 @@ class Case:
 
     def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
         """Uniform random numbers in [0, 1) for each row, (N, *shape), fresh for every restart and counter."""
-        return self.draws.uniform(self.index, shape, self._counter(counter))
+        return self.rng.uniform(self.index, shape, self._counter(counter))
 
     def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
         """Standard normal random numbers for each row, (N, *shape), fresh for every restart and counter."""
-        return self.draws.normal(self.index, shape, self._counter(counter))
+        return self.rng.normal(self.index, shape, self._counter(counter))
 
     def inside(self, counter: int | Tensor = 0) -> Tensor:
         """A uniform start in each row's ball, shaped like ``x``."""
-        return self.threat.uniform(self.x, self.index, self.draws, self._counter(counter))
+        return self.threat.uniform(self.x, self.index, self.rng, self._counter(counter))
 
 
-def rows(case: Case, which: Tensor) -> Case:
+def rows(inputs: AttackInputs, which: Tensor) -> AttackInputs:
     """The case of some of the rows."""
 
     def pick(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[which]
 
-    epsilon = case.threat.epsilon
-    threat = case.threat.with_epsilon(epsilon[which]) if isinstance(epsilon, Tensor) else case.threat
+    epsilon = inputs.threat.epsilon
+    threat = inputs.threat.with_epsilon(epsilon[which]) if isinstance(epsilon, Tensor) else inputs.threat
     return dataclasses.replace(
-        case,
-        x=case.x[which],
-        y=case.y[which],
-        index=case.index[which],
+        inputs,
+        x=inputs.x[which],
+        y=inputs.y[which],
+        index=inputs.index[which],
         threat=threat,
-        target=pick(case.target),
-        step_size=pick(case.step_size),
-        reference=pick(case.reference),
-        restart=pick(case.restart),
+        target=pick(inputs.target),
+        step_size=pick(inputs.step_size),
+        reference=pick(inputs.reference),
+        restart=pick(inputs.restart),
     )
 
 
@@ -113,7 +113,7 @@ class Finished:
         x0: the clean images, (N, C, H, W).
         x: the images that the attack found, (N, C, H, W).
         logits: float32 logits on the found images, (N, classes).
-        broken: whether the found image is misclassified, bool (N,).
+        success: whether the found image is misclassified, bool (N,).
         iterations: steps taken up to the found image, int64 (N,).
         forwards: forward passes spent, verification included, int64 (N,).
         backwards: backward passes spent, int64 (N,).
@@ -126,7 +126,7 @@ class Finished:
     x0: Tensor
     x: Tensor
     logits: Tensor
-    broken: Tensor
+    success: Tensor
     iterations: Tensor
     forwards: Tensor
     backwards: Tensor

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State, value_and_gradient
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Share, settings
 from classwise.core.threat import Threat
 
@@ -60,13 +60,13 @@ class AutoPGD(Attack):
         return self.restarts
 
     @abstractmethod
-    def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """What to maximise, (N,), given logits (N, classes)."""
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """A random point on the surface of the (for L1: enlarged) ball, moved into [0, 1]."""
         del model
-        x, threat = self._start_point(case), case.threat
+        x, threat = self._start_point(inputs), inputs.threat
         count = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         lowest = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
         state = {
@@ -80,33 +80,33 @@ class AutoPGD(Attack):
             "done": count > 0,
         }
         if threat.norm == "L1":
-            active = _changed(x, case.x)
+            active = _changed(x, inputs.x)
             return state | {
                 "active": active,
-                "share": active / case.x[0].numel() / 1.5,
-                "step_size": self._full_step(case, self._enlarged(case, count)),
+                "share": active / inputs.x[0].numel() / 1.5,
+                "step_size": self._full_step(inputs, self._enlarged(inputs, count)),
             }
         return state | {
             "previous": x.clone(),
             "loss": -lowest,
             "rises": count.clone(),
             "wait": count + max(_FIRST * self.steps // 100, 1),
-            "step_size": self._full_step(case, threat),
+            "step_size": self._full_step(inputs, threat),
             "halved": count == 0,
             "checked_loss": lowest.clone(),
         }
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Evaluate the point, remember it if it is the best, move."""
         x = state["x"]
-        logits, value, gradient = self._evaluate(model, case, state)
+        logits, value, gradient = self._evaluate(model, inputs, state)
         better = value > state["best_loss"]
         iteration = state["iteration"]
         last = iteration >= self.steps
         state = {
             **state,
             "seen": x,
-            "margin": losses.margin(logits, case.y),
+            "margin": losses.margin(logits, inputs.y),
             "best_x": _pick(better, x, state["best_x"]),
             "best_gradient": _pick(better, gradient, state["best_gradient"]),
             "best_loss": torch.where(better, value, state["best_loss"]),
@@ -114,7 +114,7 @@ class AutoPGD(Attack):
             "moves": state["moves"] + 1,
         }
         best_x = state["best_x"]
-        moved = (self._sparse if case.threat.norm == "L1" else self._dense)(case, state, value, gradient)
+        moved = (self._sparse if inputs.threat.norm == "L1" else self._dense)(inputs, state, value, gradient)
         return {
             **moved,
             "x": _pick(last, best_x, moved["x"]),
@@ -122,11 +122,11 @@ class AutoPGD(Attack):
             "done": last,
         }
 
-    def _evaluate(self, model: Forward, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def _evaluate(self, model: Forward, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (N, classes), losses (N,) and gradients at the point, each a mean over the samples."""
 
         def loss(logits: Tensor) -> Tensor:
-            return self.loss(logits, case, state)
+            return self.loss(logits, inputs, state)
 
         logits, gradient = value_and_gradient(model, state["x"], loss)
         value = loss(logits)
@@ -135,9 +135,9 @@ class AutoPGD(Attack):
             logits, value, gradient = logits + more, value + loss(more), gradient + slope
         return logits / self.samples, value / self.samples, gradient / self.samples
 
-    def _dense(self, case: Case, state: State, value: Tensor, gradient: Tensor) -> State:
+    def _dense(self, inputs: AttackInputs, state: State, value: Tensor, gradient: Tensor) -> State:
         """The move for Linf and L2."""
-        threat, moves = case.threat, state["moves"]
+        threat, moves = inputs.threat, state["moves"]
         rises = state["rises"] + (value > state["loss"])
         check = moves == state["wait"]
         stalled = ~state["halved"] & (state["checked_loss"] >= state["best_loss"])
@@ -145,13 +145,13 @@ class AutoPGD(Attack):
         step_size = _pick(halve, state["step_size"] / 2, state["step_size"])
         here = _pick(halve, state["best_x"], state["x"])
         direction = threat.steepest(_pick(halve, state["best_gradient"], gradient))
-        toward = threat.project(here + step_size * direction, case.x)
+        toward = threat.project(here + step_size * direction, inputs.x)
         fresh = torch.where(state["iteration"] > 0, 0.75, 1.0).to(here.dtype).view_as(step_size)
         shortest, shrink = max(_SHORTEST * self.steps // 100, 1), max(_SHRINK * self.steps // 100, 1)
         moved = here + fresh * (toward - here) + (1 - fresh) * (here - state["previous"])
         return {
             **state,
-            "x": threat.project(moved, case.x),
+            "x": threat.project(moved, inputs.x),
             "previous": here,
             "loss": value,
             "rises": torch.where(check, 0, rises),
@@ -162,19 +162,19 @@ class AutoPGD(Attack):
             "checked_loss": torch.where(check, state["best_loss"], state["checked_loss"]),
         }
 
-    def _sparse(self, case: Case, state: State, value: Tensor, gradient: Tensor) -> State:
+    def _sparse(self, inputs: AttackInputs, state: State, value: Tensor, gradient: Tensor) -> State:
         """The move for L1; where a radius ends, the image goes on from the best point that it found there."""
         del value
-        iteration, size = state["iteration"], case.x[0].numel()
+        iteration, size = state["iteration"], inputs.x[0].numel()
         phase, next_phase = self._phase(iteration), self._phase(iteration + 1)
-        enlarged, next_enlarged = self._enlarged(case, iteration), self._enlarged(case, iteration + 1)
+        enlarged, next_enlarged = self._enlarged(inputs, iteration), self._enlarged(inputs, iteration + 1)
         turns = next_phase > phase
         first, second = self._turns
         waits = [max(4 * steps // 100, 1) for steps in (first, second - first, self.steps - second)]
         wait = torch.where(phase == 0, waits[0], torch.where(phase == 1, waits[1], waits[2]))
         check = state["moves"] == wait
 
-        changed, full = _changed(state["best_x"], case.x), self._full_step(case, enlarged)
+        changed, full = _changed(state["best_x"], inputs.x), self._full_step(inputs, enlarged)
         sparser = check & (changed < 0.95 * state["active"])
         shorter = torch.minimum(torch.maximum(state["step_size"] / 1.5, full / 10), full)
         step_size = _pick(sparser, full, _pick(check, shorter, state["step_size"]))
@@ -185,9 +185,9 @@ class AutoPGD(Attack):
         signs = _largest_signs(_pick(sparser, state["best_gradient"], gradient), share)
         length = signs.flatten(1).abs().sum(1).clamp_min(1).view_as(step_size)
         moved = _pick(turns, state["best_x"], here + step_size * signs / length)
-        x = next_enlarged.project(moved, case.x)
+        x = next_enlarged.project(moved, inputs.x)
 
-        begun = _changed(x, case.x)
+        begun = _changed(x, inputs.x)
         return {
             **state,
             "x": x,
@@ -195,7 +195,7 @@ class AutoPGD(Attack):
             "moves": torch.where(turns, -1, torch.where(check, 0, state["moves"])),
             "active": torch.where(turns, begun, active),
             "share": torch.where(turns, begun / size / 1.5, share),
-            "step_size": _pick(turns, self._full_step(case, next_enlarged), step_size),
+            "step_size": _pick(turns, self._full_step(inputs, next_enlarged), step_size),
             "best_loss": torch.where(turns, -torch.inf, state["best_loss"]),
         }
 
@@ -209,29 +209,29 @@ class AutoPGD(Attack):
         first, second = self._turns
         return (iteration >= first).long() + (iteration >= second).long()
 
-    def _enlarged(self, case: Case, iteration: Tensor) -> Threat:
+    def _enlarged(self, inputs: AttackInputs, iteration: Tensor) -> Threat:
         """The ball of each row at its evaluation."""
-        radius = case.threat.radius(case.x).flatten()
-        return case.threat.with_epsilon(radius * (3 - self._phase(iteration)))
+        radius = inputs.threat.radius(inputs.x).flatten()
+        return inputs.threat.with_epsilon(radius * (3 - self._phase(iteration)))
 
-    def _full_step(self, case: Case, threat: Threat) -> Tensor:
+    def _full_step(self, inputs: AttackInputs, threat: Threat) -> Tensor:
         """The longest step of each row, (N, 1, ...)."""
-        shape = (-1, *[1] * (case.x.ndim - 1))
-        if case.step_size is not None:
-            return case.step_size.to(case.x.dtype).reshape(shape).clone()
-        return (1.0 if threat.norm == "L1" else 2.0) * threat.radius(case.x).expand(len(case.x), *shape[1:])
+        shape = (-1, *[1] * (inputs.x.ndim - 1))
+        if inputs.step_size is not None:
+            return inputs.step_size.to(inputs.x.dtype).reshape(shape).clone()
+        return (1.0 if threat.norm == "L1" else 2.0) * threat.radius(inputs.x).expand(len(inputs.x), *shape[1:])
 
-    def _start_point(self, case: Case) -> Tensor:
-        shape, threat = tuple(case.x.shape[1:]), case.threat
+    def _start_point(self, inputs: AttackInputs) -> Tensor:
+        shape, threat = tuple(inputs.x.shape[1:]), inputs.threat
         if threat.norm == "L1":
-            begin = torch.zeros(len(case.x), dtype=torch.int64, device=case.x.device)
-            return self._enlarged(case, begin).project(case.x + case.normal(shape), case.x)
+            begin = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+            return self._enlarged(inputs, begin).project(inputs.x + inputs.normal(shape), inputs.x)
         if threat.norm == "Linf":
-            ray = case.uniform(shape).mul(2).sub(1)
+            ray = inputs.uniform(shape).mul(2).sub(1)
             ray = ray / ray.flatten(1).abs().amax(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
         else:
-            ray = threat.steepest(case.normal(shape))
-        return threat.project(case.x + threat.radius(case.x) * ray, case.x)
+            ray = threat.steepest(inputs.normal(shape))
+        return threat.project(inputs.x + threat.radius(inputs.x) * ray, inputs.x)
 
 
 @settings
@@ -251,10 +251,10 @@ class APGD(AutoPGD):
 
     objective: Literal["ce", "dlr"] = "ce"
 
-    def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The objective against the label; for rows with a target, towards the target."""
         del state
-        y, target = case.y, case.target
+        y, target = inputs.y, inputs.target
         if self.objective == "ce":
             if target is None:
                 return losses.cross_entropy(logits, y)
@@ -315,21 +315,21 @@ class APGDT(AutoPGD):
         """Starts of an image: one for each target and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The random point, and the class that this start aims at."""
-        return super().start(model, case) | {"aim": self._aim(case)}
+        return super().start(model, inputs) | {"aim": self._aim(inputs)}
 
-    def loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The ratio for the class that the row aims at."""
-        return losses.targeted_dlr(logits, case.y, state["aim"])
+        return losses.targeted_dlr(logits, inputs.y, state["aim"])
 
-    def _aim(self, case: Case) -> Tensor:
-        assert case.reference is not None
-        others = case.reference.scatter(1, case.y[:, None], -torch.inf)
+    def _aim(self, inputs: AttackInputs) -> Tensor:
+        assert inputs.reference is not None
+        others = inputs.reference.scatter(1, inputs.y[:, None], -torch.inf)
         ranked = others.sort(dim=1, descending=True, stable=True).indices
-        turn = torch.zeros_like(case.y) if case.restart is None else case.restart // self.restarts
+        turn = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
         aim = ranked.gather(1, turn[:, None] % (ranked.shape[1] - 1)).squeeze(1)
-        return aim if case.target is None else torch.where(case.target >= 0, case.target, aim)
+        return aim if inputs.target is None else torch.where(inputs.target >= 0, inputs.target, aim)
 
 
 def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State, value_and_gradient
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Positive, StepSize, relative_step, settings
 
 Start = Literal["uniform", "normal", "none"]
@@ -30,13 +30,14 @@ class Ascent(Attack):
     Args:
         steps: how many steps a start takes.
         step_size: absolute (``"2/255"``) or relative to each image's radius (``"0.25eps"``).
-        begin: ``"uniform"`` in the ball, ``"normal"`` (the image plus 0.001 N(0, 1), as TRADES does) or ``"none"``.
+        random_init: ``"uniform"`` in the ball, ``"normal"`` (the image plus 0.001 N(0, 1), as TRADES does) or
+            ``"none"``.
         restarts: how many starts an image gets.
     """
 
     steps: Count = 10
     step_size: StepSize = "0.25eps"
-    begin: Start = "uniform"
+    random_init: Start = "uniform"
     restarts: Count = 1
 
     records = ("zero_gradients",)
@@ -52,68 +53,68 @@ class Ascent(Attack):
         return self.restarts
 
     @abstractmethod
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """What to maximise, (N,), given logits (N, classes) and the label (or the target) of each row."""
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image itself, or a draw near it."""
         del model
-        if self.begin == "uniform":
-            x = case.inside()
-        elif self.begin == "normal":
-            x = case.threat.project(case.x + 0.001 * case.normal(tuple(case.x.shape[1:])), case.x)
+        if self.random_init == "uniform":
+            x = inputs.inside()
+        elif self.random_init == "normal":
+            x = inputs.threat.project(inputs.x + 0.001 * inputs.normal(tuple(inputs.x.shape[1:])), inputs.x)
         else:
-            x = case.x.clone()
+            x = inputs.x.clone()
         count = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return {"x": x, "iteration": count, "zero_gradients": count.clone(), "done": count > 0}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """One gradient, one step, one projection."""
         x = state["x"]
-        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, case, state))
+        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, inputs, state))
         direction, remembered = self._direction(gradient, state)
-        move = self._step_of(case, state) * case.threat.steepest(direction)
+        move = self._step_of(inputs, state) * inputs.threat.steepest(direction)
         iteration = state["iteration"] + 1
         return {
             **state,
             **remembered,
-            "x": self._bounded(x + move, case),
+            "x": self._bounded(x + move, inputs),
             "seen": x,
-            "margin": losses.margin(logits, case.y),
+            "margin": losses.margin(logits, inputs.y),
             "iteration": iteration,
             "zero_gradients": state["zero_gradients"] + (gradient.flatten(1).abs().amax(1) == 0),
             "done": iteration >= self.steps,
         }
 
-    def _bounded(self, x: Tensor, case: Case) -> Tensor:
+    def _bounded(self, x: Tensor, inputs: AttackInputs) -> Tensor:
         """The point brought back to where iterates may be: the ball and the box."""
-        return case.threat.project(x, case.x)
+        return inputs.threat.project(x, inputs.x)
 
-    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The loss against the label; for rows with a target, the negative loss against the target."""
-        if case.target is None:
-            return self._loss_at(logits, case.y, case, state)
-        targeted = case.target >= 0
-        toward = torch.where(targeted, case.target, case.y)
-        return self._loss_at(logits, toward, case, state) * torch.where(targeted, -1.0, 1.0)
+        if inputs.target is None:
+            return self._loss_at(logits, inputs.y, inputs, state)
+        targeted = inputs.target >= 0
+        toward = torch.where(targeted, inputs.target, inputs.y)
+        return self._loss_at(logits, toward, inputs, state) * torch.where(targeted, -1.0, 1.0)
 
-    def _loss_at(self, logits: Tensor, y: Tensor, case: Case, state: State) -> Tensor:
+    def _loss_at(self, logits: Tensor, y: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The loss of this step; the same at every step unless a member says else."""
         del state
-        return self.loss(logits, y, case)
+        return self.loss(logits, y, inputs)
 
     def _direction(self, gradient: Tensor, state: State) -> tuple[Tensor, State]:
         """What to step along, shaped like the gradient, and the columns to remember; the gradient and none."""
         del state
         return gradient, {}
 
-    def _step_of(self, case: Case, state: State) -> Tensor | float:
+    def _step_of(self, inputs: AttackInputs, state: State) -> Tensor | float:
         """The step, one number or shaped to broadcast over images."""
         del state
-        if case.step_size is not None:
-            return case.step_size.view(-1, *[1] * (case.x.ndim - 1))
+        if inputs.step_size is not None:
+            return inputs.step_size.view(-1, *[1] * (inputs.x.ndim - 1))
         factor, relative = relative_step(self.step_size)
-        return factor * case.threat.radius(case.x) if relative else factor
+        return factor * inputs.threat.radius(inputs.x) if relative else factor
 
 
 @settings
@@ -134,14 +135,14 @@ class PGD(Ascent):
         """Refuse a start where the divergence from the clean logits has no gradient.
 
         Raises:
-            ClasswiseError: for ``objective="kl"`` with ``begin="none"``.
+            ClasswiseError: for ``objective="kl"`` with ``random_init="none"``.
         """
-        if self.objective == "kl" and self.begin == "none":
+        if self.objective == "kl" and self.random_init == "none":
             raise ClasswiseError(
-                "pgd: objective=kl has no gradient at the clean image; use begin=normal or begin=uniform"
+                "pgd: objective=kl has no gradient at the clean image; use random_init=normal or random_init=uniform"
             )
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy, negative margin, DLR, or the divergence from the clean logits."""
         if self.objective == "ce":
             return losses.cross_entropy(logits, y)
@@ -149,19 +150,19 @@ class PGD(Ascent):
             return losses.negative_margin(logits, y)
         if self.objective == "dlr":
             return losses.dlr(logits, y)
-        assert case.reference is not None
-        return losses.divergence(case.reference, logits)
+        assert inputs.reference is not None
+        return losses.divergence(inputs.reference, logits)
 
-    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
+    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """As for all; but the targeted DLR has a form of its own, and the divergence, which knows no class, none."""
-        if self.objective not in ("dlr", "kl") or case.target is None:
-            return super()._signed_loss(logits, case, state)
-        targeted = case.target >= 0
+        if self.objective not in ("dlr", "kl") or inputs.target is None:
+            return super()._signed_loss(logits, inputs, state)
+        targeted = inputs.target >= 0
         if self.objective == "kl":  # towards a target by the cross-entropy
-            nearer = -losses.cross_entropy(logits, case.target.clamp_min(0))
-            return torch.where(targeted, nearer, self.loss(logits, case.y, case))
-        reached = losses.targeted_dlr(logits, case.y, torch.where(targeted, case.target, case.y))
-        return torch.where(targeted, reached, self.loss(logits, case.y, case))
+            nearer = -losses.cross_entropy(logits, inputs.target.clamp_min(0))
+            return torch.where(targeted, nearer, self.loss(logits, inputs.y, inputs))
+        reached = losses.targeted_dlr(logits, inputs.y, torch.where(targeted, inputs.target, inputs.y))
+        return torch.where(targeted, reached, self.loss(logits, inputs.y, inputs))
 
     @property
     def needs_reference(self) -> bool:
@@ -193,22 +194,22 @@ class PGDT(Ascent):
         """A start for each target that there is, and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """A draw near the image, and the class to reach."""
-        assert case.reference is not None
-        restart = torch.zeros_like(case.y) if case.restart is None else case.restart
-        rank = restart % min(self.targets, case.reference.shape[1] - 1)
-        target = losses.nth_other(case.reference, case.y, rank)
-        if case.target is not None:
-            target = torch.where(case.target >= 0, case.target, target)
-        return {**super().start(model, case), "target": target}
+        assert inputs.reference is not None
+        restart = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart
+        rank = restart % min(self.targets, inputs.reference.shape[1] - 1)
+        target = losses.nth_other(inputs.reference, inputs.y, rank)
+        if inputs.target is not None:
+            target = torch.where(inputs.target >= 0, inputs.target, target)
+        return {**super().start(model, inputs), "target": target}
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """z_t - z_y, where ``y`` is the class to reach."""
-        return losses.towards(logits, case.y, y)
+        return losses.towards(logits, inputs.y, y)
 
-    def _signed_loss(self, logits: Tensor, case: Case, state: State) -> Tensor:
-        return self.loss(logits, state["target"], case)
+    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
+        return self.loss(logits, state["target"], inputs)
 
 
 @settings
@@ -216,15 +217,15 @@ class FGSM(Ascent):
     """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
 
     source = ("goodfellow2015explaining",)
-    example = "fgsm:begin=uniform"
+    example = "fgsm:random_init=uniform"
 
     steps: Count = 1
     step_size: StepSize = "1eps"
-    begin: Start = "none"
+    random_init: Start = "none"
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy."""
-        del case
+        del inputs
         return losses.cross_entropy(logits, y)
 
 
@@ -242,17 +243,17 @@ class NFGSM(FGSM):
     source = ("dejorge2022make",)
     example = "n-fgsm:noise=1.5"
 
-    begin: Start = "uniform"
+    random_init: Start = "uniform"
     noise: Positive = 2.0
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image plus noise, in [0, 1]."""
-        wide = case.threat.with_epsilon(case.threat.epsilon * self.noise)
-        return super().start(model, dataclasses.replace(case, threat=wide))
+        wide = inputs.threat.with_epsilon(inputs.threat.epsilon * self.noise)
+        return super().start(model, dataclasses.replace(inputs, threat=wide))
 
-    def _bounded(self, x: Tensor, case: Case) -> Tensor:
+    def _bounded(self, x: Tensor, inputs: AttackInputs) -> Tensor:
         """The box alone."""
-        del case
+        del inputs
         return x.clamp(0, 1)
 
 
@@ -273,9 +274,9 @@ class TemperaturePGD(Ascent):
     inverse_temperature: Positive = 5.0
     arithmetic: Literal["stable", "paper"] = "stable"
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """The tempered loss in the chosen arithmetic."""
-        del case
+        del inputs
         tempered = logits * self.inverse_temperature
         if self.arithmetic == "paper":
             return losses.cross_entropy(tempered, y)

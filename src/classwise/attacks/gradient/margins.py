@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent
 from classwise.core.settings import Count, StepSize, settings
 
@@ -31,14 +31,14 @@ class PMA(Ascent):
     steps: Count = 100
     step_size: StepSize = "0.25eps"
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """log(1 + p_max - p_y), which has the gradient's direction of p_max - p_y and does not underflow."""
-        del case
+        del inputs
         return losses.probability_margin(logits, y)
 
-    def _step_of(self, case: Case, state: State) -> Tensor | float:
+    def _step_of(self, inputs: AttackInputs, state: State) -> Tensor | float:
         shrunk = torch.cos(state["iteration"] * (math.pi / (2 * self.steps)))
-        return super()._step_of(case, state) * _per_image(shrunk, case)
+        return super()._step_of(inputs, state) * _per_image(shrunk, inputs)
 
 
 @settings
@@ -65,31 +65,31 @@ class MD(Ascent):
         """Two runs for each restart."""
         return 2 * self.restarts
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """The whole: z_max - z_y."""
-        del case
+        del inputs
         return losses.negative_margin(logits, y)
 
-    def _loss_at(self, logits: Tensor, y: Tensor, case: Case, state: State) -> Tensor:
+    def _loss_at(self, logits: Tensor, y: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         own = logits.gather(1, y[:, None]).squeeze(1)
         other = losses.runner_up(logits, y)
-        restart = torch.zeros_like(y) if case.restart is None else case.restart
+        restart = torch.zeros_like(y) if inputs.restart is None else inputs.restart
         part = torch.where(restart % 2 == 0, -own, other)
         iteration = state["iteration"]
         early = torch.where(iteration == 0, own, part)
         return torch.where(iteration < self._half, early, other - own)
 
-    def _step_of(self, case: Case, state: State) -> Tensor | float:
+    def _step_of(self, inputs: AttackInputs, state: State) -> Tensor | float:
         iteration = state["iteration"]
         phase = torch.where(iteration > self._half, iteration - self._half, iteration) - 1
         factor = 1 + torch.cos(phase * (math.pi / (self.steps - self._half)))
-        return super()._step_of(case, state) * _per_image(factor, case)
+        return super()._step_of(inputs, state) * _per_image(factor, inputs)
 
     @property
     def _half(self) -> int:
         return self.steps // 2
 
 
-def _per_image(value: Tensor, case: Case) -> Tensor:
+def _per_image(value: Tensor, inputs: AttackInputs) -> Tensor:
     """(N,) shaped to broadcast over images."""
-    return value.to(case.x.dtype).view(-1, *[1] * (case.x.ndim - 1))
+    return value.to(inputs.x.dtype).view(-1, *[1] * (inputs.x.ndim - 1))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import losses
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent, Start
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import NonNegative, Share, StepSize, settings
 
 
@@ -27,17 +27,17 @@ class MIFGSM(Ascent):
     example = "mifgsm:steps=20,decay=0.9"
 
     step_size: StepSize = "0.1eps"
-    begin: Start = "none"
+    random_init: Start = "none"
     decay: NonNegative = 1.0
 
-    def loss(self, logits: Tensor, y: Tensor, case: Case) -> Tensor:
+    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy."""
-        del case
+        del inputs
         return losses.cross_entropy(logits, y)
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image, without momentum."""
-        state = super().start(model, case)
+        state = super().start(model, inputs)
         return {**state, "momentum": torch.zeros_like(state["x"])}
 
     def _direction(self, gradient: Tensor, state: State) -> tuple[Tensor, State]:
@@ -67,19 +67,19 @@ class DIFGSM(MIFGSM):
     probability: Share = 0.5
     resize: Share = 0.9
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """A step of MI-FGSM on what is seen of each image."""
-        draws = case.uniform((4,), state["iteration"] + 1)  # 0 is the start's
-        copied = draws[:, 0] < self.probability
+        uniform = inputs.uniform((4,), state["iteration"] + 1)  # 0 is the start's
+        copied = uniform[:, 0] < self.probability
         height, width = (
-            torch.where(copied[:, None, None], resampling(side, self.resize, draws[:, 1], place), _whole(side, place))
-            for side, place in zip(case.x.shape[-2:], (draws[:, 2], draws[:, 3]), strict=True)
+            torch.where(copied[:, None, None], resampling(side, self.resize, uniform[:, 1], place), _whole(side, place))
+            for side, place in zip(inputs.x.shape[-2:], (uniform[:, 2], uniform[:, 3]), strict=True)
         )
 
         def see(x: Tensor) -> Tensor:
             return model(torch.einsum("nhi,ncij,nwj->nchw", height, x, width))
 
-        new = super().step(see, case, state)
+        new = super().step(see, inputs, state)
         return {**new, "margin": torch.where(copied, torch.inf, new["margin"])}
 
 

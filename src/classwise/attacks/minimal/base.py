@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.engine.rows import choose
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Norm
 
 
-def unfound(case: Case) -> State:
+def unfound(inputs: AttackInputs) -> State:
     """The columns of a row for which no misclassified point is known: ``minimal_distance`` is infinite."""
-    nothing = torch.full((len(case.x),), torch.inf, dtype=case.x.dtype, device=case.x.device)
-    return {"minimal_distance": nothing, "best": case.x.clone()}
+    nothing = torch.full((len(inputs.x),), torch.inf, dtype=inputs.x.dtype, device=inputs.x.device)
+    return {"minimal_distance": nothing, "best": inputs.x.clone()}
 
 
 def remembered(state: State, point: Tensor, distance: Tensor) -> State:
@@ -27,10 +27,10 @@ def remembered(state: State, point: Tensor, distance: Tensor) -> State:
     }
 
 
-def reported(case: Case, point: Tensor, margin: Tensor) -> State:
+def reported(inputs: AttackInputs, point: Tensor, margin: Tensor) -> State:
     """``seen`` and ``margin`` for the engine: a point outside the ball is no success, whatever its margin."""
-    inside = case.threat.distance(point, case.x) <= case.threat.radius(case.x).flatten()
-    return {"seen": choose(inside, point, case.x), "margin": torch.where(inside, margin, torch.inf)}
+    inside = inputs.threat.distance(point, inputs.x) <= inputs.threat.radius(inputs.x).flatten()
+    return {"seen": choose(inside, point, inputs.x), "margin": torch.where(inside, margin, torch.inf)}
 
 
 def check_norm(attack: Attack, name: str, norm: Norm, instead: str) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State, value_and_gradient
+from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Number, Positive, settings
 
 _SHRINK = 1 - 1e-6
@@ -77,13 +77,13 @@ class _CarliniWagner(Attack):
     def search(self, state: State, ends: Tensor) -> State:
         """The columns that change for the rows whose descent ``ends``, the next c among them."""
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image, moved a millionth towards grey."""
         del model
-        check_norm(self, f"C&W's {self.norms[0]} attack", case.threat.norm, self.instead)
-        variable = ((case.x * 2 - 1) * _SHRINK).atanh()
-        count = torch.zeros_like(case.y)
-        zero = torch.zeros(len(case.x), dtype=case.x.dtype, device=case.x.device)
+        check_norm(self, f"C&W's {self.norms[0]} attack", inputs.threat.norm, self.instead)
+        variable = ((inputs.x * 2 - 1) * _SHRINK).atanh()
+        count = torch.zeros_like(inputs.y)
+        zero = torch.zeros(len(inputs.x), dtype=inputs.x.dtype, device=inputs.x.device)
         return {
             "x": _image(variable),
             "iteration": count,
@@ -98,21 +98,21 @@ class _CarliniWagner(Attack):
             "largest_failure": zero.clone(),
             "smallest_success": zero + torch.inf,
             "tried": count.clone(),  # values of c that are behind us
-            **unfound(case),
+            **unfound(inputs),
         }
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """One pass, one step of Adam; where a descent ends, one move of the search."""
         x, c = state["x"], state["c"]
-        logits, slope = value_and_gradient(model, x, lambda logits: c * _hinge(logits, case))
-        margin, hinge = losses.margin(logits, case.y), _hinge(logits, case)
-        cost, push = self.penalty(x - case.x, state)
+        logits, slope = value_and_gradient(model, x, lambda logits: c * _hinge(logits, inputs))
+        margin, hinge = losses.margin(logits, inputs.y), _hinge(logits, inputs)
+        cost, push = self.penalty(x - inputs.x, state)
         loss = (cost + c * hinge).nan_to_num(torch.inf)
-        distance = torch.where((margin < 0) & (hinge <= 0), case.threat.distance(x, case.x), torch.inf)
+        distance = torch.where((margin < 0) & (hinge <= 0), inputs.threat.distance(x, inputs.x), torch.inf)
 
         succeeded = state["succeeded"] | self.success(distance, state)
         state = {**state, "succeeded": succeeded, **remembered(state, x, distance)}
-        report = reported(case, x, margin)
+        report = reported(inputs, x, margin)
         check = state["descended"] % max(self.longest // 10, _SHORTEST_WINDOW) == 0
         stalled = check & (loss > state["earlier_loss"] * _PATIENCE)
         state["earlier_loss"] = torch.where(check, loss, state["earlier_loss"])
@@ -183,9 +183,9 @@ class CarliniWagnerLinf(_CarliniWagner):
         """An upper bound that is far from being reached: every descent to its end, for every tau and every c."""
         return self.steps * (self.searches + math.ceil(math.log(_SMALLEST_TAU) / math.log(self.tau_factor)))
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """As the family's, with tau = 1."""
-        state = super().start(model, case)
+        state = super().start(model, inputs)
         return {**state, "tau": torch.ones_like(state["c"]), "reached": torch.zeros_like(state["done"])}
 
     def penalty(self, shift: Tensor, state: State) -> tuple[Tensor, Tensor]:
@@ -241,9 +241,9 @@ class CarliniWagnerL2(_CarliniWagner):
         """Every descent to its end."""
         return self.longest * self.searches
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """As the family's; every descent begins where the first did."""
-        state = super().start(model, case)
+        state = super().start(model, inputs)
         return {**state, "origin": state["variable"].clone()}
 
     def penalty(self, shift: Tensor, state: State) -> tuple[Tensor, Tensor]:
@@ -267,12 +267,12 @@ def _image(variable: Tensor) -> Tensor:
     return (variable.tanh() + 1) / 2
 
 
-def _hinge(logits: Tensor, case: Case) -> Tensor:
+def _hinge(logits: Tensor, inputs: AttackInputs) -> Tensor:
     """max(0, z_y - max other), (N,); for rows with a target, max(0, max other - z_target)."""
-    against = losses.margin(logits, case.y)
-    if case.target is not None:
-        targeted = case.target >= 0
-        toward = losses.margin(logits, torch.where(targeted, case.target, case.y))
+    against = losses.margin(logits, inputs.y)
+    if inputs.target is not None:
+        targeted = inputs.target >= 0
+        toward = losses.margin(logits, torch.where(targeted, inputs.target, inputs.y))
         against = torch.where(targeted, -toward, against)
     return against.clamp_min(0)
 

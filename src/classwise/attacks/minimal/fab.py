@@ -13,11 +13,11 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, NoGradientError, State, image_gradient, value_and_gradient
+from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
 from classwise.attacks.minimal.hyperplane import toward
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import Count, Positive, Share, settings
 
 
@@ -54,30 +54,30 @@ class _Boundary(Attack):
         return self.steps
 
     @abstractmethod
-    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Logits (N, classes); another class's logit minus the label's (N,), and its gradient, shaped like ``x``."""
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image itself, or a point half the radius away."""
         del model
-        check_norm(self, "FAB", case.threat.norm, "take APGD for L1")
-        attempt = self._attempt(case)
-        away = case.threat.project(case.x + 0.5 * case.threat.radius(case.x) * self._ray(case), case.x)
-        x = choose(attempt > 0, away, case.x)
-        count = torch.zeros_like(case.y)
-        return {"x": x, "iteration": count, "done": count > 0, **unfound(case)}
+        check_norm(self, "FAB", inputs.threat.norm, "take APGD for L1")
+        attempt = self._attempt(inputs)
+        away = inputs.threat.project(inputs.x + 0.5 * inputs.threat.radius(inputs.x) * self._ray(inputs), inputs.x)
+        x = choose(attempt > 0, away, inputs.x)
+        count = torch.zeros_like(inputs.y)
+        return {"x": x, "iteration": count, "done": count > 0, **unfound(inputs)}
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Linearise, go to the boundary from the iterate and from the image, mix the two, look where that leads."""
-        x, clean = state["x"], case.x
-        logits, value, normal = self.boundary(model, x, case, state)
-        moved = self._mixed(x, clean, value, normal, case)
+        x, clean = state["x"], inputs.x
+        logits, value, normal = self.boundary(model, x, inputs, state)
+        moved = self._mixed(x, clean, value, normal, inputs)
         with torch.no_grad():
-            margin = losses.margin(model(moved), case.y)
-        here = losses.margin(logits, case.y)
+            margin = losses.margin(model(moved), inputs.y)
+        here = losses.margin(logits, inputs.y)
         # A point that was pulled back may be misclassified still: then it is the nearer of the two, and costs nothing.
-        far = torch.where(margin < 0, case.threat.distance(moved, clean), torch.inf)
-        near = torch.where(here < 0, case.threat.distance(x, clean), torch.inf)
+        far = torch.where(margin < 0, inputs.threat.distance(moved, clean), torch.inf)
+        near = torch.where(here < 0, inputs.threat.distance(x, clean), torch.inf)
         first = near < far
         point = choose(first, x, moved)
         found = remembered(state, point, torch.minimum(near, far))
@@ -87,36 +87,36 @@ class _Boundary(Attack):
         return {
             **state,
             **found,
-            **reported(case, point, torch.where(first, here, margin)),
+            **reported(inputs, point, torch.where(first, here, margin)),
             "x": choose(done & found["minimal_distance"].isfinite(), found["best"], following),
             "iteration": iteration,
             "done": done,
         }
 
-    def _mixed(self, x: Tensor, clean: Tensor, value: Tensor, normal: Tensor, case: Case) -> Tensor:
+    def _mixed(self, x: Tensor, clean: Tensor, value: Tensor, normal: Tensor, inputs: AttackInputs) -> Tensor:
         """The next point: a mean of the two projections, each overshooting by ``eta``."""
         flat, back = normal.flatten(1), (clean - x).flatten(1)
         # The affine function at the image is its value at the iterate plus what changes on the way: no cancellation.
         at_clean = value + torch.linalg.vecdot(flat, back)
         points = torch.cat([x.flatten(1), clean.flatten(1)])
-        shifts = toward(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), case.threat.norm)
+        shifts = toward(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), inputs.threat.norm)
         from_x, from_clean = shifts.view(2, *x.shape).unbind(0)
         reach_x, reach_clean = (
-            case.threat.distance(shift, torch.zeros_like(shift)).clamp_min(1e-8) for shift in (from_x, from_clean)
+            inputs.threat.distance(shift, torch.zeros_like(shift)).clamp_min(1e-8) for shift in (from_x, from_clean)
         )
         weight = (reach_x / (reach_x + reach_clean)).clamp_max(self.alpha_max).view(-1, *[1] * (x.ndim - 1))
         mixed: Tensor = (x + self.eta * from_x) * (1 - weight) + (clean + self.eta * from_clean) * weight
         return mixed.clamp(0, 1)
 
-    def _attempt(self, case: Case) -> Tensor:
+    def _attempt(self, inputs: AttackInputs) -> Tensor:
         """Which restart (of its target) a row is in, int64 (N,)."""
-        return torch.zeros_like(case.y) if case.restart is None else case.restart % self.restarts
+        return torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart % self.restarts
 
-    def _ray(self, case: Case) -> Tensor:
+    def _ray(self, inputs: AttackInputs) -> Tensor:
         """A random direction of norm 1, shaped like the images."""
-        shape = tuple(case.x.shape[1:])
-        ray = case.uniform(shape) * 2 - 1 if case.threat.norm == "Linf" else case.normal(shape)
-        size = case.threat.distance(ray, torch.zeros_like(ray)).clamp_min(1e-12)
+        shape = tuple(inputs.x.shape[1:])
+        ray = inputs.uniform(shape) * 2 - 1 if inputs.threat.norm == "Linf" else inputs.normal(shape)
+        size = inputs.threat.distance(ray, torch.zeros_like(ray)).clamp_min(1e-12)
         return ray / size.view(-1, *[1] * len(shape))
 
 
@@ -137,19 +137,19 @@ class FAB(_Boundary):
         """Starts of an image."""
         return self.restarts
 
-    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The nearest of the linearised boundaries; one gradient is held at a time, whatever the number of classes."""
         del state
-        dual = 1 if case.threat.norm == "Linf" else 2
+        dual = 1 if inputs.threat.norm == "Linf" else 2
         with torch.enable_grad():
             leaf = x.detach().requires_grad_(True)
             logits = model(leaf)
-            own = logits.gather(1, case.y[:, None])
+            own = logits.gather(1, inputs.y[:, None])
             least = torch.full_like(own[:, 0], torch.inf).detach()
             value, normal = torch.zeros_like(least), torch.zeros_like(x)
             others = logits.shape[1] - 1
             for other in range(others):
-                rank = other + (other >= case.y).to(torch.int64)  # the label itself is passed over
+                rank = other + (other >= inputs.y).to(torch.int64)  # the label itself is passed over
                 gap = (logits.gather(1, rank[:, None]) - own).squeeze(1)
                 found = image_gradient(gap, leaf, retain=other + 1 < others) if logits.requires_grad else None
                 if found is None:
@@ -157,8 +157,8 @@ class FAB(_Boundary):
                 gradient, gap = found.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
                 size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
                 length = gap.abs() / (size + 1e-12)
-                if case.target is not None:
-                    length = torch.where((case.target < 0) | (case.target == rank), length, torch.inf)
+                if inputs.target is not None:
+                    length = torch.where((inputs.target < 0) | (inputs.target == rank), length, torch.inf)
                 nearer = length < least
                 least = torch.where(nearer, length, least)
                 value = torch.where(nearer, gap, value)
@@ -196,23 +196,23 @@ class FABTargeted(_Boundary):
         """A start for each target that there is, and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """The image (or a point near it) and the target of this start."""
-        assert case.reference is not None
-        state = super().start(model, case)
-        others = case.reference.shape[1] - 1
-        rank = torch.zeros_like(case.y) if case.restart is None else case.restart // self.restarts
-        target = losses.nth_other(case.reference, case.y, rank.clamp_max(others - 1))
+        assert inputs.reference is not None
+        state = super().start(model, inputs)
+        others = inputs.reference.shape[1] - 1
+        rank = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
+        target = losses.nth_other(inputs.reference, inputs.y, rank.clamp_max(others - 1))
         spare = rank >= others  # a start for which there is no class left ends at once
-        if case.target is not None:
-            target = torch.where(case.target >= 0, case.target, target)
-            spare = spare | ((case.target >= 0) & (rank > 0))
+        if inputs.target is not None:
+            target = torch.where(inputs.target >= 0, inputs.target, target)
+            spare = spare | ((inputs.target >= 0) & (rank > 0))
         state["iteration"] = torch.where(spare, self.steps, state["iteration"])
         return {**state, "target": target, "done": spare}
 
-    def boundary(self, model: Forward, x: Tensor, case: Case, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """The linearised boundary to the target."""
-        pair = torch.stack([state["target"], case.y], 1)
+        pair = torch.stack([state["target"], inputs.y], 1)
 
         def gap(logits: Tensor) -> Tensor:
             toward_target, own = logits.gather(1, pair).unbind(1)

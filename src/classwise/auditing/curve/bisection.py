@@ -23,7 +23,7 @@ from classwise.auditing.curve.folder import SavedBrackets
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.preparing import Plan
 from classwise.auditing.running import balanced_order, part_of
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.progress import Progress
 from classwise.data.images import Images
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
@@ -35,17 +35,19 @@ MINIMAL_DISTANCE = "minimal_distance"
 class Bisection:
     """The search of radii on pieces of the data."""
 
-    def __init__(self, engine: Engine, plan: Plan, team: Team, progress: Progress, saved: SavedBrackets) -> None:
+    def __init__(
+        self, engine: Engine, plan: Plan, processes: ProcessGroup, progress: Progress, saved: SavedBrackets
+    ) -> None:
         self.saved = saved
         self.engine = engine
         self.plan = plan
-        self.team = team
+        self.processes = processes
         self.progress = progress
         self.attacks = list(plan.suite.attacks.items())
 
     def radii(self, number: int, piece: Images, rounds: int) -> pd.DataFrame:
         """A row for each image of a piece that is this process's."""
-        order = part_of(balanced_order(piece.y.cpu()), piece.y.cpu(), self.team)
+        order = part_of(balanced_order(piece.y.cpu()), piece.y.cpu(), self.processes)
         index, label = piece.index.cpu()[order].numpy(), piece.y.cpu()[order].numpy()
         found = self._initial(piece, order, index, label)
         highest = float(cast("float", self.plan.threat.epsilon))
@@ -57,7 +59,7 @@ class Bisection:
             todo = np.flatnonzero(~np.isnan(radius))
             if not len(todo):
                 break
-            self.progress.begin(f"round {turn + 1}", len(todo))
+            self.progress.start(f"round {turn + 1}", len(todo))
             self._round(piece, order, found, todo, radius)
         labels = np.array([CLEAN, *(label for label, _ in self.attacks)], dtype=object)
         breaker = np.where(np.isinf(found.high), None, labels[found.breaker + 1])
@@ -86,8 +88,8 @@ class Bisection:
     def _wrong(self, piece: Images, order: Tensor) -> BoolArray:
         """Which images are misclassified without an attack."""
         wrong = []
-        for rows in torch.split(order, self.plan.batch) if len(order) else ():
-            self.team.check()
+        for rows in torch.split(order, self.plan.batch_size) if len(order) else ():
+            self.processes.check()
             batch = piece.batch(rows)
             (logits,) = self.engine.predict([batch.x])
             right = (logits.argmax(1).cpu() == batch.y.cpu()) & logits.isfinite().all(1).cpu()
@@ -124,8 +126,8 @@ class Bisection:
         column = torch.from_numpy(radius).float()
 
         def jobs() -> Generator[Job, None, None]:
-            for chosen in torch.split(torch.from_numpy(rows), self.plan.batch):
-                self.team.check()
+            for chosen in torch.split(torch.from_numpy(rows), self.plan.batch_size):
+                self.processes.check()
                 batch = piece.batch(order[chosen])
                 yield Job(batch.index, batch.x, batch.y, {"epsilon": column[chosen]})
 
@@ -137,7 +139,7 @@ class Bisection:
                 found.forwards[at] += done.forwards.cpu().numpy()
                 found.backwards[at] += done.backwards.cpu().numpy()
                 near = self._distance(done)
-                hit = np.isfinite(near) | done.broken.cpu().numpy()
+                hit = np.isfinite(near) | done.success.cpu().numpy()
                 found.set_adversarial(at[hit], np.minimum(near, radius[at])[hit], place)
                 adversarial.append(at[hit])
                 self.progress.advance(int(hit.sum()))
@@ -150,8 +152,8 @@ class Bisection:
         only where it saw in float32.
         """
         distance = self.plan.threat.distance(done.x, done.x0)
-        near = torch.where(done.broken, distance, torch.inf)
-        if MINIMAL_DISTANCE in done.records and self.plan.compute.dtype == "float32":
+        near = torch.where(done.success, distance, torch.inf)
+        if MINIMAL_DISTANCE in done.records and self.plan.precision.dtype == "float32":
             near = torch.minimum(near, done.records[MINIMAL_DISTANCE].to(near).nan_to_num(torch.inf))
         result: FloatArray = near.double().cpu().numpy()
         return result

@@ -14,7 +14,7 @@ from classwise.auditing import states
 from classwise.auditing.claims import claim
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
-from classwise.core.distributed import Team
+from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.stats.counts import IntArray
@@ -51,8 +51,8 @@ class SavedBrackets:
     An image's search depends on its own bracket alone, so searches may be resumed by any number of processes.
     """
 
-    def __init__(self, folder: Path | None, team: Team) -> None:
-        self.folder, self.team = None if folder is None else folder / "rounds", team
+    def __init__(self, folder: Path | None, processes: ProcessGroup) -> None:
+        self.folder, self.processes = None if folder is None else folder / "rounds", processes
         self._rows = pd.DataFrame()
         if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
             rows = pd.concat([states.read(file)[0] for file in files])
@@ -78,7 +78,7 @@ class SavedBrackets:
     def write(self, piece: int, index: IntArray, label: IntArray, found: Brackets) -> None:
         """Save the brackets of a piece, whole or not at all."""
         if self.folder is not None:
-            name = f"part-{self.team.size:03d}-{self.team.rank:03d}-{piece:05d}.parquet"
+            name = f"part-{self.processes.world_size:03d}-{self.processes.rank:03d}-{piece:05d}.parquet"
             frame = pd.DataFrame({"index": index, "label": label, **found.columns()})
             states.write(self.folder / name, frame, {})
 

@@ -23,10 +23,10 @@ from classwise.auditing.meta import Meta
 from classwise.auditing.preparing import Model, Prepared, prepare, usual_radius
 from classwise.auditing.suite import Attacks, Suite, parse_attacks
 from classwise.core import interruption
-from classwise.core.compute import FAST, Compute
-from classwise.core.distributed import joined
+from classwise.core.distributed import process_group
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
@@ -46,12 +46,12 @@ def robustness_curve(
     *,
     highest: float | None = None,
     rounds: int = ROUNDS,
-    compute: Compute = FAST,
-    batch: int | None = None,
+    precision: Precision = FAST,
+    batch_size: int | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
-    alone: bool = False,
+    distributed: bool = True,
     name: str = "curve",
     out: str | Path | None = None,
     resume: bool = False,
@@ -65,12 +65,12 @@ def robustness_curve(
         attacks: as `audit` takes them; an image is robust at a radius if every attack fails at it.
         highest: the largest radius of the search; None: twice the data's usual one.
         rounds: how often the range is halved: an image's bracket ends at most ``highest / 2**rounds`` wide.
-        compute: how gradients are computed; success is decided in float32.
-        batch: as `audit` takes it.
+        precision: how gradients are computed; success is decided in float32.
+        batch_size: as `audit` takes it.
         seed: of the attacks' random numbers.
         device: where to run; None: where the model is.
         progress: receives the progress of the search.
-        alone: search every image in this process; else the processes of `torch.distributed` share them, as in `audit`.
+        distributed: share the images among the processes of `torch.distributed`, as in `audit`.
         name: what the curve is called.
         out: a folder for the curve; each finished round of the search is written into it.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
@@ -90,38 +90,40 @@ def robustness_curve(
         0.05
     """
     folder = _checked(highest, rounds, out)
-    with joined(alone=alone) as team, contextlib.ExitStack() as stack:
-        listener = progress if progress is not None and team.first else Silent()
+    with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
+        listener = progress if progress is not None and processes.is_main else Silent()
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
         suite = parse_attacks(attacks, norm)
         settings: dict[str, Any] = {
             "early_stop": True,
             "cascade": True,
-            "compute": compute,
-            "batch": batch,
+            "precision": precision,
+            "batch_size": batch_size,
             "seed": seed,
         }
         ready = prepare(model, source, suite, ball, device=device, **settings)
         _report_limits(ready, suite, listener)
         chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}
-        found = claimed(folder, chosen, stack, resume=resume) if folder is not None and team.first else None
-        before: Curve | None = team.spread(found)
+        found = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
+        before: Curve | None = processes.broadcast(found)
         if before is not None:
             return before
-        saved = SavedBrackets(folder, team)
-        team.meet()  # nobody writes before everybody has read what is saved
-        search = Bisection(ready.plan.engine(ready.model), ready.plan, team, listener, saved)
-        parts = team.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
-        if not team.first:
-            result: Curve = team.spread(None)
+        saved = SavedBrackets(folder, processes)
+        processes.barrier()  # nobody writes before everybody has read what is saved
+        search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
+        parts = processes.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
+        if not processes.is_main:
+            result: Curve = processes.broadcast(None)
             return result
-        facts = environment(search.engine.device) | ({"processes": team.size} if team.size > 1 else {})
+        facts = environment(search.engine.device) | (
+            {"processes": processes.world_size} if processes.world_size > 1 else {}
+        )
         result = Curve(*_merged(parts, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
         if folder is not None:
             result.write(folder)
             saved.remove()
-        team.spread(result)
+        processes.broadcast(result)
         return result
 
 
@@ -152,9 +154,9 @@ def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     if ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
-        listener.say(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
+        listener.log(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
     if ready.note:
-        listener.say(ready.note)
+        listener.log(ready.note)
 
 
 def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFrame]:
@@ -162,7 +164,9 @@ def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFr
     try:
         return [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
     except torch.OutOfMemoryError as error:
-        raise ClasswiseError(f"the device has no memory for {ready.plan.batch} images; use a smaller batch") from error
+        raise ClasswiseError(
+            f"the device has no memory for {ready.plan.batch_size} images; use a smaller batch"
+        ) from error
     except interruption.STOPS as stop:
         if search.saved.folder is not None:
             stop.add_note(f"the finished rounds are saved in {search.saved.folder.parent}")

@@ -63,14 +63,14 @@ def stronger(outcomes: Outcomes, these: tuple[str, ...], those: tuple[str, ...])
 
     In a cascade, an image that an earlier attack broke counts as broken by the later ones too: they were never asked.
     """
-    first, second = _standing(outcomes, those), _standing(outcomes, these)
+    first, second = _robust(outcomes, those), _robust(outcomes, these)
     both = first[0] & second[0]
     return excess(
         PairedCounts.from_labels(outcomes.labels[both], first[1][both], second[1][both], outcomes.num_classes)
     )
 
 
-def _standing(outcomes: Outcomes, attacks: tuple[str, ...]) -> tuple[BoolArray, BoolArray]:
+def _robust(outcomes: Outcomes, attacks: tuple[str, ...]) -> tuple[BoolArray, BoolArray]:
     """(N,), (N,): which images all of the attacks have judged, and which stood against all of them."""
     rows = outcomes.frame[outcomes.frame["attack"].isin(attacks)]
     table = rows.groupby("index")["correct"].agg(["size", "all"]).reindex(outcomes.index)

@@ -16,7 +16,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job, value_and_gradient
 from classwise.attacks.losses import negative_margin
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
-from classwise.core.compute import EXACT, Compute
+from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
 from classwise.data.images import Batch
 from classwise.models.modes import evaluating, frozen
@@ -41,7 +41,7 @@ class Probe:
         engine: with the audit's settings; its model returns logits.
         batch: the images.
         threat: the ball of each of them.
-        compute: how gradients are computed.
+        precision: how gradients are computed.
         scale: the usual mean and deviation of the data, where they are known.
         gradients: whether the model has gradients with respect to its input.
     """
@@ -49,7 +49,7 @@ class Probe:
     engine: Engine
     batch: Batch
     threat: Threat
-    compute: Compute = EXACT
+    precision: Precision = EXACT
     scale: Scale | None = None
     gradients: bool = True
 
@@ -91,23 +91,23 @@ class Probe:
     def margin_gradient(self) -> Tensor:
         """The gradient of the negative logit margin at each image, shaped like the images."""
         model = self.engine.model
-        forward, parts = self.compute.forward(model), []
+        forward, parts = self.precision.forward(model), []
         with evaluating(model), frozen(model):
             for x, y in zip(
-                *(torch.split(part, self.engine.batch) for part in (self.batch.x, self.batch.y)), strict=True
+                *(torch.split(part, self.engine.batch_size) for part in (self.batch.x, self.batch.y)), strict=True
             ):
                 parts.append(value_and_gradient(forward, x, partial(negative_margin, y=y))[1])
         return torch.cat(parts)
 
-    def broken(self, attack: Attack, threat: Threat) -> Tensor:
+    def misclassified(self, attack: Attack, threat: Threat) -> Tensor:
         """Which images of the sample an attack breaks, or were wrong before."""
-        return self.wrong | self._broken(attack, threat, torch.ones_like(self.wrong))
+        return self.wrong | self._found(attack, threat, torch.ones_like(self.wrong))
 
-    def broken_of(self, which: Tensor, attack: Attack) -> Tensor:
+    def found_by(self, which: Tensor, attack: Attack) -> Tensor:
         """Which of some images (a mask) an attack breaks in the audit's ball; the others cost nothing."""
-        return self._broken(attack, self.threat, which)
+        return self._found(attack, self.threat, which)
 
-    def _broken(self, attack: Attack, threat: Threat, which: Tensor) -> Tensor:
+    def _found(self, attack: Attack, threat: Threat, which: Tensor) -> Tensor:
         result = torch.zeros_like(self.wrong)
         places = which.nonzero().squeeze(1)
         if not len(places):
@@ -115,9 +115,11 @@ class Probe:
         columns = {"epsilon": threat.epsilon.cpu()[places]} if isinstance(threat.epsilon, Tensor) else {}
         rows = places.to(self.batch.x.device)
         index, x, y = (tensor[rows] for tensor in self.batch)
-        engine = Engine(self.engine.model, compute=self.compute, batch=self.engine.batch, seed=self.engine.seed)
+        engine = Engine(
+            self.engine.model, precision=self.precision, batch_size=self.engine.batch_size, seed=self.engine.seed
+        )
         for done in engine.attack(attack, threat, [Job(index, x, y, columns)]):
-            result[places[done.row.cpu()]] = done.broken.cpu()
+            result[places[done.row.cpu()]] = done.success.cpu()
         return result
 
 
@@ -146,7 +148,7 @@ class Evidence:
     probe: Probe | None = None
 
     @cached_property
-    def standing(self) -> Tensor:
+    def survivors(self) -> Tensor:
         """(N,) which images of the probe's sample stood against the whole suite."""
         assert self.probe is not None
         robust = self.outcomes.index[self.outcomes.verdicts(ALL) > 0]

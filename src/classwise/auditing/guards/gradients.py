@@ -37,9 +37,9 @@ def no_gradient(evidence: Evidence) -> Found | None:
 def zero_gradients(evidence: Evidence) -> Found | None:
     """Many gradients are zero everywhere: the attack has nothing to follow, perhaps in one class alone."""
     frame = evidence.outcomes.frame
-    told = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
+    reported = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
     for label in evidence.outcomes.attacks:
-        rows = told[told["attack"] == label]
+        rows = reported[reported["attack"] == label]
         if not len(rows):
             continue
         share = float(rows["zero_gradients"].sum() / rows["backwards"].sum())
@@ -101,13 +101,13 @@ def single_step(evidence: Evidence) -> Found | None:
             return Found(f"{what}: masked gradients.", found.extra / found.images)
     if evidence.probe is None or not evidence.probe.gradients:
         return None
-    return beyond_suite(evidence, evidence.probe, evidence.probe.broken_of(evidence.standing, FGSM()), "One step")
+    return beyond_suite(evidence, evidence.probe, evidence.probe.found_by(evidence.survivors, FGSM()), "One step")
 
 
-def beyond_suite(evidence: Evidence, probe: Probe, broken: Tensor, what: str) -> Found | None:
+def beyond_suite(evidence: Evidence, probe: Probe, misclassified: Tensor, what: str) -> Found | None:
     """What a trifle breaks of the sample's images that stood against the suite, overall or in one class."""
-    extra, count = int(broken.sum()), len(evidence.standing)
-    worst = excessive(probe.by_class(broken), probe.images, STRONGER_SHARE)
+    extra, count = int(misclassified.sum()), len(evidence.survivors)
+    worst = excessive(probe.by_class(misclassified), probe.images, STRONGER_SHARE)
     if extra <= STRONGER_SHARE * count and worst is None:
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case, State
+from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.chance import excess, excessive
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, on_sample, percent
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.threat import Norm, Threat
 from classwise.stats.counts import PairedCounts
 
@@ -43,13 +43,13 @@ class Shortened(Attack):
         """At most `STEPS`."""
         return min(self.attack.length, STEPS)
 
-    def start(self, model: Forward, case: Case) -> State:
+    def start(self, model: Forward, inputs: AttackInputs) -> State:
         """As the attack."""
-        return self.attack.start(model, case)
+        return self.attack.start(model, inputs)
 
-    def step(self, model: Forward, case: Case, state: State) -> State:
+    def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """As the attack, and done after a few."""
-        state = self.attack.step(model, case, state)
+        state = self.attack.step(model, inputs, state)
         return {**state, "done": state["done"] | (state["iteration"] >= self.length)}
 
 
@@ -57,7 +57,7 @@ class Shortened(Attack):
 def zero_radius(evidence: Evidence, probe: Probe) -> Found | None:
     """An attack of radius 0 changes the accuracy."""
     for label, attack in {type(attack): (label, attack) for label, attack in evidence.attacks.items()}.values():
-        extra = int((probe.broken(Shortened(attack), Threat(probe.threat.norm, 0.0)) & ~probe.wrong).sum())
+        extra = int((probe.misclassified(Shortened(attack), Threat(probe.threat.norm, 0.0)) & ~probe.wrong).sum())
         if extra:
             return Found(
                 f"{label!r} with radius 0 breaks {extra} right images; the model answers differently each time.",
@@ -89,16 +89,16 @@ def not_falling(evidence: Evidence, probe: Probe) -> Found | None:
     """More images stand at a larger radius, overall or in one class, though it holds the smaller ball."""
     attack = PGD(steps=STEPS, step_size="0.1eps")
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
-    standing = {name: (~probe.broken(attack, ball)).numpy() for name, ball in balls.items()}
+    survivors = {name: (~probe.misclassified(attack, ball)).numpy() for name, ball in balls.items()}
     for small, large in itertools.combinations(FACTORS, 2):
         rise = excess(
-            PairedCounts.from_labels(probe.labels.numpy(), standing[large], standing[small], probe.logits.shape[1])
+            PairedCounts.from_labels(probe.labels.numpy(), survivors[large], survivors[small], probe.logits.shape[1])
         )
         if rise.extra <= RISE_SHARE * rise.images and rise.label is None:
             continue
         where = "" if rise.label is None else f", most in {evidence.name_of(rise.label)}"
-        what = f"At {small} {percent(standing[small].mean())} of a sample stand, at {large}"
-        what = f"{what} {percent(standing[large].mean())}{where}"
+        what = f"At {small} {percent(survivors[small].mean())} of a sample stand, at {large}"
+        what = f"{what} {percent(survivors[large].mean())}{where}"
         return Found(f"{what}: masked gradients.", rise.extra / rise.images)
     return None
 
@@ -116,10 +116,10 @@ def large_radius(evidence: Evidence, probe: Probe) -> Found | None:
     """
     x, y = probe.batch.x, probe.labels
     radius = reach(probe.threat.norm, x)
-    standing = ~probe.broken(PGD(steps=STEPS, step_size="0.1eps"), Threat(probe.threat.norm, radius))
+    survivors = ~probe.misclassified(PGD(steps=STEPS, step_size="0.1eps"), Threat(probe.threat.norm, radius))
     grey = int(probe.logits_of(torch.full_like(x[:1], 0.5)).argmax())
-    left, share = float(standing.float().mean()), float(torch.bincount(y).max()) / len(y)
-    worst = excessive(probe.by_class(standing & (y != grey)), probe.images, REACH_CLASS_SHARE)
+    left, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
+    worst = excessive(probe.by_class(survivors & (y != grey)), probe.images, REACH_CLASS_SHARE)
     if left <= share + 3 * math.sqrt(share * (1 - share) / len(y)) and worst is None:
         return None
     what = f"At {probe.threat.norm} {radius:g} the accuracy of a sample is still {percent(left)}"

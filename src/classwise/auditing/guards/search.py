@@ -20,13 +20,13 @@ NOISES = 10
 @on_sample
 def random_noise(evidence: Evidence, probe: Probe) -> Found | None:
     """Noise of the whole radius breaks images that the suite left standing, overall or in one class."""
-    batch, draws = probe.batch, CounterRNG(probe.engine.seed, "guards/noise")
-    broken = torch.zeros_like(probe.wrong)
-    for counter in range(NOISES if evidence.attacks and evidence.standing.any() else 0):
-        ray = probe.threat.steepest(draws.normal(batch.index, tuple(batch.x.shape[1:]), counter))
+    batch, rng = probe.batch, CounterRNG(probe.engine.seed, "guards/noise")
+    misclassified = torch.zeros_like(probe.wrong)
+    for counter in range(NOISES if evidence.attacks and evidence.survivors.any() else 0):
+        ray = probe.threat.steepest(rng.normal(batch.index, tuple(batch.x.shape[1:]), counter))
         noisy = probe.threat.project(batch.x + ray * probe.threat.radius(batch.x), batch.x)
-        broken |= ~probe.right(probe.logits_of(noisy))
-    return beyond_suite(evidence, probe, broken & evidence.standing, "Noise of the whole radius")
+        misclassified |= ~probe.right(probe.logits_of(noisy))
+    return beyond_suite(evidence, probe, misclassified & evidence.survivors, "Noise of the whole radius")
 
 
 BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2
@@ -58,16 +58,16 @@ QUERY_SHARE = 0.05
 def no_black_box(evidence: Evidence, probe: Probe) -> Found | None:
     """The suite has no attack without gradients, and a short one breaks what the suite left standing."""
     attack = _short_search(evidence)
-    if evidence.black_box or attack is None or not evidence.attacked or not evidence.standing.any():
+    if evidence.black_box or attack is None or not evidence.attacked or not evidence.survivors.any():
         return None
     try:
-        broken = probe.broken_of(evidence.standing, attack)
+        misclassified = probe.found_by(evidence.survivors, attack)
     except ClasswiseError:  # it has no form for this norm
         return None
-    extra, share = int(broken.sum()), float(broken.float().mean())
+    extra, share = int(misclassified.sum()), float(misclassified.float().mean())
     if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:
         return None
-    worst = excessive(probe.by_class(broken), probe.images, BLACK_BOX_SHARE)
+    worst = excessive(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"No attack works without gradients, and a short search breaks {percent(share)} of a sample{where}"
     return Found(f"{what} that stood against the suite: add 'square'.", share)
@@ -78,7 +78,7 @@ def _short_search(evidence: Evidence) -> Attack | None:
     if "square" not in ATTACKS:
         return None
     spent = evidence.outcomes.frame[["forwards", "backwards"]].fillna(0).to_numpy().sum()
-    queries = int(QUERY_SHARE * spent / max(int(evidence.standing.sum()), 1))
+    queries = int(QUERY_SHARE * spent / max(int(evidence.survivors.sum()), 1))
     return make(ATTACKS, {"name": "square", "proposals": min(max(queries, QUERIES), MOST_QUERIES)})
 
 

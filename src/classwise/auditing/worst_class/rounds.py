@@ -69,7 +69,7 @@ class Rounds:
             if before is None
             else int(_first_done(*(before[name].to_numpy() for name in ("stage", "forwards"))).sum())
         )
-        self.progress.begin(f"{CLEAN}, {label}", (self.ready.meta.images or judged) - judged)
+        self.progress.start(f"{CLEAN}, {label}", (self.ready.meta.images or judged) - judged)
         with interruption.deferred():
             for piece in self.ready.pieces:
                 places = self.ledger.add(piece)
@@ -94,7 +94,7 @@ class Rounds:
     def _judge(self, piece: Images, places: IntArray) -> None:
         """The clean pass and the first attack on the images of a piece that are not finished."""
         fresh = torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0))
-        for rows in torch.split(fresh, self.plan.batch):
+        for rows in torch.split(fresh, self.plan.batch_size):
             if not len(rows):
                 break
             batch = piece.batch(rows)
@@ -135,7 +135,7 @@ class Rounds:
             replayed = rounds <= len(self.saved.rounds)
             if not replayed:
                 size = sum(len(rows) for rows in (*chosen.values(), *drawn.values()))
-                self.progress.begin(f"round {rounds}", size)
+                self.progress.start(f"round {rounds}", size)
                 self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
                 for attack in range(2, len(self.attacks)):
                     self._attack(attack, self.held, self._surviving(_joined(list(drawn.values()))))
@@ -170,10 +170,10 @@ class Rounds:
 
     def _orders(self, classes: int) -> list[IntArray]:
         """For each class its survivors, (n, 2) rows of piece and place in it, in the order in which they are drawn."""
-        draws = CounterRNG(self.plan.seed, "race")
+        rng = CounterRNG(self.plan.seed, "race")
         found: list[list[tuple[int, int, int]]] = [[] for _ in range(classes)]
         for number, (piece, _) in enumerate(self.held):
-            keys = draws.integers(piece.index.cpu(), (), 1 << 62).tolist()
+            keys = rng.integers(piece.index.cpu(), (), 1 << 62).tolist()
             for row, (key, label) in enumerate(zip(keys, piece.y.tolist(), strict=True)):
                 found[label].append((key, number, row))
         return [np.array([each[1:] for each in sorted(rows)], dtype=np.int64).reshape(-1, 2) for rows in found]
@@ -204,7 +204,7 @@ class Rounds:
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
                 at = sequence[done.row.cpu().numpy()]
-                success = done.broken.cpu().numpy()
+                success = done.success.cpu().numpy()
                 forwards, backwards = done.forwards.cpu().numpy(), done.backwards.cpu().numpy()
                 self.ledger["stage"][at[success]] = number + 1
                 self.ledger["settled"][at[success]] = 1
@@ -218,7 +218,7 @@ class Rounds:
         epsilon = self.plan.threat.epsilon
         for piece in np.unique(rows[:, 0]):
             mine = sequence[rows[sequence, 0] == piece]
-            for part in torch.split(torch.from_numpy(mine), self.plan.batch):
+            for part in torch.split(torch.from_numpy(mine), self.plan.batch_size):
                 batch = pieces[piece][0].batch(torch.from_numpy(rows[part.numpy(), 1]))
                 radius: dict[str, Tensor] = {}
                 if isinstance(epsilon, Tensor):  # such data are in memory, so that places are rows of theirs

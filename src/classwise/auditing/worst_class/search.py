@@ -21,8 +21,8 @@ from classwise.auditing.worst_class.ledger import SurvivorCounts
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
-from classwise.core.compute import FAST, Compute
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
 from classwise.stats.racing import Race, Rules, usual_draw, usual_tolerance
@@ -44,8 +44,8 @@ def find_worst_class(
     tolerance: float | None = None,
     draw: int | None = None,
     together: int | None = None,
-    compute: Compute = FAST,
-    batch: int | None = None,
+    precision: Precision = FAST,
+    batch_size: int | None = None,
     seed: int = 0,
     max_time: float | None = None,
     device: str | torch.device | None = None,
@@ -69,8 +69,8 @@ def find_worst_class(
         tolerance: the answer may be this much (a fraction) above the worst class. None: 0; 0.02 from 100 classes on.
         draw: how many survivors of a class to sample at once. None: see `usual_draw`.
         together: how many classes to sample from at once. None: as many as fill a batch; 1 takes the fewest passes.
-        compute: how gradients are computed; success is decided in float32.
-        batch: as `audit` takes it.
+        precision: how gradients are computed; success is decided in float32.
+        batch_size: as `audit` takes it.
         seed: of the attacks' random numbers and of the order in which survivors are sampled.
         max_time: seconds after which no further round is begun; then more classes may be the worst.
         device: where to run; None: where the model is.
@@ -96,7 +96,13 @@ def find_worst_class(
     chosen = _checked(confidence, tolerance, draw, together)
     _check_folder(out)
     suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
-    settings: dict[str, Any] = {"early_stop": True, "cascade": True, "compute": compute, "batch": batch, "seed": seed}
+    settings: dict[str, Any] = {
+        "early_stop": True,
+        "cascade": True,
+        "precision": precision,
+        "batch_size": batch_size,
+        "seed": seed,
+    }
     ready = prepare(model, data, suite, threat, device=device, **settings)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     with contextlib.ExitStack() as stack:
@@ -141,17 +147,17 @@ def _checked(confidence: float, tolerance: float | None, draw: int | None, toget
         raise ClasswiseError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
     alpha = round(1 - confidence, 15)  # 0.05, and not 0.05 + 4e-17, of 0.95
     Rules(alpha, tolerance or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
-    return {"alpha": alpha, "tol": tolerance, "draw": draw, "together": together}
+    return {"alpha": alpha, "tolerance": tolerance, "draw": draw, "together": together}
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
     """Run the first attack, then the race; returns how many rounds it took, too."""
     saved = search.saved
     if search.ready.note:
-        search.progress.say(search.ready.note)
+        search.progress.log(search.ready.note)
     try:
         counts = search.first_pass()
-        race = Race(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch))
+        race = Race(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch_size))
         return race, counts, search.run(race, deadline)
     except interruption.STOPS as stop:
         if saved.path is not None and saved.path.is_file():
@@ -159,15 +165,15 @@ def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race,
         raise
 
 
-def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch: int) -> Rules:
+def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> Rules:
     """The rules of the race, where None leaves the choice to the counts."""
     draw: int = chosen["draw"] or usual_draw(counts.images)
     usual = usual_tolerance(int((counts.images > 0).sum()))
     return Rules(
         alpha=chosen["alpha"],
-        tolerance=usual if chosen["tol"] is None else chosen["tol"],
+        tolerance=usual if chosen["tolerance"] is None else chosen["tolerance"],
         draw=draw,
-        together=chosen["together"] or max(1, batch // draw),
+        together=chosen["together"] or max(1, batch_size // draw),
     )
 
 

@@ -22,5 +22,5 @@ class Corruption(ABC):
     imagenet: ClassVar[tuple[Any, ...]]
 
     @abstractmethod
-    def apply(self, x: Tensor, level: Any, draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: Any, rng: CounterRNG, index: Tensor) -> Tensor:
         """Spoil images (N, C, H, W) in [0, 1], numbered (N,); what leaves [0, 1] is cut off by the caller."""

@@ -20,7 +20,7 @@ class GaussianBlur(Corruption):
     cifar = (0.4, 0.6, 0.7, 0.8, 1.0)
     imagenet = (1.0, 2.0, 3.0, 4.0, 6.0)
 
-    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the deviation in pixels."""
         return blurred(x, level)
 
@@ -31,7 +31,7 @@ class DefocusBlur(Corruption):
     cifar = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
     imagenet = ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: tuple[float, float], rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the radius of the disk and the deviation of the Gaussian, in pixels."""
         radius, smooth = level
         small = 1 if radius <= 8 else 2
@@ -53,10 +53,10 @@ class GlassBlur(Corruption):
     cifar = ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2))
     imagenet = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))
 
-    def apply(self, x: Tensor, level: tuple[float, int, int], draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, int, int], rng: CounterRNG, index: Tensor) -> Tensor:
         """The level is the deviation of the filter, how far pixels go (-reach to reach - 1), and how often."""
         deviation, reach, rounds = level
-        return blurred(shuffled(blurred(x, deviation), reach, rounds, draws, index), deviation)
+        return blurred(shuffled(blurred(x, deviation), reach, rounds, rng, index), deviation)
 
 
 class MotionBlur(Corruption):
@@ -65,9 +65,9 @@ class MotionBlur(Corruption):
     cifar = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
     imagenet = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
 
-    def apply(self, x: Tensor, level: tuple[int, float], draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[int, float], rng: CounterRNG, index: Tensor) -> Tensor:
         """The level is half of the line's length and the deviation, in pixels."""
-        return streaked(x, *level, FAR * (2 * draws.uniform(index) - 1))
+        return streaked(x, *level, FAR * (2 * rng.uniform(index) - 1))
 
 
 class ZoomBlur(Corruption):
@@ -80,7 +80,7 @@ class ZoomBlur(Corruption):
         for end, step in ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))
     )
 
-    def apply(self, x: Tensor, level: tuple[float, ...], draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: tuple[float, ...], rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level holds the enlargements, from 1 on."""
         total = x.clone()
         for factor in level:
@@ -88,13 +88,13 @@ class ZoomBlur(Corruption):
         return total / (len(level) + 1)
 
 
-def shuffled(x: Tensor, reach: int, rounds: int, draws: CounterRNG, index: Tensor) -> Tensor:
+def shuffled(x: Tensor, reach: int, rounds: int, rng: CounterRNG, index: Tensor) -> Tensor:
     """Every pixel of the inside, from the last to the first, takes the values of one near it."""
     x = x.clone()
     images = torch.arange(len(x), device=x.device)
     height, width = x.shape[-2:]
     for turn in range(rounds):
-        shift = draws.integers(index, (2, height, width), 2 * reach, counter=turn) - reach
+        shift = rng.integers(index, (2, height, width), 2 * reach, counter=turn) - reach
         for row in range(height - reach, reach, -1):
             for column in range(width - reach, reach, -1):
                 there = (images, slice(None), row + shift[:, 0, row, column], column + shift[:, 1, row, column])

@@ -40,9 +40,9 @@ def corrupt(images: Images, name: str, severity: int, *, seed: int = 0, constant
     corruption = CORRUPTIONS.load(name)()
     whose = constants or ("imagenet-c" if min(images.shape[1:]) >= LARGE else "cifar-10-c")
     level = (corruption.imagenet if whose == "imagenet-c" else corruption.cifar)[severity - 1]
-    draws = CounterRNG(seed, f"corruption/{name}/{severity}")
+    rng = CounterRNG(seed, f"corruption/{name}/{severity}")
     parts = []
     for batch in images.batches(_BATCH):
         x = to_unit(batch.x.mul(255).round().byte())
-        parts.append(corruption.apply(x, level, draws, batch.index).clamp(0, 1).mul(255).add(1e-3).byte())
+        parts.append(corruption.apply(x, level, rng, batch.index).clamp(0, 1).mul(255).add(1e-3).byte())
     return images.with_pixels(torch.cat(parts), f"{images.name}, {name} {severity} ({whose})")

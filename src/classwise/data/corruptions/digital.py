@@ -23,7 +23,7 @@ class Brightness(Corruption):
     cifar = (0.05, 0.1, 0.15, 0.2, 0.3)
     imagenet = (0.1, 0.2, 0.3, 0.4, 0.5)
 
-    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the constant."""
         value = x.amax(1, keepdim=True)
         lighter = (value + level).clamp(max=1)
@@ -36,7 +36,7 @@ class Contrast(Corruption):
     cifar = (0.75, 0.5, 0.4, 0.3, 0.15)
     imagenet = (0.4, 0.3, 0.2, 0.1, 0.05)
 
-    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the share of contrast that is left."""
         mean = x.mean((2, 3), keepdim=True)
         return (x - mean) * level + mean
@@ -50,15 +50,15 @@ class ElasticTransform(Corruption):
     imagenet = ((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
     truncate: ClassVar[float] = 3.0
 
-    def apply(self, x: Tensor, level: tuple[float, float, float], draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float, float], rng: CounterRNG, index: Tensor) -> Tensor:
         """The level is the displacement, its smoothness and how far the points go, in shares of the shorter side."""
         height, width = x.shape[-2:]
         alpha, deviation, far = (share * min(height, width) for share in level)
-        points = far * (2 * draws.child("points").uniform(index, (3, 2)) - 1)
+        points = far * (2 * rng.child("points").uniform(index, (3, 2)) - 1)
         x = moved(x, *affine(points, height, width))
         if alpha == 0:
             return x
-        field = 2 * draws.child("field").uniform(index, (2, height, width)) - 1
+        field = 2 * rng.child("field").uniform(index, (2, height, width)) - 1
         rows, columns = (smoothing(side, deviation, self.truncate).to(x) for side in (height, width))
         across, down = (alpha * (rows @ field @ columns.T)).unbind(1)
         return moved(x, across, down)
@@ -70,7 +70,7 @@ class JpegCompression(Corruption):
     cifar = (80, 65, 58, 50, 40)
     imagenet = (25, 18, 15, 10, 7)
 
-    def apply(self, x: Tensor, level: int, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: int, rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is Pillow's quality."""
 
         def squeezed(picture: Image.Image) -> Image.Image:
@@ -87,7 +87,7 @@ class Pixelate(Corruption):
     cifar = (0.95, 0.9, 0.85, 0.75, 0.65)
     imagenet = (0.6, 0.5, 0.4, 0.3, 0.25)
 
-    def apply(self, x: Tensor, level: float, draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: float, rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the share of rows and columns that are left."""
 
         def coarse(picture: Image.Image) -> Image.Image:
@@ -103,7 +103,7 @@ class Saturate(Corruption):
     cifar = ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))
     imagenet = ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
+    def apply(self, x: Tensor, level: tuple[float, float], rng: CounterRNG, index: Tensor) -> Tensor:  # noqa: ARG002
         """The level is the factor and the constant.
 
         Raises:

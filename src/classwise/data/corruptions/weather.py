@@ -25,11 +25,11 @@ class Fog(Corruption):
     cifar = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
     imagenet = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float], rng: CounterRNG, index: Tensor) -> Tensor:
         """The level is the thickness of the fog and how fast its details fade."""
         thickness, decay = level
         height, width = x.shape[-2:]
-        fog = plasma(draws, index, 2 ** math.ceil(math.log2(max(height, width, 2))), decay)[:, None, :height, :width]
+        fog = plasma(rng, index, 2 ** math.ceil(math.log2(max(height, width, 2))), decay)[:, None, :height, :width]
         most = x.amax((1, 2, 3), keepdim=True)
         return (x + thickness * fog) * most / (most + thickness)
 
@@ -44,11 +44,11 @@ class Frost(Corruption):
     cifar = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
     imagenet = ((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))
 
-    def apply(self, x: Tensor, level: tuple[float, float], draws: CounterRNG, index: Tensor) -> Tensor:
+    def apply(self, x: Tensor, level: tuple[float, float], rng: CounterRNG, index: Tensor) -> Tensor:
         """The level is the share of the image and that of the frost."""
         keep, amount = level
         height, width = x.shape[-2:]
-        sheet = plasma(draws, index, 2 ** math.ceil(math.log2(max(height, width, 2))), 2.0)[:, None, :height, :width]
+        sheet = plasma(rng, index, 2 ** math.ceil(math.log2(max(height, width, 2))), 2.0)[:, None, :height, :width]
         ridges = (1 - (2 * sheet - 1).abs()) ** 2
         return keep * x + amount * (0.4 + 0.6 * ridges) * coloured(FROST, x)
 
@@ -72,7 +72,7 @@ class Snow(Corruption):
     )
 
     def apply(
-        self, x: Tensor, level: tuple[float, float, float, float, int, float, float], draws: CounterRNG, index: Tensor
+        self, x: Tensor, level: tuple[float, float, float, float, int, float, float], rng: CounterRNG, index: Tensor
     ) -> Tensor:
         """The level: of the layer, the flakes, their fall and the image.
 
@@ -80,10 +80,10 @@ class Snow(Corruption):
         share of the image that is kept.
         """
         mean, deviation, zoom, least, radius, fall, keep = level
-        layer = mean + deviation * draws.child("flakes").normal(index, (1, *x.shape[-2:]))
+        layer = mean + deviation * rng.child("flakes").normal(index, (1, *x.shape[-2:]))
         layer = enlarged(layer, zoom)
         layer = torch.where(layer < least, 0.0, layer).clamp(0, 1)
-        layer = streaked(layer, radius, fall, -135 + 90 * draws.child("fall").uniform(index))
+        layer = streaked(layer, radius, fall, -135 + 90 * rng.child("fall").uniform(index))
         whitened = torch.maximum(x, 1.5 * grey(x) + 0.5)
         return keep * x + (1 - keep) * whitened + layer + layer.flip((-2, -1))
 
@@ -110,7 +110,7 @@ class Spatter(Corruption):
     )
 
     def apply(
-        self, x: Tensor, level: tuple[float, float, float, float, float, bool], draws: CounterRNG, index: Tensor
+        self, x: Tensor, level: tuple[float, float, float, float, float, bool], rng: CounterRNG, index: Tensor
     ) -> Tensor:
         """The level: of the liquid and its drops.
 
@@ -118,7 +118,7 @@ class Spatter(Corruption):
         the edges of mud; whether it is mud.
         """
         mean, deviation, smooth, least, amount, mud = level
-        liquid = blurred(mean + deviation * draws.normal(index, (1, *x.shape[-2:])), smooth)
+        liquid = blurred(mean + deviation * rng.normal(index, (1, *x.shape[-2:])), smooth)
         if mud:
             cover = blurred((liquid > least).float(), amount)
             cover = torch.where(cover < SURE, 0.0, cover)
@@ -142,7 +142,7 @@ def coloured(colour: tuple[float, float, float], x: Tensor) -> Tensor:
     return torch.tensor(sum(a * b for a, b in zip(colour, LUMINANCE, strict=True)), device=x.device)
 
 
-def plasma(draws: CounterRNG, index: Tensor, side: int, decay: float) -> Tensor:
+def plasma(rng: CounterRNG, index: Tensor, side: int, decay: float) -> Tensor:
     """Plasma fractals (N, side, side) in [0, 1] by the diamond-square algorithm on a torus; side is a power of two."""
     sheet = torch.zeros(len(index), side, side, device=index.device)
     step, size, counter = side, 100.0, 0
@@ -150,18 +150,18 @@ def plasma(draws: CounterRNG, index: Tensor, side: int, decay: float) -> Tensor:
         half = step // 2
         corners = sheet[:, ::step, ::step]
         pairs = corners + corners.roll(-1, 1)
-        sheet[:, half::step, half::step] = _wobbled(pairs + pairs.roll(-1, 2), size, draws, index, counter)
+        sheet[:, half::step, half::step] = _wobbled(pairs + pairs.roll(-1, 2), size, rng, index, counter)
         middles = sheet[:, half::step, half::step]
         along = corners + corners.roll(-1, 2)
         across = middles + middles.roll(1, 1)
-        sheet[:, ::step, half::step] = _wobbled(along + across, size, draws, index, counter + 1)
+        sheet[:, ::step, half::step] = _wobbled(along + across, size, rng, index, counter + 1)
         along, across = corners + corners.roll(-1, 1), middles + middles.roll(1, 2)
-        sheet[:, half::step, ::step] = _wobbled(along + across, size, draws, index, counter + 2)
+        sheet[:, half::step, ::step] = _wobbled(along + across, size, rng, index, counter + 2)
         step, size, counter = half, size / decay, counter + 3
     sheet -= sheet.amin((1, 2), keepdim=True)
     return sheet / sheet.amax((1, 2), keepdim=True)
 
 
-def _wobbled(total: Tensor, size: float, draws: CounterRNG, index: Tensor, counter: int) -> Tensor:
+def _wobbled(total: Tensor, size: float, rng: CounterRNG, index: Tensor, counter: int) -> Tensor:
     """The mean of four neighbours plus uniform noise of ``size`` squared, as the authors' code has it."""
-    return total / 4 + size * size * (2 * draws.uniform(index, total.shape[1:], counter) - 1)
+    return total / 4 + size * size * (2 * rng.uniform(index, total.shape[1:], counter) - 1)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.compute import check_device
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.precision import check_device
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state

@@ -97,11 +97,11 @@ class CalibrationAlone(_Parts):
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
         """C16: each part improves average and worst class, and both together most."""
-        alone = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
+        pairs_of_base = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
         together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in audits]
-        bases = tuple(dict.fromkeys(base for _, base in alone))
+        bases = tuple(dict.fromkeys(base for _, base in pairs_of_base))
         comparisons = {
-            "each method with CCM, CCR or both minus the plain one: average and worst class": (alone, bases),
+            "each method with CCM, CCR or both minus the plain one: average and worst class": (pairs_of_base, bases),
             "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
         }
         return [

@@ -70,10 +70,10 @@ def corrupted(context: Context, trained: Trained) -> Corrupted:
     """A run's model on the test images of the scale under every corruption and severity of the scale."""
     images = context.test_images
     model = trained.run.model().to(context.device)
-    engine = Engine(model, compute=context.scale.compute)
+    engine = Engine(model, precision=context.scale.precision)
 
     def right(corrupt_images: Images) -> BoolArray:
-        batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch)
+        batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch_size)
         predicted = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
         found: BoolArray = (predicted == images.y).numpy()
         return found

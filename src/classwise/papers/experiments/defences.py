@@ -70,7 +70,7 @@ def attacked(context: Context, models: Mapping[str, Trained] | None = None) -> d
     """The four defences, or these models, under the five attacks."""
     substitute = context.trained("standard", {"seed": 1})
     transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": context.pgd(PGD)}
-    main = {"FGSM": {"name": "fgsm", "begin": "uniform"}, "PGD": context.pgd(PGD), "transfer": transfer}
+    main = {"FGSM": {"name": "fgsm", "random_init": "uniform"}, "PGD": context.pgd(PGD), "transfer": transfer}
     few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
     return {
         defence: Attacked(

@@ -39,7 +39,7 @@ class FeaturesOnAPlane(Experiment):
 
     def run(self, context: Context) -> Findings:
         """The embedding, and the purity of neighbourhoods; claim C15."""
-        found = embedding(under_pgd(context, context.trained("at"), keep=("features",)), "PGD")
+        found = embedding(under_pgd(context, context.trained("at"), save=("features",)), "PGD")
         values = found.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
         places = found.purity.index.to_list()
         purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}

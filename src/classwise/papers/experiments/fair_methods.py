@@ -19,10 +19,10 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run, Which
 
-EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "begin": 0.25}
+EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "start_fraction": 0.25}
 _FINE_TUNING: Mapping[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
-    "rate": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
+    "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
 }
 """FRL's own rates, at every scale: it starts from a robust model."""
 BASES: Mapping[Name, Sequence[str]] = {

@@ -41,7 +41,7 @@ def homing_matrices(context: Context) -> Homing:
             data=context.train_images,
             test=context.test_images,
             attack={"PGD": context.pgd(PGD)},
-            compute=context.scale.compute,
+            precision=context.scale.precision,
             device=context.device,
             progress=context.progress,
         )

@@ -49,11 +49,11 @@ def under_pgd(
     trained: Trained,
     *,
     which: Which | None = None,
-    keep: Sequence[Kind] = (),
+    save: Sequence[Kind] = (),
     images: Images | None = None,
 ) -> Audit:
-    """A run on the test images, or others, under the paper's PGD; ``keep`` as in `classwise.audit`."""
-    return context.audited(trained, {"PGD": context.pgd(PGD)}, which=which, keep=keep, images=images)
+    """A run on the test images, or others, under the paper's PGD; ``save`` as in `classwise.audit`."""
+    return context.audited(trained, {"PGD": context.pgd(PGD)}, which=which, save=save, images=images)
 
 
 def defended(context: Context) -> dict[str, Trained]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from classwise.analysis.consistency import Consistency, ranked_alike
-from classwise.core.compute import EXACT
+from classwise.core.precision import EXACT
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
@@ -51,10 +51,10 @@ SCALES: Mapping[Name, Scale] = {
         "whole), 6 epochs, PGD-3 in training: tendencies, with wide intervals",
         train=4000,
         test=1000,
-        compute=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
+        precision=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
         changes={
             **FASHION.changes,
-            "compute.dtype": EXACT.dtype,
+            "precision.dtype": EXACT.dtype,
             "epochs": 6,
             "batch_size": 64,
             "attack.steps": 3,
@@ -63,7 +63,7 @@ SCALES: Mapping[Name, Scale] = {
             "validation_attack.step_size": "0.5eps",
         },
     ),
-    "full": replace(FULL, about="CIFAR-10, each network at its own width", compute=EXACT),
+    "full": replace(FULL, about="CIFAR-10, each network at its own width", precision=EXACT),
 }
 
 
@@ -84,9 +84,9 @@ def weight_decays(scale: Scale) -> Grid:
 def rates(scale: Scale) -> Grid:
     """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
     if scale.budget == "short":
-        return {"cyclic": ("at", {}), "stepwise": ("at", {"rate": {"name": "step"}})}
+        return {"cyclic": ("at", {}), "stepwise": ("at", {"lr_schedule": {"name": "step"}})}
     rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
-    return {"stepwise": ("at", {}), "cyclic": ("at", {"rate": {"name": "cyclic"}, **rate})}
+    return {"stepwise": ("at", {}), "cyclic": ("at", {"lr_schedule": {"name": "cyclic"}, **rate})}
 
 
 class WeakClasses(Experiment):

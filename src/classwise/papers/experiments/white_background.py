@@ -149,7 +149,7 @@ class SingleImages(Experiment):
         rows, pictures = [], []
         for title, images in ((ORIGINAL, data.images), (WHITE, data.white)):
             two = images.take(torch.isin(images.index, torch.tensor(numbers)))
-            kept = context.audited(plain, case_study_attack(context), images=two, keep=["logits"]).kept
+            kept = context.audited(plain, case_study_attack(context), images=two, save=["logits"]).artifacts
             ranked = {kind: dict(zip(*kept.get("logits", kind), strict=True)) for kind in KINDS}
             place = {int(number): row for row, number in enumerate(two.index.tolist())}
             pixels = two.pixels(torch.tensor([place[number] for number in numbers])).numpy()

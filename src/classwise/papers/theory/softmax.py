@@ -66,7 +66,7 @@ def grid(
     classes: Sequence[int] = (3, 10),
     features: Sequence[int] = (2, 16),
     inverses: Sequence[float] = (0.1, 0.5, 1.0, 2.0, 5.0, 15.0),
-    draws: int = 5,
+    samples: int = 5,
     seed: int = 0,
 ) -> list[Case]:
     """Cases with normal features of unit expected length, and with rows of weights of that length."""
@@ -81,7 +81,7 @@ def grid(
         for c in classes
         for d in features
         for inverse in inverses
-        for _ in range(draws)
+        for _ in range(samples)
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import prose, wording
-from classwise.reporting.examples import twins_of
+from classwise.reporting.examples import example_images
 from classwise.reporting.figures.heatmap import heatmap
 from classwise.reporting.findings import MOST_BARS, Findings
 from classwise.reporting.incomplete import incomplete_context
@@ -190,10 +190,10 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
 
 
 def _pictures(audit: Audit, findings: Findings) -> dict[str, Any] | None:
-    twins = twins_of(audit, findings)
-    if twins is None:
+    examples = example_images(audit, findings)
+    if examples is None:
         return None
-    found, factor = triples(twins)
+    found, factor = triples(examples)
     name = findings.names[findings.worst]
     return {
         "triples": found,

@@ -174,7 +174,7 @@ def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
         *attack_settings(meta),
         ("Seed", str(meta.seed)),
         ("Gradients", flat(meta.precision)),
-        ("Images at once", str(meta.batch)),
+        ("Images at once", str(meta.batch_size)),
         ("Passes", passes),
         *[(key.replace("_", " ").capitalize(), flat(value)) for key, value in curve.environment.items()],
     ]

@@ -117,7 +117,7 @@ def _settings(result: WorstClass) -> list[tuple[str, str]]:
         ("Finished", "yes" if verdict.settled else "no: the search was stopped before the classes were separated"),
         ("Seed", str(meta.seed)),
         ("Gradients", flat(meta.precision)),
-        ("Images at once", str(meta.batch)),
+        ("Images at once", str(meta.batch_size)),
         ("Seconds", f"{result.seconds:.6g}"),
     ]
     return [(name, text) for name, text in items if text]

@@ -14,8 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.compute import Forward
 from classwise.core.description import Described
+from classwise.core.precision import Forward
 from classwise.training.classes import ClassSettings
 
 Base = Callable[[Tensor, Tensor], Tensor]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.base import Base, Criterion, rescaled

@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.compute import Forward
 from classwise.core.description import Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import settings
 from classwise.training.classes import ClassSettings, Term
@@ -27,10 +27,10 @@ class AdversarialTraining(Objective):
     weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack on the cross-entropy."""
-        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.case(draws))}
+        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The cross-entropy at ``x'``."""

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
-from classwise.core.compute import Forward
 from classwise.core.description import Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
@@ -44,11 +44,11 @@ class Balanced(Objective):
     weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``right`` and ``wrong``, of one attack."""
         model = self.criterion.scaled(model, settings)
-        right, wrong = at_the_boundary(attack, model, batch.case(draws), self.past)
+        right, wrong = at_the_boundary(attack, model, batch.attack_inputs(rng), self.past)
         return {"right": right, "wrong": wrong}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:

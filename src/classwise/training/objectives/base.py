@@ -12,9 +12,9 @@ import pydantic
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs
 from classwise.core.description import Described, Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import describe, make, settings
 from classwise.core.threat import Threat
@@ -56,14 +56,14 @@ class TrainingBatch:
     rows: slice = field(default_factory=lambda: slice(None))
     gather: Callable[[Tensor], Tensor] = _identity
 
-    def case(self, draws: CounterRNG, reference: Tensor | None = None) -> Case:
+    def attack_inputs(self, rng: CounterRNG, reference: Tensor | None = None) -> AttackInputs:
         """The batch as an attack's rows."""
-        return Case(
+        return AttackInputs(
             self.x,
             self.y,
             self.index,
             self.threat,
-            draws,
+            rng,
             target=self.target,
             step_size=self.step_size,
             reference=reference,
@@ -125,7 +125,7 @@ class Objective(Described, ABC):
 
     @abstractmethod
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """The inner maximisation(s): adversarial images by name. The loop has frozen the model."""
 

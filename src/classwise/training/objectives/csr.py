@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.losses import divergence
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.settings import NonNegative, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
@@ -21,7 +21,7 @@ class ConfusionWeighted(Trades):
     Args:
         clean: weight of the clean cross-entropy.
         confused: weight of the third term, which counts under that name.
-        begin: the share of training from which this holds; before it, the loss is that of TRADES.
+        start_fraction: the share of training from which this holds; before it, the loss is that of TRADES.
     """
 
     source = ("jin2025enhancing",)
@@ -30,11 +30,11 @@ class ConfusionWeighted(Trades):
 
     clean: NonNegative = 0.7
     confused: NonNegative = 0.3
-    begin: Share = 0.0
+    start_fraction: Share = 0.0
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The three terms."""
-        if batch.progress < self.begin:
+        if batch.progress < self.start_fraction:
             return super().step(model, batch, points, settings)
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Case
-from classwise.core.compute import Forward
+from classwise.attacks.engine import AttackInputs
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings
@@ -22,7 +22,7 @@ from classwise.training.objectives.trades import Trades
 Past = Annotated[int, pydantic.Field(ge=0)]
 
 
-def at_the_boundary(attack: Attack, model: Forward, case: Case, past: int) -> tuple[Tensor, Tensor]:
+def at_the_boundary(attack: Attack, model: Forward, inputs: AttackInputs, past: int) -> tuple[Tensor, Tensor]:
     """Where each image's attack last was right, and where it stops.
 
     An image stops at the first iterate that makes its misclassified ones, the start among them, more than ``past``. All
@@ -32,12 +32,12 @@ def at_the_boundary(attack: Attack, model: Forward, case: Case, past: int) -> tu
         The last iterate before the first misclassified one (the start, if it was wrong already), and the iterate at
         which the image stopped (the attack's last, if it did not), both shaped like ``case.x``.
     """
-    state = attack.start(model, case)
+    state = attack.start(model, inputs)
     right = state["x"]
-    crossings = torch.zeros_like(case.y)
+    crossings = torch.zeros_like(inputs.y)
     for _ in range(attack.length):
         x = state["x"]
-        moved = attack.step(model, case, state)
+        moved = attack.step(model, inputs, state)
         stopped = crossings > past  # where the row froze in an earlier round
         crossings = crossings + ((moved["margin"] < 0) | stopped)
         right = _where(crossings == 0, x, right)
@@ -86,11 +86,13 @@ class Friendly(AdversarialTraining):
         _check(self.tau, self.milestones)
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, where the inner attack stopped."""
         past = _tau(self.tau, self.milestones, batch.progress)
-        return {"robust": at_the_boundary(attack, self.criterion.scaled(model, settings), batch.case(draws), past)[1]}
+        return {
+            "robust": at_the_boundary(attack, self.criterion.scaled(model, settings), batch.attack_inputs(rng), past)[1]
+        }
 
 
 @settings
@@ -116,11 +118,11 @@ class FriendlyTrades(Trades):
         _check(self.tau, self.milestones)
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, where the inner attack stopped."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
         past = _tau(self.tau, self.milestones, batch.progress)
-        return {"robust": at_the_boundary(attack, model, batch.case(draws, reference=reference), past)[1]}
+        return {"robust": at_the_boundary(attack, model, batch.attack_inputs(rng, reference=reference), past)[1]}

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
-from classwise.core.compute import Forward
 from classwise.core.description import Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
@@ -39,13 +39,13 @@ class Mart(Objective):
 
     def inner(self, attack: Attack) -> Attack:
         """The recipe's attack on the cross-entropy, from TRADES' start."""
-        return with_fields(attack, "mart", objective="ce", begin="normal")
+        return with_fields(attack, "mart", objective="ce", random_init="normal")
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack on the cross-entropy."""
-        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.case(draws))}
+        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Both parts in one term, ``robust``: both are at ``x'``."""

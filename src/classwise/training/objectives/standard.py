@@ -7,8 +7,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.compute import Forward
 from classwise.core.description import Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import settings
 from classwise.training.classes import ClassSettings, Term
@@ -27,10 +27,10 @@ class Standard(Objective):
     weighed: ClassVar[frozenset[Term]] = frozenset({"clean"})
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """None are needed."""
-        del model, batch, attack, settings, draws
+        del model, batch, attack, settings, rng
         return {}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
-from classwise.core.compute import Forward
 from classwise.core.description import Passes
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
@@ -37,16 +37,16 @@ class Trades(Objective):
 
     def inner(self, attack: Attack) -> Attack:
         """The recipe's attack, maximising the divergence from TRADES' start."""
-        return with_fields(attack, "trades", objective="kl", begin="normal")
+        return with_fields(attack, "trades", objective="kl", random_init="normal")
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
-        return {"robust": attack.run(model, batch.case(draws, reference=reference))}
+        return {"robust": attack.run(model, batch.attack_inputs(rng, reference=reference))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """The clean cross-entropy, and beta times the divergence."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.compute import Forward
+from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
@@ -37,18 +37,18 @@ class Trix(Trades):
     strength: NonNegative = 1.0
 
     def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, draws: CounterRNG
+        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """``x'``, from the inner attack against the clean logits or towards the targets."""
         model = self.criterion.scaled(model, settings)
         with torch.no_grad():
             reference = model(batch.x)
         classes = reference.shape[1]
-        others = draws.child("target").integers(batch.index, (), classes - 1)
+        others = rng.child("target").integers(batch.index, (), classes - 1)
         easy = self.easy(batch.gather(reference), batch.gather(batch.y))[batch.rows]
         target = torch.where(easy, (batch.y + 1 + others) % classes, -1)
         aimed = dataclasses.replace(batch, target=target)
-        return {"robust": attack.run(model, aimed.case(draws, reference=reference))}
+        return {"robust": attack.run(model, aimed.attack_inputs(rng, reference=reference))}
 
     def easy(self, logits: Tensor, y: Tensor) -> Tensor:
         """Whether each image is of an easy class, bool (N,), given logits on the clean images (N, C)."""

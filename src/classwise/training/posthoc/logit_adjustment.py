@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.core.compute import check_device
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import check_device
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec, make
 from classwise.core.storage import check_writable
@@ -96,7 +96,7 @@ def adjust_logits(
         trained, names = bias.detach().clone(), valid.class_names
         threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
         constants, rows = torch.zeros_like(trained), []
-        listener.begin("offset", len(rates) + 1)
+        listener.start("offset", len(rates) + 1)
         for turn, rate in enumerate([*rates, 0.0]):
             robust = robust_accuracy(model, valid, member, threat, run.recipe)
             columns = (names, robust.tolist(), constants.tolist())

@@ -66,10 +66,12 @@ def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Th
 
     Model and images are on one device.
     """
-    engine = Engine(model, compute=recipe.compute, batch=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed)
+    engine = Engine(
+        model, precision=recipe.precision, batch_size=max(32, recipe.batch_size), early_stop=False, seed=recipe.seed
+    )
     count = images.class_counts().to(images.y.device)
     hits = torch.zeros(len(count), device=images.y.device)
-    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch)]
+    jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch_size)]
     for done in engine.attack(attack, threat, jobs):
-        hits.index_add_(0, done.y, (~done.broken).float())
+        hits.index_add_(0, done.y, (~done.success).float())
     return torch.where(count > 0, hits / count, torch.nan)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from classwise.attacks import ATTACKS
-from classwise.core.compute import check_device
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import check_device
 from classwise.core.progress import Progress, Silent
 from classwise.core.settings import Spec, make
 from classwise.core.storage import check_writable
@@ -98,7 +98,7 @@ def interpolate_weights(
             progress or Silent(),
         )
         best, chosen, rows = float("-inf"), shares[0], []
-        listener.begin("interpolation", len(shares))
+        listener.start("interpolation", len(shares))
         for share in shares:
             model.load_state_dict(blend(tuned, initial, share))
             robust = robust_accuracy(model, valid, member, threat, run.recipe)

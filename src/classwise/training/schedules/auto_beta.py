@@ -24,7 +24,7 @@ class AutoBeta(ClassSchedule):
 
     Args:
         beta: the lower beta; 0.5 is the paper's lowest.
-        begin: the epoch (from 0) from which it acts.
+        start_epoch: the epoch (from 0) from which it acts.
         confusion: counts of predictions under attack, (C, C), in place of those of training.
         homing: counts of images that are right again for a model that was trained without the class that took them,
             (C, C); None to go by the confusion alone.
@@ -35,7 +35,7 @@ class AutoBeta(ClassSchedule):
     example = "auto-beta:beta=0.5"
 
     beta: NonNegative = 0.5
-    begin: Count = 100
+    start_epoch: Count = 100
     confusion: Matrix | None = None
     homing: Matrix | None = None
 
@@ -57,7 +57,7 @@ class AutoBeta(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """The choice, once, before it acts."""
-        if epoch + 1 != self.begin or self.confusion is not None:
+        if epoch + 1 != self.start_epoch or self.confusion is not None:
             return state
         homing = None if self.homing is None else state["homing"]
         return {**state, "pair": chosen(signals["train.confusion"], homing)}
@@ -65,7 +65,7 @@ class AutoBeta(ClassSchedule):
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The betas of this epoch."""
         assert before.beta is not None
-        if epoch < self.begin:
+        if epoch < self.start_epoch:
             return before
         lowered = torch.arange(len(before.beta), device=before.beta.device) == state["pair"][1]
         return dataclasses.replace(before, beta=torch.where(lowered, self.beta, before.beta))

@@ -18,11 +18,11 @@ from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 class _Calibration(RobustAccuracySchedule):
     """A constant that is scaled by lambda + t from an epoch on."""
 
-    begin: int = 0
+    start_epoch: int = 0
 
     def _scaled(self, constant: Tensor, offset: float, state: State, epoch: int) -> Tensor:
         """(offset + t) times the constant from the epoch ``begin`` on, the constant where t is not known."""
-        if epoch < self.begin:
+        if epoch < self.start_epoch:
             return constant
         return torch.where(state["t"].isnan(), constant, (offset + state["t"]) * constant)
 
@@ -33,7 +33,7 @@ class CCM(_Calibration):
 
     Args:
         lambda1: 0.5 for AT, 0.3 for TRADES, 0.7 for FAT in the paper.
-        begin: the epoch (from 0) from which it acts; the public code waits for 10.
+        start_epoch: the epoch (from 0) from which it acts; the public code waits for 10.
     """
 
     source = ("wei2023cfa, eq. 6",)
@@ -56,7 +56,7 @@ class CCR(_Calibration):
 
     Args:
         lambda2: 0.5 in the paper.
-        begin: the epoch (from 0) from which it acts; the division holds from the first epoch.
+        start_epoch: the epoch (from 0) from which it acts; the division holds from the first epoch.
     """
 
     source = ("wei2023cfa, eq. 7 and 8",)

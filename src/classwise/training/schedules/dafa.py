@@ -41,7 +41,7 @@ class DAFA(ClassSchedule):
 
     Args:
         strength: lambda: 1 for CIFAR-10, 1.5 for CIFAR-100 and STL-10 in the paper.
-        begin: the epoch (from 0) from which it acts; the paper's 70 of 110.
+        start_epoch: the epoch (from 0) from which it acts; the paper's 70 of 110.
         floor: the smallest weight.
         terms: what is weighed: the clean term of TRADES, as in the paper; ``robust`` under AT.
         margins: whether radii and steps change too.
@@ -49,10 +49,10 @@ class DAFA(ClassSchedule):
 
     source = ("lee2024dafa, algorithm 1",)
     changes = ("radius", "weight")
-    example = "dafa:strength=1,begin=70"
+    example = "dafa:strength=1,start_epoch=70"
 
     strength: NonNegative = 1.0
-    begin: Count = 70
+    start_epoch: Count = 70
     floor: NonNegative = 0.1
     terms: tuple[Term, ...] = ("clean",)
     margins: bool = True
@@ -72,7 +72,7 @@ class DAFA(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """The weights, once, at the end of the warm-up."""
-        if epoch + 1 != self.begin:
+        if epoch + 1 != self.start_epoch:
             return state
         weights = class_weights(signals[self.confidence], self.strength)
         if bool((weights < 0).any()):
@@ -81,7 +81,7 @@ class DAFA(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The constants during the warm-up, then the weighed ones."""
-        if epoch < self.begin:
+        if epoch < self.start_epoch:
             return before
         weights = state["weights"]
         after = apply_class_weights(before, weights, self.terms)
@@ -102,7 +102,7 @@ class AverageDAFA(DAFA):
 
     source = ("lee2024dafa, algorithm 1",)
     changes = ("radius", "weight")
-    example = "dafa-average:strength=1,begin=70"
+    example = "dafa-average:strength=1,start_epoch=70"
 
     reads = frozenset({"valid.average_confidence"})
     confidence = "valid.average_confidence"

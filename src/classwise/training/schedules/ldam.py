@@ -27,7 +27,7 @@ class LDAM(ClassSchedule):
         largest: the margin of the rarest class, in logits; 0.5 in the paper.
         scale: what logits are multiplied by after the margin; 30 in the paper, whose logits are cosines. 1 is for
             ordinary logits.
-        begin: the epoch (from 0) from which weights act: 160 of 200 in the paper.
+        start_epoch: the epoch (from 0) from which weights act: 160 of 200 in the paper.
         base: b of the effective number.
         robust: whether n counts robust images.
         terms: what losses are weighed.
@@ -39,7 +39,7 @@ class LDAM(ClassSchedule):
 
     largest: NonNegative = 0.5
     scale: Positive = 30.0
-    begin: Annotated[int, pydantic.Field(ge=0)] = 160
+    start_epoch: Annotated[int, pydantic.Field(ge=0)] = 160
     base: Base = 0.9999
     robust: bool = False
     terms: tuple[Term, ...] = BOTH
@@ -72,7 +72,7 @@ class LDAM(ClassSchedule):
         after = dataclasses.replace(before, logit_margin=self.margins(seen, present), scale=scale)
         return (
             after
-            if epoch < self.begin
+            if epoch < self.start_epoch
             else apply_class_weights(after, balanced(effective(seen, self.base), present), self.terms)
         )
 

@@ -48,7 +48,7 @@ class ClassWeights(ClassSchedule):
         acts: ``"weights"`` multiplies losses; ``"sampling"`` draws images in proportion to w (a batch then over-samples
             some classes and under-samples others).
         terms: what losses are weighed.
-        begin: the epoch (from 0) from which it acts.
+        start_epoch: the epoch (from 0) from which it acts.
     """
 
     source = ("cui2019class", "benz2021robustness, section 3.3")
@@ -61,7 +61,7 @@ class ClassWeights(ClassSchedule):
     strength: NonNegative = 1.0
     acts: Literal["weights", "sampling"] = "weights"
     terms: tuple[Term, ...] = BOTH
-    begin: Annotated[int, pydantic.Field(ge=0)] = 0
+    start_epoch: Annotated[int, pydantic.Field(ge=0)] = 0
 
     reads = frozenset({"train.robust"})
 
@@ -91,7 +91,7 @@ class ClassWeights(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The weights of this epoch."""
-        if epoch < self.begin:
+        if epoch < self.start_epoch:
             return before
         weights = self.weights(state)
         if self.acts == "weights":

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from classwise.auditing.audit import audit
-from classwise.core.compute import EXACT, Compute, check_device
 from classwise.core.errors import ClasswiseError
+from classwise.core.precision import EXACT, Precision, check_device
 from classwise.data.images import Images
 from classwise.models import load_model
 from classwise.training.train import train
@@ -34,8 +34,8 @@ def test_every_layer_runs_in_channels_last_whatever_the_number_of_channels(
     model[0].register_forward_hook(lambda _, __, out: seen.append(out))
     x = torch.rand(5, channels, 6, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
     logits = {
-        name: compute.forward(model)(x)
-        for name, compute in {"plain": EXACT, "fast": Compute(dtype=dtype, channels_last=True)}.items()
+        name: precision.forward(model)(x)
+        for name, precision in {"plain": EXACT, "fast": Precision(dtype=dtype, channels_last=True)}.items()
     }
     plain, fast = seen
     assert plain.is_contiguous()

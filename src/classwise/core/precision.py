@@ -16,7 +16,7 @@ Forward = Callable[[Tensor], Tensor]
 
 
 @settings
-class Compute:
+class Precision:
     """How forward passes run; logits always come back in float32.
 
     Args:
@@ -28,7 +28,7 @@ class Compute:
     Example:
         >>> import torch
         >>> import classwise as cw
-        >>> compute = cw.Compute(dtype="bfloat16", channels_last=True)
+        >>> compute = cw.Precision(dtype="bfloat16", channels_last=True)
         >>> model = cw.load_model("small-cnn", num_classes=10, in_channels=3, width=0.25)
         >>> logits = compute.forward(model)(torch.rand(4, 3, 32, 32))
         >>> logits.dtype
@@ -63,15 +63,15 @@ class Pass:
         overwrites: whether the model writes into its input; None before the first pass.
     """
 
-    def __init__(self, model: nn.Module, compute: Compute) -> None:
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.overwrites: bool | None = None
-        self._module: Callable[[Tensor], Tensor] = torch.compile(model) if compute.compile else model
-        self._compute = compute
-        self._mixed = compute.dtype == "bfloat16"
+        self._module: Callable[[Tensor], Tensor] = torch.compile(model) if precision.compile else model
+        self._precision = precision
+        self._mixed = precision.dtype == "bfloat16"
 
     def __call__(self, x: Tensor) -> Tensor:
         """Float32 logits of one batch."""
-        x = self._compute.laid_out(x if self.overwrites is False else x.clone())
+        x = self._precision.laid_out(x if self.overwrites is False else x.clone())
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
             logits: Tensor = self._module(x)
@@ -106,6 +106,6 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.reshape(count, height, width, 1).permute(0, 3, 1, 2)
 
 
-FAST = Compute(dtype="bfloat16", channels_last=True)
+FAST = Precision(dtype="bfloat16", channels_last=True)
 """What is fastest on a CPU and a GPU; for gradients only, success is decided in float32."""
-EXACT = Compute()
+EXACT = Precision()

@@ -18,8 +18,8 @@ from torch.nn import functional
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
 from classwise.auditing.running import balanced_order, part_of
-from classwise.core import distributed as team
-from classwise.core.distributed import LostError, PeerError, Team, UnheardError, joined, local_device
+from classwise.core import distributed as processes
+from classwise.core.distributed import LostError, PeerError, ProcessGroup, UnheardError, local_device, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import build_model, load_model, save_weights
@@ -63,15 +63,17 @@ def assert_same(first: pd.DataFrame, second: pd.DataFrame) -> None:
 
 
 def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> None:
-    alone, shared = ranks[0]["alone"], ranks[0]["shared"]
-    assert len(alone.outcomes.frame) == 5 * 101
-    assert_same(shared.outcomes.frame, alone.outcomes.frame)
-    assert shared.outcomes.meta == alone.outcomes.meta
-    assert shared.warnings == alone.warnings
+    single, shared = ranks[0]["alone"], ranks[0]["shared"]
+    assert len(single.outcomes.frame) == 5 * 101
+    assert_same(shared.outcomes.frame, single.outcomes.frame)
+    assert shared.outcomes.meta == single.outcomes.meta
+    assert shared.warnings == single.warnings
     assert shared.environment["processes"] == 2
-    assert "processes" not in alone.environment
-    assert_same(shared.trace, alone.trace)
-    for one, two in zip(shared.kept.get("logits", "tpgd[5]"), alone.kept.get("logits", "tpgd[5]"), strict=True):
+    assert "processes" not in single.environment
+    assert_same(shared.trace, single.trace)
+    for one, two in zip(
+        shared.artifacts.get("logits", "tpgd[5]"), single.artifacts.get("logits", "tpgd[5]"), strict=True
+    ):
         assert np.array_equal(one, two)
 
 
@@ -114,11 +116,11 @@ def test_the_command_line_under_torchrun(ranks: list[dict[str, Any]], folder: Pa
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone = audit(net, data, "Linf:0.03", ["pgd:steps=3", "fgsm"], cascade=True)
+        single = audit(net, data, "Linf:0.03", ["pgd:steps=3", "fgsm"], cascade=True)
     finally:
         torch.set_num_threads(threads)
-    assert 20 < int(alone.outcomes.correct("all").sum()) < 110
-    assert_same(Audit.load(folder / "cli").outcomes.frame, alone.outcomes.frame)
+    assert 20 < int(single.outcomes.correct("all").sum()) < 110
+    assert_same(Audit.load(folder / "cli").outcomes.frame, single.outcomes.frame)
 
 
 def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
@@ -131,7 +133,7 @@ def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
 def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> None:
     assert ranks[1]["failure"] == "ClasswiseError: the cat sat on the power switch"
     assert ranks[0]["failure"] == "PeerError: process 1 of 2 failed: the cat sat on the power switch"
-    assert ranks[0]["failure seconds"] < team.FAREWELL_SECONDS
+    assert ranks[0]["failure seconds"] < processes.FAREWELL_SECONDS
     assert_same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
 
 
@@ -160,25 +162,25 @@ def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> No
 def test_parts_are_of_every_class_alike(size: int) -> None:
     y = torch.tensor([0] * 7 + [1] * 20 + [3] * 1)[torch.randperm(28, generator=torch.Generator().manual_seed(0))]
     order = balanced_order(y)
-    parts = [part_of(order, y, Team(rank, size)) for rank in range(size)]
+    parts = [part_of(order, y, ProcessGroup(rank, size)) for rank in range(size)]
     assert sorted(torch.cat(parts).tolist()) == list(range(28))
     for label in (0, 1, 3):
         counts = [int((y[part] == label).sum()) for part in parts]
         assert max(counts) - min(counts) <= 1
-    assert part_of(order, y, Team()) is order
+    assert part_of(order, y, ProcessGroup()) is order
 
 
-class Pretended(team._Joined):
+class Pretended(processes._TorchProcessGroup):
     """One of two processes, whose store is in memory."""
 
     def __init__(self, store: HashStore, rank: int) -> None:
-        Team.__init__(self, rank, 2)
+        ProcessGroup.__init__(self, rank, 2)
         self._store = store  # type: ignore[assignment]  # the same methods
 
 
 def test_a_process_that_never_comes() -> None:
     here = Pretended(HashStore(), 0)
-    with pytest.raises(PeerError, match=r"process 1 of 2 has not come in 0 s; .* alone=True"):
+    with pytest.raises(PeerError, match=r"process 1 of 2 did not arrive within 0 s; .* distributed=False"):
         here._arrive(0.05)
 
 
@@ -191,7 +193,7 @@ def test_a_process_that_is_late_is_waited_for() -> None:
 
 
 def test_who_is_not_heard_speaks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "FAREWELL_SECONDS", 0.1)
     store = HashStore()
     assert not Pretended(store, 1).announce(ClasswiseError("the disk is full"))
     with pytest.raises(PeerError, match="process 1 of 2 failed: the disk is full"):
@@ -201,12 +203,12 @@ def test_who_is_not_heard_speaks_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_one_process_alone_does_nothing() -> None:
-    with joined() as found:
-        assert (found.rank, found.size, found.first) == (0, 1, True)
+    with process_group() as found:
+        assert (found.rank, found.world_size, found.is_main) == (0, 1, True)
         found.check()
-        found.meet()
-        assert found.all(3) == found.gather(3) == [3]
-        assert found.spread(3) == 3
+        found.barrier()
+        assert found.all_gather(3) == found.gather(3) == [3]
+        assert found.broadcast(3) == 3
 
 
 def test_each_process_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

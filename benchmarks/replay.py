@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
+from classwise.stats.best_arm import EASE, Rules, contenders
 from classwise.stats.confidence_sequence import intersected, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
-from classwise.stats.racing import EASE, Rules, contenders
 
 LANES = 250
 """Orders that are replayed side by side."""
@@ -169,7 +169,7 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
 
 
 class _Lanes:
-    """Races over several orders side by side; `classwise.stats.racing.Race` is the same for one.
+    """Races over several orders side by side; `classwise.stats.best_arm.Race` is the same for one.
 
     Args:
         recording: the outcomes.

@@ -16,7 +16,7 @@ import classwise
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
-from classwise.cli.demonstrating import SMALL
+from classwise.cli.demo import SMALL
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.data import CORRUPTIONS, DATA

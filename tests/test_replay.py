@@ -5,7 +5,7 @@ import pytest
 from benchmarks.replay import Recording, Replay, _Lanes, replay
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.racing import Escalate, Race, Rules
+from classwise.stats.best_arm import Escalate, Race, Rules
 
 COST = (1.0, 201.0, 1801.0, 6800.0)
 

@@ -151,7 +151,7 @@ class Interpolated(Method):
 
     @property
     def found(self) -> str:
-        return f"{self.of.found}, `classwise interpolate`"
+        return f"{self.of.found}, `classwise interpolate-weights`"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Offset(Method):
         made(self.of, place, wait=True)
         mixed = isinstance(self.of, Interpolated)
         run = self.of.of if isinstance(self.of, Interpolated) else self.of
-        path = place.folder(self.name) / "offset.safetensors"
+        path = place.folder(self.name) / "adjusted.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         return adjust_logits(
             place.folder(run.name),
@@ -176,7 +176,7 @@ class Offset(Method):
 
     @property
     def found(self) -> str:
-        return f"`classwise offset` after {self.of.found}"
+        return f"`classwise adjust-logits` after {self.of.found}"
 
 
 SHORT = "short"

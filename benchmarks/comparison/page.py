@@ -42,7 +42,8 @@ NOTES = """
 - Epochs of a budget are not passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 %, of FAT
   the same ([counted](methods.md)).
 - A recipe `NAME-short` is the recipe `NAME` with `--budget short`.
-- frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, the mix of both by `classwise interpolate`. There
+- frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, the mix of both by `classwise
+interpolate-weights`. There
   are some 700 steps in all, so its average after every step decays by 0.99, not 0.999.
 - Moments are shares of the run: DAFA from epoch 8, TRIX from 6. CFOL's step is 7e-5, so that its weights travel as
   far as those of `cfol-short` on 50,000 images. MART is on the same network as the rest.

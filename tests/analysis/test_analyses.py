@@ -28,7 +28,7 @@ from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
-from classwise.reporting.drawing import Drawing, Picture
+from classwise.reporting.svg import Drawing, Picture
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
 

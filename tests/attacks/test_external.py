@@ -165,7 +165,7 @@ def test_what_cannot_be_made() -> None:
 def test_targets_are_refused() -> None:
     model, x = Small(3).eval(), images()
     y = model(x).argmax(1)
-    with pytest.raises(ClasswiseError, match="not told of targets"):
+    with pytest.raises(ClasswiseError, match="takes no targets"):
         ExternalAttack(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
 
 

@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD, Ascent
-from classwise.auditing import running
+from classwise.auditing import runner
 from classwise.auditing.audit import audit, estimate
 from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, Caution
+from classwise.auditing.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.core.settings import settings
@@ -124,7 +124,7 @@ def test_the_grid_of_temperatures_is_a_family() -> None:
         "tpgd-union",
         "all",
     )
-    overall = result.summary["overall"]
+    overall = result.by_attack["overall"]
     assert overall["tpgd-best"] == overall[["tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]"]].min()
     assert overall["tpgd-union"] <= overall["tpgd-best"]
     assert overall["tpgd-union"] == overall["all"]
@@ -148,7 +148,7 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
 def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toys.images()
     plain = run(data=data)
-    monkeypatch.setattr("classwise.auditing.preparing.PIECE_BYTES", 10_000)  # several pieces
+    monkeypatch.setattr("classwise.auditing.plan.PIECE_BYTES", 10_000)  # several pieces
     names = data.class_names
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=7)
     for source in (Stream(loader, names), Stream(iter(zip(data.x, data.y, strict=True)), names)):
@@ -202,7 +202,7 @@ def test_the_model_is_left_as_it_was_after_an_exception() -> None:
 def test_killed_and_resumed_it_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, cascade: bool
 ) -> None:
-    monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 24)
+    monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 24)
     more: dict[str, Any] = {"attacks": "tpgd:steps=3", "cascade": cascade, "save": ["logits", "images"]}
     whole = run(out=tmp_path / "whole", **more)
     with pytest.raises(KeyboardInterrupt):
@@ -221,7 +221,7 @@ def test_killed_and_resumed_it_is_the_same(
 
 @pytest.mark.slow
 def test_half_written_parts_are_not_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classwise.auditing.recording.BLOCK_ROWS", 16)
+    monkeypatch.setattr("classwise.auditing.writer.BLOCK_ROWS", 16)
     whole = run(out=tmp_path / "whole", save="logits")
     parts = sorted((tmp_path / "whole" / "outcomes").glob("part-*"))
     parts[-1].unlink()  # killed after the kept tensors of this part and before its rows
@@ -281,7 +281,7 @@ def test_a_run_folder_gets_its_audit_inside(tmp_path: Path) -> None:
 def test_when_the_time_is_up_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
-    monkeypatch.setattr(running.Runner, "late", property(lambda _: next(late, True)))
+    monkeypatch.setattr(runner.Runner, "late", property(lambda _: next(late, True)))
     lines = Lines()
     stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines)
     missing = stopped.outcomes.missing
@@ -359,14 +359,14 @@ def test_grouping_by_column_superclass_and_values() -> None:
         data.x, data.y, data.class_names, superclasses=(0, 0, 1), superclass_names=("A", "B"), columns={"site": site}
     )
     by_site = run(data=rich, group="site")
-    assert by_site.table.index.tolist() == ["north", "south"]
-    assert by_site.table["n"].tolist() == [45, 45]
-    assert run(data=rich, group="superclass").table["n"].tolist() == [60, 30]
+    assert by_site.by_class.index.tolist() == ["north", "south"]
+    assert by_site.by_class["n"].tolist() == [45, 45]
+    assert run(data=rich, group="superclass").by_class["n"].tolist() == [60, 30]
     values = run(data=data, group=["left"] * 30 + ["right"] * 60)
-    assert values.table["n"].to_dict() == {"left": 30, "right": 60}
+    assert values.by_class["n"].to_dict() == {"left": 30, "right": 60}
     plain = run(data=data)
     expected = [plain.outcomes.correct("all")[:30].mean(), plain.outcomes.correct("all")[30:].mean()]
-    assert values.table["all"].tolist() == pytest.approx(expected)
+    assert values.by_class["all"].tolist() == pytest.approx(expected)
     with pytest.raises(ClasswiseError, match="unknown grouping of the data"):
         run(data=data, group="sight")
 
@@ -523,7 +523,7 @@ def test_images_without_names_may_lack_the_last_classes() -> None:
     few = Images(data.x[data.y < 2], data.y[data.y < 2])
     result = run(data=few)
     assert result.outcomes.class_names == ("0", "1", "2")
-    assert len(result.table) == 2
+    assert len(result.by_class) == 2
 
 
 def test_image_numbers_must_differ() -> None:
@@ -582,7 +582,7 @@ def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch:
     model = Counting()
     spent: list[tuple[int, int]] = []
 
-    def counted(evidence: Evidence) -> tuple[Caution, ...]:
+    def counted(evidence: Evidence) -> tuple[AuditWarning, ...]:
         before = model.forwards, model.backwards
         found = run_guards(evidence)
         spent.append((model.forwards - before[0], model.backwards - before[1]))

@@ -47,9 +47,9 @@ def test_the_table_has_a_row_per_method() -> None:
     assert found.table["seeds"].tolist() == [1, 1]
     for name, audit in (("at", one), ("cfa", two)):
         for measure in ("overall", "macro", "worst", "worst20", "cv", "mcd", "nrr", "hmw", "worst_class"):
-            assert found.table[measure][name] == audit.summary[measure]["all"]
-        assert found.table["worst_low"][name] == audit.worst("all").minimum.low
-        assert found.table["overall_high"][name] == audit.summary["high"]["all"]
+            assert found.table[measure][name] == audit.by_attack[measure]["all"]
+        assert found.table["worst_low"][name] == audit.worst_class("all").minimum.low
+        assert found.table["overall_high"][name] == audit.by_attack["high"]["all"]
     assert found.table["overall_sd"].isna().all()
 
 
@@ -77,8 +77,8 @@ def test_seeds_of_a_method_are_taken_together() -> None:
     seeds = [made(AT, seed) for seed in range(3)]
     found = compare({"at": seeds, "cfa": made(CFA, 9)})
     row = found.table.loc["at"].to_dict()
-    overall = [audit.summary["overall"]["all"] for audit in seeds]
-    worst = [audit.summary["worst"]["all"] for audit in seeds]
+    overall = [audit.by_attack["overall"]["all"] for audit in seeds]
+    worst = [audit.by_attack["worst"]["all"] for audit in seeds]
     assert row["seeds"] == 3
     assert row["overall"] == pytest.approx(np.mean(overall))
     assert row["overall_sd"] == pytest.approx(np.std(overall, ddof=1))
@@ -324,7 +324,7 @@ def test_across_the_threat_nothing_is_tested(tmp_path: Path) -> None:
     assert found.table.index.tolist() == [*(("a", level) for level in found.levels), ("b", "Linf:1/255")]
     assert not hasattr(found, "pairs")
     for level, radius in zip(found.levels, (1 / 255, 2 / 255, 4 / 255), strict=True):
-        expected = at[radius].summary.loc["all"]
+        expected = at[radius].by_attack.loc["all"]
         row: Any = found.table.loc[("a", level)]
         assert (row["overall"], row["worst"]) == (expected["overall"], expected["worst"])
         assert (row["overall_low"], row["overall_high"]) == (expected["low"], expected["high"])
@@ -386,10 +386,12 @@ def test_incomplete_audits_have_bounds_alone() -> None:
     )
     assert row["judged"] == 120 - survivors
     whole = found.bounds.loc["a"]
-    assert whole["overall_low"] == pytest.approx(whole["overall_high"]) == pytest.approx(one.summary["overall"]["all"])
-    assert whole["worst_low"] == pytest.approx(whole["worst_high"]) == pytest.approx(one.summary["worst"]["all"])
+    assert (
+        whole["overall_low"] == pytest.approx(whole["overall_high"]) == pytest.approx(one.by_attack["overall"]["all"])
+    )
+    assert whole["worst_low"] == pytest.approx(whole["worst_high"]) == pytest.approx(one.by_attack["worst"]["all"])
     # Whatever the missing rows say, the truth lies between the bounds.
-    assert row["worst_low"] <= two.summary["worst"]["all"] <= row["worst_high"]
+    assert row["worst_low"] <= two.by_attack["worst"]["all"] <= row["worst_high"]
     # Attacks that are whole still compare, with a note.
     (note,) = compare({"a": one, "b": part}, attack="pgd").notes
     assert "incomplete under attacks that are not compared" in note

@@ -308,7 +308,7 @@ def test_an_honest_audit_trips_none() -> None:
     data = honest()
     result = run(data=Images(data.x, data.y, data.class_names, data.name, "test"))
     assert result.warnings == ()
-    assert 0 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
+    assert 0 < result.by_attack["overall"]["all"] < result.by_attack["overall"]["clean"]
 
 
 @pytest.mark.slow
@@ -540,7 +540,7 @@ def test_a_really_trained_robust_model_trips_none() -> None:
     except ClasswiseError:
         pytest.skip("fashion-mnist is not on this machine")
     result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch_size=64)
-    assert 0.5 < result.summary["overall"]["all"] < result.summary["overall"]["clean"]
+    assert 0.5 < result.by_attack["overall"]["all"] < result.by_attack["overall"]["clean"]
     # With six images a class nobody knows which class is the worst, and the guard that says so is right.
     assert {each.name for each in result.warnings} <= {"same-images"}
 

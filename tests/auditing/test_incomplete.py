@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from classwise.analysis.base import last_iterates
 from classwise.auditing import parts
 from classwise.auditing.audit import audit
-from classwise.auditing.condition import Condition, met
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import ABOUT, Audit
+from classwise.auditing.thresholds import Threshold, met
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from classwise.stats.bounds import MEASURES
@@ -85,13 +85,13 @@ def test_bounds_and_decisions_agree_with_every_completion(
             limit = chosen.draw(st.sampled_from(values))
             if measure == "worst.split" or math.isnan(limit):
                 continue
-            low, high = Condition(measure, name, "<", limit).bounds(incomplete)
+            low, high = Threshold(measure, name, "<", limit).bounds(incomplete)
             assert low <= min(values) + 1e-15
             assert max(values) <= high + 1e-15
             if measure in ("overall", "worst") and name != "t-best" and not cascade:
                 assert (low, high) == pytest.approx((min(values), max(values)))
             for comparison, compare in (("<", operator.lt), (">=", operator.ge)):
-                decided = Condition(measure, name, comparison, limit).decide(incomplete)
+                decided = Threshold(measure, name, comparison, limit).decide(incomplete)
                 assert decided is None or {compare(value, limit) for value in values} == {decided}
 
 
@@ -100,30 +100,30 @@ def test_survivors_that_are_not_judged_are_unknown() -> None:
     correct = np.ones((3, 6), dtype=np.bool_)
     correct[2, 3:5] = False
     cut_short = Audit(without(table(correct), {("t[2]", image) for image in (0, 1, 2, 5)}))
-    assert cut_short.summary.loc["all", "overall_lower_bound"] == 0
-    assert cut_short.summary.loc["all", "overall_upper_bound"] == pytest.approx(4 / 6)
-    assert cut_short.summary.loc["all", "judged"] == 2
-    assert list(cut_short.table["all_lower_bound"]) == [0, 0, 0]
-    assert list(cut_short.table["all_upper_bound"]) == [1, 0, 1]
-    assert list(cut_short.table["t[2]_judged"]) == [0, 2, 0]
+    assert cut_short.by_attack.loc["all", "overall_lower_bound"] == 0
+    assert cut_short.by_attack.loc["all", "overall_upper_bound"] == pytest.approx(4 / 6)
+    assert cut_short.by_attack.loc["all", "judged"] == 2
+    assert list(cut_short.by_class["all_lower_bound"]) == [0, 0, 0]
+    assert list(cut_short.by_class["all_upper_bound"]) == [1, 0, 1]
+    assert list(cut_short.by_class["t[2]_judged"]) == [0, 2, 0]
     # Of attacks that are complete there are still estimates.
     assert cut_short.counts("t[1]").accuracy.tolist() == [1, 1, 1]
-    for ask in (cut_short.worst, cut_short.counts, cut_short.intervals):
+    for ask in (cut_short.worst_class, cut_short.counts, cut_short.intervals):
         with pytest.raises(IncompleteError, match="4 of 6 images are not judged by every attack"):
             ask()
-    assert met(cut_short, ["worst(all) < 0.1"]) == {Condition.parse("worst(all) < 0.1"): (0, 0)}
+    assert met(cut_short, ["worst(all) < 0.1"]) == {Threshold.parse("worst(all) < 0.1"): (0, 0)}
     with pytest.raises(IncompleteError, match=r"condition 'overall\(all\) < 0.5' is undecided"):
-        Condition.parse("overall(all) < 0.5").holds(cut_short)
-    assert not Condition.parse("overall(all) > 0.7").holds(cut_short)
+        Threshold.parse("overall(all) < 0.5").holds(cut_short)
+    assert not Threshold.parse("overall(all) > 0.7").holds(cut_short)
 
 
 def test_an_attack_that_never_ran_is_unknown_and_not_zero() -> None:
     whole = table(np.ones((3, 6), dtype=np.bool_))
     never = Audit(Outcomes(whole.frame[whole.frame["attack"] != "t[2]"], whole.meta))
     assert never.names == ("clean", "t[1]", "t[2]", "t-best", "t-union", "all")
-    row = never.summary.loc["t[2]"]
+    row = never.by_attack.loc["t[2]"]
     assert (row["judged"], row["overall_lower_bound"], row["overall_upper_bound"]) == (0, 0, 1)
-    assert Condition.parse("worst(t[2]) < 0.5").decide(never) is None
+    assert Threshold.parse("worst(t[2]) < 0.5").decide(never) is None
     with pytest.raises(IncompleteError):
         last_iterates(never.outcomes, "t[2]")
     with pytest.raises(IncompleteError):
@@ -137,7 +137,7 @@ def test_images_without_any_row_have_their_class_from_the_metadata() -> None:
     assert (counts.count.tolist(), counts.judged.tolist(), counts.unplaced) == ([3, 2, 1], [3, 2, 0], 0)
     bare = Outcomes(seen.frame, dataclasses.replace(seen.meta, sizes={}))
     assert bare.bounds("all").unplaced == 1
-    assert Audit(bare).table.loc["a", "all_lower_bound"] == pytest.approx(3 / 4)
+    assert Audit(bare).by_class.loc["a", "all_lower_bound"] == pytest.approx(3 / 4)
 
 
 @pytest.mark.slow
@@ -148,10 +148,10 @@ def test_a_missing_part_is_noticed(tmp_path: Path) -> None:
     found = Audit.load(tmp_path / "a")
     assert not found.complete
     assert found.outcomes.missing == {"pgd": 90}
-    low, high = Condition.parse("overall(all) < 0.5").bounds(found)
-    assert low <= whole.summary["overall"]["all"] <= high
+    low, high = Threshold.parse("overall(all) < 0.5").bounds(found)
+    assert low <= whole.by_attack["overall"]["all"] <= high
     with pytest.raises(IncompleteError):
-        found.worst()
+        found.worst_class()
 
 
 class Counted:
@@ -167,17 +167,17 @@ class Counted:
 
 @pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from classwise.auditing import preparing, running
+    from classwise.auditing import plan, runner
 
-    monkeypatch.setattr(preparing, "PIECE_BYTES", 1)
+    monkeypatch.setattr(plan, "PIECE_BYTES", 1)
     late = iter([False] * 5)
     with monkeypatch.context() as patched:
-        patched.setattr(running.Runner, "late", property(lambda _: next(late, True)))
+        patched.setattr(runner.Runner, "late", property(lambda _: next(late, True)))
         stopped = audit(
             linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", max_time=1000.0, batch_size=32
         )
     assert not stopped.complete
-    assert stopped.summary.loc["clean", "overall_upper_bound"] == 1
+    assert stopped.by_attack.loc["clean", "overall_upper_bound"] == 1
     assert "an unknown number of images" in stopped.outcomes.gap
     assert not Audit.load(tmp_path / "a").complete
     report(stopped, tmp_path / "page.html")
@@ -186,7 +186,7 @@ def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkey
     assert resumed.complete
     assert loaded.complete
     assert loaded.outcomes.meta.data_hash == resumed.outcomes.meta.data_hash != ""
-    pd.testing.assert_frame_equal(loaded.table, resumed.table)
+    pd.testing.assert_frame_equal(loaded.by_class, resumed.by_class)
 
 
 def test_incomplete_tables_are_not_joined() -> None:

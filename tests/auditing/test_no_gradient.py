@@ -14,10 +14,10 @@ from classwise.attacks.engine import NoGradientError
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
 from classwise.auditing.audit import audit, estimate
-from classwise.auditing.condition import Condition
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
+from classwise.auditing.thresholds import Threshold
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -64,7 +64,7 @@ def test_square_alone_says_what_its_verdict_rests_on(model: Any) -> None:
     result = run(model=model, attacks=[SQUARE])
     assert result.outcomes.meta.not_applicable == ()
     assert "attacks without gradients ('square') alone" in found(result)["no-gradient"]
-    overall = result.summary["overall"]
+    overall = result.by_attack["overall"]
     assert overall["all"] < overall[CLEAN]
 
 
@@ -78,8 +78,8 @@ def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path:
     assert "Robust, all images" not in page
     for text in ("worst(all) < 0.2", "overall(pgd) < 0.1"):
         with pytest.raises(IncompleteError, match="not applicable"):
-            Condition.parse(text).holds(result)
-    assert not Condition.parse("overall(clean) < 0.1").holds(result)
+            Threshold.parse(text).holds(result)
+    assert not Threshold.parse("overall(clean) < 0.1").holds(result)
     again = Audit.load(tmp_path / "a")
     assert again.outcomes.meta.not_applicable == result.outcomes.meta.not_applicable
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import ABOUT, Audit, Caution
+from classwise.auditing.result import ABOUT, Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 
@@ -26,7 +26,7 @@ def audit() -> Audit:
 
 
 def test_the_table_has_a_row_per_class(audit: Audit) -> None:
-    table = audit.table
+    table = audit.by_class
     assert list(table.columns) == ["n", "clean", "pgd", "all", "low", "high"]
     assert table.index.tolist() == NAMES
     assert table.index.name == "class"
@@ -39,7 +39,7 @@ def test_the_table_has_a_row_per_class(audit: Audit) -> None:
 
 
 def test_the_summary_has_the_papers_metrics(audit: Audit) -> None:
-    row = audit.summary.loc["pgd"].to_dict()
+    row = audit.by_attack.loc["pgd"].to_dict()
     assert row["n"] == 50
     assert row["overall"] == pytest.approx(23 / 50)
     assert row["macro"] == pytest.approx(0.4)
@@ -48,16 +48,16 @@ def test_the_summary_has_the_papers_metrics(audit: Audit) -> None:
     assert row["mcd"] == pytest.approx(0.2)
     assert row["nrr"] == pytest.approx(2 * 0.9 * 0.46 / (0.9 + 0.46))
     assert row["hmw"] == pytest.approx(2 * 0.46 * 0.3 / 0.76)
-    assert audit.summary["overall"].dtype == np.float64
+    assert audit.by_attack["overall"].dtype == np.float64
 
 
 def test_without_clean_predictions_nrr_is_unknown() -> None:
     audit = Audit(Outcomes.from_predictions(LABELS, attacks={"pgd": ATTACKED}, class_names=NAMES))
-    assert audit.summary["nrr"].isna().all()
+    assert audit.by_attack["nrr"].isna().all()
 
 
 def test_the_worst_class_comes_with_its_doubt(audit: Audit) -> None:
-    worst = audit.worst("pgd")
+    worst = audit.worst_class("pgd")
     assert (worst.name, worst.label, worst.count, worst.accuracy) == ("cat", 0, 10, 0.3)
     assert (worst.low, worst.high) == pytest.approx((0.06674, 0.65245), abs=1e-5)
     assert worst.possibly == ("cat", "dog")
@@ -79,25 +79,27 @@ def test_confusion_says_which_images_it_shows(audit: Audit) -> None:
 def test_groups_stand_in_place_of_classes() -> None:
     outcomes = Outcomes.from_predictions(LABELS, CLEAN, {"pgd": ATTACKED}, NAMES)
     audit = Audit(outcomes.add_groups("site", [0, 1] * 25, ["north", "south"]), group="site")
-    assert audit.table.index.tolist() == ["north", "south"]
-    assert audit.table.index.name == "site"
-    assert audit.summary["worst_class"]["pgd"] in ("north", "south")
+    assert audit.by_class.index.tolist() == ["north", "south"]
+    assert audit.by_class.index.name == "site"
+    assert audit.by_attack["worst_class"]["pgd"] in ("north", "south")
     with pytest.raises(ClasswiseError, match="unknown grouping"):
         Audit(outcomes, group="site")
 
 
 def test_classes_without_images_are_left_out() -> None:
     audit = Audit(Outcomes.from_predictions([0, 0, 2], [0, 0, 0], class_names=["a", "b", "c"]))
-    assert audit.table.index.tolist() == ["a", "c"]
-    assert audit.summary["worst_class"]["clean"] == "c"
-    assert audit.worst("clean").name == "c"
+    assert audit.by_class.index.tolist() == ["a", "c"]
+    assert audit.by_attack["worst_class"]["clean"] == "c"
+    assert audit.worst_class("clean").name == "c"
 
 
 def test_saved_and_loaded_it_says_the_same(audit: Audit, tmp_path: Path) -> None:
-    noted = Audit(audit.outcomes, (Caution("train-mode", "It was.", 1.0), Caution("x", "y", float("nan"))), name="mine")
+    noted = Audit(
+        audit.outcomes, (AuditWarning("train-mode", "It was.", 1.0), AuditWarning("x", "y", float("nan"))), name="mine"
+    )
     assert noted.save(tmp_path / "audit") == tmp_path / "audit"
     again = Audit.load(tmp_path / "audit")
-    pd.testing.assert_frame_equal(again.table, audit.table)
+    pd.testing.assert_frame_equal(again.by_class, audit.by_class)
     assert again.warnings[0] == noted.warnings[0]
     assert np.isnan(again.warnings[1].value)
     assert again.name == "mine"

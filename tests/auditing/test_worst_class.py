@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing import preparing
+from classwise.auditing import plan
 from classwise.auditing.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
@@ -51,13 +51,13 @@ def passes(audit: Audit) -> int:
 
 @pytest.mark.slow
 def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Audit) -> None:
-    assert found.worst == full.worst().name
+    assert found.worst == full.worst_class().name
     assert found.verdict.settled
-    truth = full.table["all"].to_numpy()
-    assert (found.table["low"].to_numpy() <= truth + 1e-12).all()
-    assert (truth <= found.table["high"].to_numpy() + 1e-12).all()
-    assert found.table["clean"].to_numpy() == pytest.approx(full.table["clean"].to_numpy())
-    assert found.table["first"].to_numpy() == pytest.approx(full.table["fgsm"].to_numpy())
+    truth = full.by_class["all"].to_numpy()
+    assert (found.by_class["low"].to_numpy() <= truth + 1e-12).all()
+    assert (truth <= found.by_class["high"].to_numpy() + 1e-12).all()
+    assert found.by_class["clean"].to_numpy() == pytest.approx(full.by_class["clean"].to_numpy())
+    assert found.by_class["first"].to_numpy() == pytest.approx(full.by_class["fgsm"].to_numpy())
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, fu
     assert settled["first_success"].fillna("").tolist() == theirs.fillna("").tolist()
     cost = frame.groupby("index")[["forwards", "backwards"]].sum().loc[settled.index]
     assert np.array_equal(settled[["forwards", "backwards"]].to_numpy(), cost.to_numpy())
-    assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.table["unsettled"].sum())
+    assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.by_class["unsettled"].sum())
 
 
 def test_it_costs_less_and_knows_what_a_full_audit_costs(found: WorstClass, full: Audit) -> None:
@@ -87,9 +87,9 @@ def test_a_tie_costs_no_more_than_the_full_audit() -> None:
     net = Linear(torch.cat([patterns(1), -patterns(1)]), 0.2).eval()
     result = cw.find_worst_class(net, mirrored, EPSILON, SUITE, **QUICK)
     whole = cw.audit(net, mirrored, EPSILON, SUITE, cascade=True, **QUICK)
-    assert 0 < whole.worst().accuracy < whole.table["fgsm"].min()
+    assert 0 < whole.worst_class().accuracy < whole.by_class["fgsm"].min()
     assert result.possibly == ("0", "1")
-    assert result.verdict.low <= whole.worst().accuracy <= result.verdict.high
+    assert result.verdict.low <= whole.worst_class().accuracy <= result.verdict.high
     assert result.verdict.unsettled < 5
     assert result.passes <= 1.01 * passes(whole)
 
@@ -100,11 +100,11 @@ def test_short_suites(data: Images, count: int) -> None:
     """One attack settles everything at once; of two, the second is the whole rest."""
     result = cw.find_worst_class(model(4), data, EPSILON, SUITE[:count], **QUICK)
     whole = cw.audit(model(4), data, EPSILON, SUITE[:count], cascade=True, **QUICK)
-    assert result.worst == whole.worst().name
+    assert result.worst == whole.worst_class().name
     assert result.passes <= passes(whole)
     if count == 1:
         assert (result.verdict.unsettled, result.rounds) == (0, 0)
-        assert result.table["estimate"].to_numpy() == pytest.approx(whole.table["all"].to_numpy())
+        assert result.by_class["estimate"].to_numpy() == pytest.approx(whole.by_class["all"].to_numpy())
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_on_digits() -> None:
     fit(net, digits)
     result = cw.find_worst_class(net, digits, "Linf:0.1", REAL, **QUICK)
     whole = cw.audit(net, digits, "Linf:0.1", REAL, cascade=True, **QUICK)
-    truth = whole.table["all"]
+    truth = whole.by_class["all"]
     assert truth[result.worst] == truth.min()
     assert set(truth.index[truth == truth.min()]) <= set(result.possibly)
     assert result.passes <= 1.01 * passes(whole)
@@ -219,7 +219,7 @@ class Counting:
 
 def same(one: WorstClass, other: WorstClass) -> bool:
     pd.testing.assert_frame_equal(one.images, other.images, check_exact=True)
-    pd.testing.assert_frame_equal(one.table, other.table, check_exact=True)
+    pd.testing.assert_frame_equal(one.by_class, other.by_class, check_exact=True)
     facts = [(each.verdict, each.rounds, each.full_audit_passes, each.passes) for each in (one, other)]
     return facts[0] == facts[1]
 
@@ -256,7 +256,7 @@ def test_the_first_pass_is_continued(
 ) -> None:
     """Interrupted after every 100 images, it attacks the others only."""
     source: Any = list(zip(torch.split(data.x, 50), torch.split(data.y, 50), strict=True)) if streamed else data
-    monkeypatch.setattr(preparing, "PIECE_BYTES", 150 * data.x[0].nbytes)
+    monkeypatch.setattr(plan, "PIECE_BYTES", 150 * data.x[0].nbytes)
 
     def search(**more: Any) -> WorstClass:
         return cw.find_worst_class(model(4), source, EPSILON, SUITE, **QUICK, **more)

@@ -13,8 +13,8 @@ from .conftest import Classwise
 COMMANDS = (
     "demo",
     "train",
-    "interpolate",
-    "offset",
+    "interpolate-weights",
+    "adjust-logits",
     "audit",
     "curve",
     "worst-class",

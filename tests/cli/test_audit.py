@@ -46,11 +46,11 @@ def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
 
     table = said.out.splitlines()
     assert table[1].split()[:5] == ["class", "n", "clean", "pgd", "fgsm"]
-    for line, (name, row) in zip(table[2:], audit.table.iterrows(), strict=False):
+    for line, (name, row) in zip(table[2:], audit.by_class.iterrows(), strict=False):
         assert line.split()[:2] == [str(name), str(int(row["n"]))]
         assert f"{100 * row['all']:.1f}" in line
         assert f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
-    worst = audit.worst()
+    worst = audit.worst_class()
     assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in said.out
 
 
@@ -78,8 +78,8 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
     facts = json.loads(said.out)
     audit = Audit.load(facts["folder"])
     assert facts["fail_if"] == {"worst(all) <= 1": True, "overall(clean) < 0": False}
-    assert facts["worst"]["class"] == audit.worst().name
-    assert facts["summary"]["all"]["overall"] == pytest.approx(audit.summary.loc["all", "overall"])
+    assert facts["worst"]["class"] == audit.worst_class().name
+    assert facts["summary"]["all"]["overall"] == pytest.approx(audit.by_attack.loc["all", "overall"])
     assert sum(row["n"] for row in facts["classes"].values()) == 100
     assert (audit.outcomes.meta.early_stop, audit.outcomes.meta.seed) == (False, 3)
     assert [warning["name"] for warning in facts["warnings"]] == [warning.name for warning in audit.warnings]
@@ -88,10 +88,10 @@ def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(("limit", "status"), [("< 0", 0), ("<= 100%", 1)])
 def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: Path, limit: str, status: int) -> None:
-    condition = f"worst(all).low {limit}"
-    said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", condition)
+    threshold = f"worst(all).low {limit}"
+    said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", threshold)
     assert said.status == status
-    assert (f"failed: {condition}" in said.err) == (status == 1)
+    assert (f"failed: {threshold}" in said.err) == (status == 1)
 
 
 def test_the_help_names_all_that_a_condition_can_speak_of(classwise: Classwise) -> None:
@@ -143,7 +143,7 @@ def test_no_time_is_said(classwise: Classwise, run: Path, tmp_path: Path, an_hou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("conditions", "status", "answers"),
+    ("thresholds", "status", "answers"),
     [
         (["overall(clean) < 0"], 0, [False]),
         (["overall(all) <= 0"], 3, [None]),
@@ -155,12 +155,12 @@ def test_a_condition_decides_only_if_both_bounds_agree(
     run: Path,
     tmp_path: Path,
     an_hour_later: pytest.MonkeyPatch,
-    conditions: list[str],
+    thresholds: list[str],
     status: int,
     answers: list[bool | None],
 ) -> None:
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--max-time=59", "--json"]
-    said = classwise(*words, *(f"--fail-if={text}" for text in conditions))
+    said = classwise(*words, *(f"--fail-if={text}" for text in thresholds))
     assert said.status == status, said.err
     facts = json.loads(said.out)
     assert list(facts["fail_if"].values()) == answers

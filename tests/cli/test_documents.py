@@ -18,8 +18,8 @@ from PIL import Image
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
-from classwise.auditing.condition import Condition
 from classwise.auditing.suite import parse_attacks
+from classwise.auditing.thresholds import Threshold
 from classwise.cli.app import app
 from classwise.cli.options import pairs
 from classwise.core.threat import Threat
@@ -119,7 +119,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     if given.get("threat"):
         Threat.parse(given["threat"])
     for text in given.get("fail_if") or ():
-        Condition.parse(text)
+        Threshold.parse(text)
     item: Callable[[str], object] = catalogue.paper if given.get("what") in ("list", "page") else catalogue.find
     read: dict[str, Callable[[str], object]] = {"cite": papers_behind, "papers": item}
     names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
@@ -224,7 +224,7 @@ def on_digits(command: Command) -> list[str]:
         return [name, *rest, *data, *QUICK, "--epochs=1"]
     if name in ("audit", "curve", "worst-class"):
         return [name, *rest, *attack, "--subset=20"]
-    return [name, *rest, *attack] if name in ("interpolate", "offset") else [name, *rest]
+    return [name, *rest, *attack] if name in ("interpolate-weights", "adjust-logits") else [name, *rest]
 
 
 def write_photos(folder: Path) -> None:

@@ -54,8 +54,8 @@ def test_every_command_refuses_before_the_work(
         ["compare", audited, audited, f"--out={REFUSING}/page.html"],
         ["report", audited, f"--out={REFUSING}/page.html"],
         ["report", audited, "--export=csv", f"--files={REFUSING}"],
-        ["interpolate", run_folder, f"--start={run_folder}", f"--out={REFUSING}/x.safetensors"],
-        ["offset", run_folder, f"--out={REFUSING}/x.safetensors"],
+        ["interpolate-weights", run_folder, f"--start={run_folder}", f"--out={REFUSING}/x.safetensors"],
+        ["adjust-logits", run_folder, f"--out={REFUSING}/x.safetensors"],
         ["papers", "run", "cfa23/F1", f"--store={REFUSING}"],
         ["demo", f"--out={REFUSING}"],
     ):

@@ -47,7 +47,7 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
     lines = said.out.splitlines()
     assert [line.split("  ")[0] for line in lines[2:5]] == ["seed 0", "seed 3", "mean of 2 seeds"]
     for line, audit in zip(lines[2:4], audits, strict=True):
-        row = audit.summary.loc["all"]
+        row = audit.by_attack.loc["all"]
         assert f"{100 * row['overall']:.1f}  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]" in line
     correct = np.stack([audit.outcomes.correct("all") for audit in audits])
     means = mean_over_seeds(correct, np.zeros(60, int), 1)
@@ -74,14 +74,14 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
 @pytest.mark.slow
 def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: Path, tmp_path: Path) -> None:
     classwise("audit", runs, *FAST)
-    clean = {s: Audit.load(runs / f"seed-{s}" / "audits" / "digits-test").summary["overall"]["clean"] for s in (0, 3)}
+    clean = {s: Audit.load(runs / f"seed-{s}" / "audits" / "digits-test").by_attack["overall"]["clean"] for s in (0, 3)}
     low, high = sorted(clean.values())
-    conditions = {f"overall(clean) < {low}": [], f"overall(clean) <= {high}": [0, 3]}
+    thresholds = {f"overall(clean) < {low}": [], f"overall(clean) <= {high}": [0, 3]}
     if low < high:
-        conditions[f"overall(clean) < {(low + high) / 2}"] = [seed for seed in (0, 3) if clean[seed] == low]
-    failed = classwise("audit", runs, *FAST, "--resume", "--json", *(f"--fail-if={text}" for text in conditions))
+        thresholds[f"overall(clean) < {(low + high) / 2}"] = [seed for seed in (0, 3) if clean[seed] == low]
+    failed = classwise("audit", runs, *FAST, "--resume", "--json", *(f"--fail-if={text}" for text in thresholds))
     assert failed.status == 1
-    assert json.loads(failed.out)["fail_if_seeds"] == conditions
+    assert json.loads(failed.out)["fail_if_seeds"] == thresholds
     assert f"failed: overall(clean) <= {high} (seeds 0, 3)" in failed.err
     assert f"failed: overall(clean) < {low}" not in failed.err
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from classwise.auditing import parts
-from classwise.auditing.recording import Recorder
+from classwise.auditing.writer import OutcomeWriter
 from classwise.cli import console, main
 from classwise.core import interruption
 from classwise.core.interruption import Terminated, deferred, signals, stop_point
@@ -300,7 +300,7 @@ def test_a_folder_that_is_removed_during_the_work_is_one_line(
     assert said.status == 2
     assert said.err.splitlines()[-1] == f"classwise: {folder} was removed during training; start the run again"
     folder = tmp_path / "audit"
-    removing(monkeypatch, Recorder, "add", folder)
+    removing(monkeypatch, OutcomeWriter, "add", folder)
     said = classwise("audit", run_folder, "--subset=40", "--attack=fgsm", f"--out={folder}")
     assert said.status == 2
     assert said.err.splitlines()[-1] == f"classwise: {folder} was removed during the audit; start the audit again"

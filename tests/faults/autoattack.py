@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from classwise.auditing import audit as auditing
-from classwise.auditing import recording
+from classwise.auditing import writer
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.precision import EXACT
@@ -62,7 +62,7 @@ def run(out: Path, progress: Silent | None = None, *, resume: bool = False) -> O
 
 
 def main(folder: Path) -> None:
-    recording.BLOCK_ROWS = BLOCK
+    writer.BLOCK_ROWS = BLOCK
     vars(auditing)["SAMPLE"] = 4  # what guards find is not the question
     whole = run(folder / "whole")
     for stage in STAGES:

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.recording import BLOCK_ROWS
+from classwise.auditing.writer import BLOCK_ROWS
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -116,7 +116,7 @@ class Runner:
             log = self.logs / f"{self.cases}.log"
             log.touch()
             log.chmod(0o666)
-            settings = {"classwise.auditing.recording.BLOCK_ROWS": BLOCK} | job.pop("set", {})
+            settings = {"classwise.auditing.writer.BLOCK_ROWS": BLOCK} | job.pop("set", {})
             words = [str(word) for word in job.pop("args")]
             asked.append({"args": words, "folder": str(folder), "log": str(log), "set": settings, **job})
         assert self.process.stdin is not None

@@ -290,7 +290,7 @@ def cases(random: Random) -> Iterator[Case]:
         make = VALUES[name]
         files = {"w.pt": lambda path, make=make: torch.save(make(), path, _use_new_zipfile_serialization=False)}
         yield Case(f"old pt: {name}", on("lenet", "w.pt"), files, EITHER)
-        words = ("interpolate", "@run", "--start", "w.pt", "--shares=0.5", "--out=out/o.safetensors")
+        words = ("interpolate-weights", "@run", "--start", "w.pt", "--shares=0.5", "--out=out/o.safetensors")
         yield Case(f"interpolate pt: {name}", words, files, EITHER)
     for name, content in PICKLES.items():
         yield Case(f"pickle: {name}", on("lenet", "w.pt"), {"w.pt": content}, EITHER)

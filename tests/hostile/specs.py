@@ -64,7 +64,10 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"train attack={small(spec)}", train("--set", f"attack={spec}", "--estimate"), {}, statuses(spec))
     for spec in random.sample(ATTACKS, 12):
         yield Case(
-            f"offset --attack {small(spec)}", ("offset", "@run", "--attack", spec, "--out=out/o.pt"), {}, statuses(spec)
+            f"adjust-logits --attack {small(spec)}",
+            ("adjust-logits", "@run", "--attack", spec, "--out=out/o.pt"),
+            {},
+            statuses(spec),
         )
     for spec in random.sample(ATTACKS, 12):
         yield Case(f"attacks {small(spec)}", ("attacks", spec), {}, EITHER)

@@ -114,7 +114,7 @@ def test_numbers_after_all_that(shared: Shared, tmp_path: Path) -> None:
     assert numbers(result.out) == numbers(again.out)
     from classwise.auditing.result import Audit
 
-    saved = Audit.load(shared.audit).table["clean"].tolist()
+    saved = Audit.load(shared.audit).by_class["clean"].tolist()
     assert [row["clean"] for row in json.loads(result.out)["classes"].values()] == saved
 
 

@@ -17,7 +17,7 @@ from classwise.papers.claims import Test, evaluate, not_tested
 from classwise.papers.result import Figure, Result
 from classwise.papers.scales import Name
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
-from classwise.reporting.drawing import Drawing
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Row, Table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.interval_estimators import IntervalEstimator, exactly

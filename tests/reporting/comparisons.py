@@ -21,7 +21,7 @@ from scipy import optimize, stats
 
 from classwise.auditing.compare import Comparison, compare
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, Caution
+from classwise.auditing.result import Audit, AuditWarning
 
 from .statements import CLASSES, KINGDOMS, SITES, usual, wilson
 
@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 RESAMPLES = 2000
 METHODS = ("at", "cfa", "dafa")
 CAUTIONS = (
-    Caution("zero-gradients", "Half of the gradients are zero.", 0.5),
-    Caution("few-images", "A class has 3 images.", 3.0),
+    AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5),
+    AuditWarning("few-images", "A class has 3 images.", 3.0),
 )
 
 

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from classwise.auditing.compare import Comparison, Crossing, compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli.comparing import show_comparison
+from classwise.cli.compare import show_comparison
 from classwise.reporting import report
 from classwise.reporting.pages.comparison import comparison_context
-from classwise.reporting.rendering import render
+from classwise.reporting.templating import render
 from classwise.reporting.untested import crossing_context
 
 from .comparisons import (

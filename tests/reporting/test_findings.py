@@ -5,10 +5,10 @@ import pytest
 
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
-from classwise.reporting import prose
+from classwise.reporting import sentences
+from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.findings import Findings, first_confusion
 from classwise.reporting.provenance import settings_of, spec_text
-from classwise.reporting.summaries import attack_frame, attack_table, class_frame, class_table
 
 from .conftest import SUPERCLASSES, MakeAudit
 
@@ -22,7 +22,7 @@ def findings(make_audit: MakeAudit) -> Findings:
 
 def test_the_worst_class_and_its_interval_are_those_of_the_audit(make_audit: MakeAudit) -> None:
     audit = make_audit(accuracy=ACCURACY)
-    findings, worst = Findings.of(audit), audit.worst()
+    findings, worst = Findings.of(audit), audit.worst_class()
     assert findings.names[findings.worst] == worst.name == "cat"
     assert findings.reading(findings.worst) == pytest.approx((0.1, worst.low, worst.high))
     assert tuple(findings.names[label] for label in sorted(findings.suspects)) == worst.possibly
@@ -85,13 +85,13 @@ def test_every_number_of_the_tables_has_its_interval(findings: Findings) -> None
 
 
 def test_sentences_state_the_counts(findings: Findings) -> None:
-    assert prose.lead(findings) == "Of its 100 images, 10 are still classified correctly against every attack."
-    which, size = prose.certainty(findings)
+    assert sentences.lead(findings) == "Of its 100 images, 10 are still classified correctly against every attack."
+    which, size = sentences.certainty(findings)
     assert which == (
         "On new images the weakest class is cat (95\u00a0% confidence). Each of the other 3 is significantly above it."
     )
     assert size.startswith("As the lowest of 4 estimates, 10.0\u00a0% tends to be too low.")
-    taken, leaked = prose.mistakes(findings)
+    taken, leaked = sentences.mistakes(findings)
     assert taken.startswith("Of its 100 images, cat is first taken for airplane (90.0\u00a0%")
     # 40 airplanes become automobiles and 70 birds cats, of 230 errors; 1 of 3 other classes is in the superclass.
     assert leaked.startswith(
@@ -101,7 +101,7 @@ def test_sentences_state_the_counts(findings: Findings) -> None:
 
 
 def test_several_suspects_are_named(make_audit: MakeAudit) -> None:
-    which, _ = prose.certainty(Findings.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
+    which, _ = sentences.certainty(Findings.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
     assert "may be any of 2 (95\u00a0% confidence): bird and cat. Each of the other 2" in which
 
 
@@ -110,7 +110,7 @@ def test_groups_stand_in_for_classes(make_audit: MakeAudit) -> None:
     assert findings.names == ("vehicles", "animals")
     assert findings.reading(1).value == pytest.approx(0.2)
     assert class_table(findings).heads[0] == "superclass"
-    assert all("taken for" not in sentence for sentence in prose.mistakes(findings))
+    assert all("taken for" not in sentence for sentence in sentences.mistakes(findings))
 
 
 def test_a_table_of_attacks_without_clean_images_has_no_nrr() -> None:

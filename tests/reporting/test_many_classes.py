@@ -13,7 +13,7 @@ import pytest
 
 from classwise.auditing.outcomes import MOST_DENSE, Outcomes
 from classwise.auditing.result import Audit
-from classwise.cli.showing import audit_facts, worst_line
+from classwise.cli.tables import audit_facts, worst_line
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
 from classwise.reporting.findings import Findings
@@ -21,7 +21,7 @@ from classwise.stats.confusion import confusion, sparse_confusion, superclass_le
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metric_intervals import _greatest_variance, variance
-from classwise.stats.worst import possibly_worst, significantly_above
+from classwise.stats.worst_class import possibly_worst, significantly_above
 
 CLASSES, IMAGES = 10_000, 20_000
 MEGABYTES = 200
@@ -48,7 +48,7 @@ def test_memory_and_pages_are_bounded(superclasses: int | None, tmp_path: Path) 
     tracemalloc.start()
     try:
         audit = Audit(outcomes(CLASSES, IMAGES, **more))
-        assert len(audit.table) == CLASSES
+        assert len(audit.by_class) == CLASSES
         assert len(worst_line(audit)) < 500
         assert audit_facts(audit)["worst"]["n"] == 2
         page = report(audit, tmp_path / "page.html")
@@ -106,7 +106,7 @@ def test_classes_of_equal_counts_are_compared_once_with_the_same_answer(monkeypa
     above, kept = significantly_above(counts), possibly_worst(counts)
     assert above.any()
     assert (kept == (counts.present & ~above.any(axis=1))).all()
-    monkeypatch.setattr("classwise.stats.worst.BLOCK_CELLS", 100)
+    monkeypatch.setattr("classwise.stats.worst_class.BLOCK_CELLS", 100)
     assert (significantly_above(counts) == above).all()
     for one, other in ((3, 7), (10, 50), (20, 21)):  # the verdict on a pair does not depend on the other classes
         pair = ClassCounts(count[[one, other]], counts.correct[[one, other]])

@@ -20,9 +20,9 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.cli.worst_class import show_worst_class
 from classwise.reporting.pages.curve import _context, radius_table, searched
-from classwise.reporting.rendering import render
-from classwise.reporting.training import curves_of
-from classwise.stats.racing import Verdict
+from classwise.reporting.templating import render
+from classwise.reporting.training_curves import curves_of
+from classwise.stats.best_arm import Verdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 

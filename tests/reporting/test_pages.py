@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.compare import compare
-from classwise.auditing.keeping import Artifacts
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import Audit, Caution
+from classwise.auditing.result import Audit, AuditWarning
 from classwise.reporting import report
 from classwise.reporting.pages.audit import MOST_BYTES
 
@@ -53,7 +53,7 @@ def visible(path: Path) -> str:
 def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit, tmp_path: Path) -> None:
     audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), meta=SUPERCLASSES)
     path = report(audit, tmp_path / "a.html")
-    text, worst = visible(path), audit.worst()
+    text, worst = visible(path), audit.worst_class()
     assert "The weakest class is cat : 10.0 %" in text
     assert f"95 % interval {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
     assert "No guard of the evaluation raised a warning" in text
@@ -81,7 +81,7 @@ def test_a_page_stays_small_for_any_number_of_classes(make_audit: MakeAudit, tmp
 
 
 def test_warnings_are_read_before_the_numbers(make_audit: MakeAudit, tmp_path: Path) -> None:
-    caution = Caution("zero-gradients", "Half of the gradients are zero.", 0.5)
+    caution = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
     text = visible(report(make_audit(warnings=(caution,)), tmp_path / "a.html"))
     assert text.index("Half of the gradients are zero.") < text.index("Every class under every attack")
     assert "No guard" not in text
@@ -163,7 +163,7 @@ def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
 
 
 def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: Path) -> None:
-    caution = Caution("zero-gradients", "Half of the gradients are zero.", 0.5)
+    caution = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
     audits = {
         f"method {seed}": make_audit(classes=100, per_class=20, seed=seed, warnings=(caution,)) for seed in range(3)
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from classwise.attacks import suites
-from classwise.auditing.result import Audit, Caution
+from classwise.auditing.result import Audit, AuditWarning
 from classwise.auditing.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.robustbench import robustbench, write_robustbench
@@ -31,7 +31,9 @@ def standard(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make(make_audit: MakeAudit) -> MakeAudit:
     def make_one(**meta: Any) -> Audit:
-        made = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), warnings=(Caution("noise", "It is noisy.", float("nan")),))
+        made = make_audit(
+            accuracy=(0.6, 0.7, 0.3, 0.1), warnings=(AuditWarning("noise", "It is noisy.", float("nan")),)
+        )
         specs = {"clean": None, **parse_attacks("autoattack").specs()}
         frame = made.outcomes.frame.assign(attack=made.outcomes.frame["attack"].replace({"cw": "fgsm"}))
         about: dict[str, Any] = {"attacks": specs, "data": "cifar10", "early_stop": True, "cascade": True} | meta
@@ -56,7 +58,7 @@ def test_class_by_class(make: MakeAudit, tmp_path: Path) -> None:
     assert block["worst_class"]["class"] == "cat"
     assert block["worst_class"]["accuracy"] == block["classes"]["cat"]["autoattack"] == 0.1
     assert block["classes"]["cat"]["n"] == 100
-    assert block["classes"]["cat"]["low"] == pytest.approx(audit.table.loc["cat", "low"])
+    assert block["classes"]["cat"]["low"] == pytest.approx(audit.by_class.loc["cat", "low"])
     assert block["hashes"]["model_sha256"] == "ab" * 32
     assert block["guards"] == [{"name": "noise", "sentence": "It is noisy.", "value": None}]
     assert block["notes"] == ["400 images were judged; the leaderboard judges 10000"]

@@ -18,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.auditing.result import Audit
-from classwise.cli.showing import show_audit
-from classwise.reporting import prose
+from classwise.cli.tables import show_audit
+from classwise.reporting import sentences
+from classwise.reporting.audit_tables import attack_frame, class_frame
 from classwise.reporting.findings import Findings
 from classwise.reporting.pages.audit import audit_context
-from classwise.reporting.rendering import render
-from classwise.reporting.summaries import attack_frame, class_frame
-from classwise.stats.worst import minimum
+from classwise.reporting.templating import render
+from classwise.stats.worst_class import minimum
 
 from .statements import CLASSES, Case, cases, pairs_inside, percent, process_group, span, usual, wilson
 
@@ -536,7 +536,7 @@ def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixt
     assert equal == (process_group(case.lowest[1:]) if len(case.lowest) > 1 else None)
     rest = [unit for unit in case.suspects if unit not in case.lowest]
     assert others == (process_group(rest) if rest else None)
-    sentence = prose.wrong_when_clean(Findings.of(case.audit))
+    sentence = sentences.wrong_when_clean(Findings.of(case.audit))
     assert clean == (None if sentence is None else bare(sentence))
     level = f"{100 - 100 * case.alpha:g} %"
     assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
@@ -548,7 +548,7 @@ def test_a_class_that_is_wrong_without_an_attack_is_said_to_be_so(make_audit: An
     cats = (frame["label"] == 3) & (frame["attack"] == "clean") & (frame["index"] >= 312)
     frame.loc[cats, ["correct", "prediction"]] = [False, 0]
     changed = Audit(type(audit.outcomes)(frame, audit.outcomes.meta))
-    assert "".join(prose.headline(Findings.of(changed))) == (
+    assert "".join(sentences.headline(Findings.of(changed))) == (
         "The weakest class is cat: 3.0\u00a0% under every attack, and 12.0\u00a0% on clean images"
     )
-    assert "".join(prose.headline(Findings.of(audit))) == "The weakest class is cat: 3.0\u00a0%"
+    assert "".join(sentences.headline(Findings.of(audit))) == "The weakest class is cat: 3.0\u00a0%"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import Meta
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.pages.worst_class import class_table, cost, worst_class_headline, worst_class_page
-from classwise.stats.racing import Verdict
+from classwise.stats.best_arm import Verdict
 
 
 def result_of(
@@ -90,6 +90,6 @@ def test_every_statement(shares: list[float], others: set[int], settled: bool, f
 
 def test_a_class_without_images_is_not_shown() -> None:
     result = result_of(("cat", "dog", "ship"), [0.2, 0.5, 0.9], set())
-    result.table.loc["ship", ["n", "estimate", "low", "high"]] = [0, np.nan, np.nan, np.nan]
+    result.by_class.loc["ship", ["n", "estimate", "low", "high"]] = [0, np.nan, np.nan, np.nan]
     assert [row.name for row in class_table(result).rows] == ["cat", "dog"]
     assert "ship" not in visible(worst_class_page(result))

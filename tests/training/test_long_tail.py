@@ -13,7 +13,7 @@ from classwise.attacks.losses import cross_entropy
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import make
 from classwise.core.threat import Threat
-from classwise.stats.front import front
+from classwise.stats.pareto import pareto_front
 from classwise.training import SCHEDULES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Focal
@@ -115,8 +115,8 @@ def test_a_class_that_is_not_there_is_one_line(spec: dict[str, object]) -> None:
 def test_the_front_by_hand() -> None:
     """Class 0 against the mean of the others; the third run is beaten by the second, the last two are equal."""
     runs = [[0.2, 0.6, 0.6], [0.3, 0.5, 0.6], [0.3, 0.5, 0.5], [0.5, 0.3, 0.2], [0.5, 0.25, 0.25]]
-    assert front(runs, 0).tolist() == [True, True, False, True, True]
-    assert front([[0.2, 0.6, math.nan], [0.1, 0.7, math.nan]], 0).tolist() == [True, True]
+    assert pareto_front(runs, 0).tolist() == [True, True, False, True, True]
+    assert pareto_front([[0.2, 0.6, math.nan], [0.1, 0.7, math.nan]], 0).tolist() == [True, True]
 
 
 CONFUSION = torch.tensor([[60.0, 30, 10], [25, 40, 35], [0, 10, 90]])

@@ -14,9 +14,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences, holm, overall_difference
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
+from classwise.reporting.svg import Drawing
 
 
 class AnalysisResult(ABC):

@@ -14,8 +14,8 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, wilson

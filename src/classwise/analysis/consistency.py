@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Agreement, kendalls_w, spearman_matrix

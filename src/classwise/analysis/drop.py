@@ -15,8 +15,8 @@ from scipy import special
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, FloatArray, PairedCounts, ratio
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.metrics import overall_micro, robust_classes, vulnerable_classes

@@ -17,9 +17,9 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.points import Cloud, clouds
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
 from classwise.stats.intervals import two_sided_z
 
@@ -60,7 +60,7 @@ class Embedding(AnalysisResult):
         ]
         pure = self.purity.xs("class", level="level")["purity"]
         note = "; ".join(
-            f"{kind}: {wording.percent(float(share))} of neighbours in the class" for kind, share in pure.items()
+            f"{kind}: {formatting.percent(float(share))} of neighbours in the class" for kind, share in pure.items()
         )
         return clouds("Features by t-SNE", panels, self.class_names, range(len(self.class_names)), note)
 

@@ -17,9 +17,9 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.gallery import Row, gallery
 from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import IntArray
 
 By = Literal["p_label", "margin"]

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from classwise.analysis.base import AnalysisResult
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, outcomes
 from classwise.stats.intervals import Estimate
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accuracies

@@ -13,9 +13,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import class_variance, max_class_discrepancy
@@ -59,7 +59,7 @@ class Gap(AnalysisResult):
             [Value(row[side], row[f"{side}_low"], row[f"{side}_high"], int(row[f"{side}_n"])) for side in _SIDES]
             for _, row in self.classes.iterrows()
         ]
-        first, second = (wording.points(each.value) for each in self.discrepancy)
+        first, second = (formatting.points(each.value) for each in self.discrepancy)
         title = f"Standard and robust accuracy; gap {first} and {second} points"
         return dot_rows(title, [str(name) for name in self.classes.index], _SIDES, values, width=ROW_WIDTH)
 

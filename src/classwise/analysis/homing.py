@@ -26,8 +26,8 @@ from classwise.core.storage import replacing
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import wilson
 from classwise.training.folder import Run, Which

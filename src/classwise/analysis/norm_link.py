@@ -15,9 +15,9 @@ from torch import nn
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix
@@ -56,7 +56,7 @@ class NormLink(AnalysisResult):
         ends = self.intervals[1]
         note = (
             f"Spearman {self.spearman.value:.2f} ({ends.low:.2f} to {ends.high:.2f}), "
-            f"p {wording.probability(self.spearman.p_value)}"
+            f"p {formatting.probability(self.spearman.p_value)}"
         )
         axes = ("norm of the classifier's row", f"accuracy under {self.attack}, percent")
         names = [str(name) for name in frame.index]

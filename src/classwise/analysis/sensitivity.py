@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.points import scatter
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import ranks

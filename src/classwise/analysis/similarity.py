@@ -16,8 +16,8 @@ from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.matrix import matrix
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, class_labels, ratio
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Association, spearman, spearman_matrix

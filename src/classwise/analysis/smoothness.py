@@ -15,8 +15,8 @@ from scipy import special
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import Estimate, checked_level, two_sided_z
 

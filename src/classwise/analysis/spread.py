@@ -13,8 +13,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.resampling import RESAMPLES, resampled_counts
 

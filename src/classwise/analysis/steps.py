@@ -14,8 +14,8 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.columns import Panel, column_panels
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray
 
 STEPS = (1, 10, 20)

@@ -16,8 +16,8 @@ from scipy import special
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import class_lines, line_chart
+from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import score_interval, two_sided_z
 from classwise.stats.paired import holm

@@ -14,9 +14,9 @@ import pandas as pd
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, line_chart
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Drawing
 from classwise.stats.intervals import student
 from classwise.training.folder import Run
 

@@ -65,7 +65,9 @@ class ExternalAttack(Attack):
     def check(self) -> None:
         """See that there is an attack."""
         if self.attack is None and self.build is None:
-            raise ClasswiseError("external needs an attack, such as ExternalAttack(attack=atk) or external:build=mine:attack")
+            raise ClasswiseError(
+                "external needs an attack, such as ExternalAttack(attack=atk) or external:build=mine:attack"
+            )
 
     @property
     def length(self) -> int:

@@ -16,17 +16,17 @@ from torch import nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing import parts
-from classwise.auditing.claims import check_place, claim, settings_of
-from classwise.auditing.estimating import estimate
+from classwise.auditing.artifacts import checked_kinds
+from classwise.auditing.cost import estimate
+from classwise.auditing.folders import check_place, claim, settings_of
 from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
-from classwise.auditing.keeping import checked_kinds
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.preparing import Group, Model, group_name, prepare, training_attack_of
-from classwise.auditing.recording import Recorder
+from classwise.auditing.plan import Group, Model, group_name, prepare, training_attack_of
 from classwise.auditing.result import ABOUT, Audit, folder_for, read_about, write_about
-from classwise.auditing.running import Runner
+from classwise.auditing.runner import Runner
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.environment import environment
@@ -116,7 +116,7 @@ def audit(
         >>> audit = cw.audit(model, data, threat="Linf:0.1", attacks=["pgd:steps=5", "fgsm"])
         >>> audit.names
         ('clean', 'pgd', 'fgsm', 'all')
-        >>> audit.table.shape  # a row per class
+        >>> audit.by_class.shape  # a row per class
         (10, 7)
     """
     if not isinstance(model, nn.Module) and is_stored(str(model)) and runs_in(Path(model)):
@@ -161,7 +161,7 @@ def audit(
                 write=lambda: write_about(folder, empty, settings=decided),
             )
         processes.barrier()
-        recorder = Recorder(folder, ready.meta, processes.rank, processes.world_size)
+        writer = OutcomeWriter(folder, ready.meta, processes.rank, processes.world_size)
         processes.barrier()  # nobody writes before everybody has seen which numbers are taken
         if ready.meta.not_applicable:
             names = ", ".join(ready.meta.not_applicable)
@@ -172,16 +172,16 @@ def audit(
             )
         deadline = float("inf") if max_time is None else started + max_time
         runner = Runner(
-            ready.model, ready.plan, recorder, listener, deadline=deadline, sample_size=SAMPLE, processes=processes
+            ready.model, ready.plan, writer, listener, deadline=deadline, sample_size=SAMPLE, processes=processes
         )
         try:
             runner.run(ready.pieces)
         except interruption.STOPS as stop:
             if folder is not None:
-                stop.add_note(f"{recorder.count():,} outcomes are saved in {folder}")
+                stop.add_note(f"{writer.count():,} outcomes are saved in {folder}")
             raise
 
-        recorder = _together(recorder, processes)
+        writer = _together(writer, processes)
         if isinstance(ready.source, Stream):
             read = processes.all_gather(ready.source.fingerprint())
             if len({each for each in read if each}) > 1:
@@ -189,7 +189,7 @@ def audit(
         if not processes.is_main:
             result: Audit = processes.broadcast(None)
             return result
-        outcomes = recorder.outcomes()
+        outcomes = writer.outcomes()
         if isinstance(ready.source, Stream):
             images = outcomes.meta.images if runner.images is None else runner.images
             meta = dataclasses.replace(outcomes.meta, data_hash=read[0], images=images)
@@ -219,7 +219,7 @@ def audit(
             name=name,
             path=folder,
             environment=environment(runner.engine.device) | facts,
-            artifacts=recorder.artifacts,
+            artifacts=writer.artifacts,
             trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
         )
         if folder is not None:
@@ -242,20 +242,20 @@ def _same_everywhere(settings: Sequence[Mapping[str, Any]]) -> None:
                 raise ClasswiseError(f"process {rank} has another {key}: {theirs[:80]}, not {mine[:80]}")
 
 
-def _together(recorder: Recorder, processes: ProcessGroup) -> Recorder:
+def _together(writer: OutcomeWriter, processes: ProcessGroup) -> OutcomeWriter:
     """The first process's recorder with the rows of all; the others' as they are."""
     if processes.world_size == 1:
-        return recorder
-    notes = dict.fromkeys(note for each in processes.all_gather(recorder.meta.notes) for note in each)
-    others = processes.gather(None if recorder.folder is not None else recorder)
+        return writer
+    notes = dict.fromkeys(note for each in processes.all_gather(writer.meta.notes) for note in each)
+    others = processes.gather(None if writer.folder is not None else writer)
     if not processes.is_main:
-        return recorder
-    meta = dataclasses.replace(recorder.meta, notes=tuple(notes))
-    if recorder.folder is not None:
-        return Recorder(recorder.folder, meta)
-    recorder.meta = meta
-    recorder.merge(others[1:])
-    return recorder
+        return writer
+    meta = dataclasses.replace(writer.meta, notes=tuple(notes))
+    if writer.folder is not None:
+        return OutcomeWriter(writer.folder, meta)
+    writer.meta = meta
+    writer.merge(others[1:])
+    return writer
 
 
 def _probe(runner: Runner, source: Images | Stream, *, gradients: bool) -> Probe | None:

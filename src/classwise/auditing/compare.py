@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import overload
 
+from classwise.auditing.across import Crossing, crossing
 from classwise.auditing.comparison import Comparison, Pair, population
-from classwise.auditing.crossing import Crossing, crossing
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.sources import Source, by_method, read_all
 from classwise.core.errors import ClasswiseError

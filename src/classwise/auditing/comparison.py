@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.likeness import Named, check_alike, members_of, unstated, value_of
+from classwise.auditing.comparability import Named, check_alike, members_of, unstated, value_of
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import training_seed
@@ -28,7 +28,7 @@ from classwise.stats.seeds import (
     worst_difference_over_seeds,
     worst_over_seeds,
 )
-from classwise.stats.worst import minimum
+from classwise.stats.worst_class import minimum
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 
 from classwise.auditing import parts
-from classwise.auditing.keeping import Artifacts
+from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import read_json, replacing, verify, write_text
@@ -23,7 +23,7 @@ from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
-from classwise.stats.worst import Minimum, minimum, possibly_worst
+from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
 SCHEMA_VERSION = 1
 ABOUT = "audit.json"
@@ -33,7 +33,7 @@ LOWER, UPPER = "lower_bound", "upper_bound"
 """The ends of the columns of an incomplete audit's tables: what holds however the images not judged turn out."""
 
 
-class Caution(NamedTuple):
+class AuditWarning(NamedTuple):
     """Something that a reader of the numbers should know.
 
     Attributes:
@@ -48,7 +48,7 @@ class Caution(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Worst:
+class WorstClassEstimate:
     """The class (or group) of lowest accuracy under one attack.
 
     Attributes:
@@ -97,14 +97,14 @@ class Audit:
         ...     labels, clean=[0, 0, 0, 1, 1, 0], attacks={"pgd": [0, 0, 1, 1, 0, 0]}, class_names=["cat", "dog"]
         ... )
         >>> audit = cw.Audit(outcomes)
-        >>> audit.table["all"].round(2).to_dict()  # the table has a row per class
+        >>> audit.by_class["all"].round(2).to_dict()  # the table has a row per class
         {'cat': 0.67, 'dog': 0.33}
-        >>> audit.worst("all").name
+        >>> audit.worst_class("all").name
         'dog'
     """
 
     outcomes: Outcomes
-    warnings: tuple[Caution, ...] = ()
+    warnings: tuple[AuditWarning, ...] = ()
     group: str | None = None
     name: str = "audit"
     path: Path | None = None
@@ -163,7 +163,7 @@ class Audit:
         return class_intervals(self.counts(name), self.alpha, simultaneous=simultaneous)
 
     @cached_property
-    def table(self) -> pd.DataFrame:
+    def by_class(self) -> pd.DataFrame:
         """A row for each class (or group) that has images.
 
         Columns: ``n``, the accuracy under each of `names` (fractions), and ``low`` and ``high``, the 95 % interval of
@@ -174,7 +174,7 @@ class Audit:
         one is correct).
         """
         if not self.complete:
-            return self._bounds_table()
+            return self._bounds_by_class()
         low, high = self.intervals(ALL)
         columns = {name: counts.accuracy for name, counts in self._counts.items()}
         index = pd.Index(self.group_names, name=self.group or "class")
@@ -182,7 +182,7 @@ class Audit:
         frame = pd.DataFrame({"n": count, **columns, "low": low, "high": high}, index=index)
         return frame[frame["n"] > 0]
 
-    def _bounds_table(self) -> pd.DataFrame:
+    def _bounds_by_class(self) -> pd.DataFrame:
         found = {name: self.bounds(name) for name in self.names}
         columns: dict[str, Any] = {"n": next(iter(found.values())).count}
         for name, counts in found.items():
@@ -192,7 +192,7 @@ class Audit:
         return frame if any(counts.unplaced for counts in found.values()) else frame[frame["n"] > 0]
 
     @cached_property
-    def summary(self) -> pd.DataFrame:
+    def by_attack(self) -> pd.DataFrame:
         """A row for each of `names`.
 
         Columns: ``n``; ``overall`` over images with ``low`` and ``high`` (Wilson), ``macro`` over classes; ``worst``
@@ -203,12 +203,12 @@ class Audit:
         for each measure ``<measure>_lower_bound`` and ``<measure>_upper_bound`` (`classwise.stats.bounds`).
         """
         if not self.complete:
-            return self._bounds_summary()
+            return self._bounds_by_attack()
         clean = self._counts.get(CLEAN)
         rows = [self._summary_row(counts, clean) for counts in self._counts.values()]
         return pd.DataFrame(rows, index=pd.Index(list(self._counts), name="attack"))
 
-    def _bounds_summary(self) -> pd.DataFrame:
+    def _bounds_by_attack(self) -> pd.DataFrame:
         clean = self.bounds(CLEAN) if CLEAN in self.names else None
         rows = []
         for name in self.names:
@@ -240,7 +240,7 @@ class Audit:
             "hmw": metrics.hmw(overall, worst),
         }
 
-    def worst(self, name: str = ALL) -> Worst:
+    def worst_class(self, name: str = ALL) -> WorstClassEstimate:
         """The weakest class under an attack, and how sure that is.
 
         Raises:
@@ -251,7 +251,7 @@ class Audit:
         low, high = self.intervals(name)
         least = minimum(counts, self.alpha)
         suspects = np.flatnonzero(possibly_worst(counts, self.alpha))
-        return Worst(
+        return WorstClassEstimate(
             attack=name,
             label=least.label,
             name=self.group_names[least.label],
@@ -342,7 +342,7 @@ class Audit:
             outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, images=images, data_hash=data_hash))
         return Audit(
             outcomes=outcomes,
-            warnings=tuple(Caution(*warning) for warning in about.get("warnings", ())),
+            warnings=tuple(AuditWarning(*warning) for warning in about.get("warnings", ())),
             group=about.get("group"),
             name=about.get("name", folder.stem),
             path=folder,

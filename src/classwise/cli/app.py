@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import typer
 
 from classwise.cli import (
+    adjust_logits,
     audit,
-    comparing,
+    compare,
     console,
     curve,
-    demonstrating,
+    demo,
     failures,
-    interpolating,
+    interpolate_weights,
     listing,
-    offsetting,
     papers,
-    reporting,
-    training,
+    report,
+    train,
     worst_class,
 )
 from classwise.cli.exit_status import ExitStatus
@@ -50,15 +50,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (
-    demonstrating.demo,
-    training.train,
-    interpolating.interpolate,
-    offsetting.offset,
+    demo.demo,
+    train.train,
+    interpolate_weights.interpolate_weights,
+    adjust_logits.adjust_logits,
     audit.audit,
     curve.curve,
     worst_class.worst_class,
-    comparing.compare,
-    reporting.report,
+    compare.compare,
+    report.report,
     listing.data,
     listing.attacks,
     listing.models,

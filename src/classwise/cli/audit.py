@@ -29,15 +29,15 @@ from classwise.cli.options import (
     seconds,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
-from classwise.cli.showing import audit_facts, show_audit
+from classwise.cli.tables import audit_facts, show_audit
 from classwise.core.errors import IncompleteError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.auditing.condition import Condition
     from classwise.auditing.result import Audit
     from classwise.auditing.suite import Suite
+    from classwise.auditing.thresholds import Threshold
     from classwise.core.threat import Threat as Ball
     from classwise.data.images import Images
     from classwise.training.folder import Run
@@ -112,7 +112,7 @@ def audit(
     from classwise.core.distributed import launched, local_device
 
     # Everything that is wrong whatever the model and the images are is found before they are read.
-    conditions = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
+    thresholds = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
     settings: dict[str, Any] = {
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
@@ -132,7 +132,7 @@ def audit(
         images = data.load(run, attacks.seed)
         if seeds:
             settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
-            audit_all_seeds(seeds, images, ball, attacks.suite, conditions, settings, json=json)
+            audit_all_seeds(seeds, images, ball, attacks.suite, thresholds, settings, json=json)
             return
         network = model.load(images, settings["device"])
         if estimate:
@@ -144,9 +144,9 @@ def audit(
         result = _run(network, images, ball, attacks.suite, settings)
         page = page or folder / "page.html"
         if processes.is_main:  # before any process ends: torchrun ends the others then
-            _write_page(result, page, run, conditions)
+            _write_page(result, page, run, thresholds)
     if processes.is_main:
-        _conclude(result, conditions, folder, page, json=json)
+        _conclude(result, thresholds, folder, page, json=json)
 
 
 def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> tuple[str, Path]:
@@ -169,23 +169,23 @@ def _run(
         return run_audit(network, images, threat, attacks, progress=listener, **settings)
 
 
-def _write_page(result: Audit, page: Path, run: Run | None, conditions: dict[str, Condition]) -> None:
+def _write_page(result: Audit, page: Path, run: Run | None, thresholds: dict[str, Threshold]) -> None:
     from classwise.reporting import report
 
-    with _decided(conditions), printing_beside(page):
+    with _decided(thresholds), printing_beside(page):
         report(result, page, run=run)
 
 
-def _conclude(result: Audit, conditions: dict[str, Condition], folder: Path, page: Path, *, json: bool) -> None:
+def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
     """Print an audit, and end as its conditions ask.
 
     Raises:
         IncompleteError: if no condition holds, but one is undecided, or images are not judged.
         typer.Exit: with 1 if a condition holds.
     """
-    held = {text: condition.decide(result) for text, condition in conditions.items()}
+    held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
-    with _decided(conditions), printing_beside(page):
+    with _decided(thresholds), printing_beside(page):
         if json:
             facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
             console.show_json(facts | {"fail_if": held})
@@ -203,23 +203,23 @@ def _conclude(result: Audit, conditions: dict[str, Condition], folder: Path, pag
         raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with --resume to continue")
 
 
-def _decided(conditions: dict[str, Condition]) -> AbstractContextManager[None]:
+def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
     """What is printed after a verdict does not change it."""
-    return console.status_decided() if conditions else contextlib.nullcontext()
+    return console.status_decided() if thresholds else contextlib.nullcontext()
 
 
-def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Condition]:
+def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Threshold]:
     """The conditions by their text; each must speak of something that the audit will know."""
-    from classwise.auditing.condition import Condition
     from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
+    from classwise.auditing.thresholds import Threshold
 
     families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
     known = [CLEAN, *suite.attacks, *families, ALL]
-    conditions = {text: Condition.parse(text) for text in texts or ()}
-    for text, condition in conditions.items():
-        if condition.attack not in known:
-            raise unknown(f"attack in condition {text!r}:", condition.attack, known)
-    return conditions
+    thresholds = {text: Threshold.parse(text) for text in texts or ()}
+    for text, threshold in thresholds.items():
+        if threshold.attack not in known:
+            raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
+    return thresholds
 
 
 def _estimate(
@@ -230,7 +230,7 @@ def _estimate(
     settings: dict[str, Any],
     json: bool,
 ) -> None:
-    from classwise.auditing.estimating import estimate
+    from classwise.auditing.cost import estimate
 
     cost = estimate(network, images, threat, attacks, **settings)
     if json:

@@ -86,7 +86,7 @@ def attacks(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks import ATTACKS
     from classwise.attacks.suites import SUITES
-    from classwise.cli import explaining
+    from classwise.cli import docstrings
     from classwise.core.bibliography import line_of
     from classwise.core.settings import describe, make
     from classwise.training.citations import papers, sources
@@ -115,7 +115,7 @@ def attacks(
         facts = {"name": name, "summary": summary(cls), "norms": cls.norms, "sources": lines}
         console.show_json({**facts, "settings": defaults, "about": reported})
         return
-    typer.echo(explaining.summary(cls) or name)
+    typer.echo(docstrings.summary(cls) or name)
     typer.echo(f"norms: {', '.join(cls.norms)}")
     for line in lines:
         typer.echo(f"source: {line}")
@@ -128,9 +128,9 @@ def _settings(
     registry: Registry[Any], cls: type, defaults: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, str, str]]:
     """Each setting as a spec names it, its default, what it may be and what it is; those of parts within too."""
-    from classwise.cli import explaining
+    from classwise.cli import docstrings
 
-    meanings, values = explaining.meanings(cls), explaining.values(cls)
+    meanings, values = docstrings.meanings(cls), docstrings.values(cls)
     rows: list[tuple[str, Any, str, str]] = []
     for key, value in defaults.items():
         inner = dict(value) if isinstance(value, Mapping) else {}

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.comparing import COLUMNS, method_row
+from classwise.cli.compare import COLUMNS, method_row
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.showing import audit_facts
+from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
-    from classwise.auditing.condition import Condition
     from classwise.auditing.result import Audit
+    from classwise.auditing.thresholds import Threshold
     from classwise.cli.inputs import ModelSource
     from classwise.core.threat import Threat
     from classwise.data.images import Images
@@ -43,7 +43,7 @@ def audit_all_seeds(
     images: Images,
     threat: Threat | None,
     attacks: list[str] | None,
-    conditions: Mapping[str, Condition],
+    thresholds: Mapping[str, Threshold],
     settings: Mapping[str, Any],
     *,
     json: bool,
@@ -70,8 +70,8 @@ def audit_all_seeds(
         report(audit, audit.path / "page.html", run=by_seed[seed])
     whole = {seed: audit for seed, audit in audits.items() if audit.complete}
     decided = {
-        text: {seed: condition.decide(audit) for seed, audit in audits.items()}
-        for text, condition in conditions.items()
+        text: {seed: threshold.decide(audit) for seed, audit in audits.items()}
+        for text, threshold in thresholds.items()
     }
     held = {text: [seed for seed, holds in each.items() if holds] for text, each in decided.items()}
     if json:
@@ -83,7 +83,7 @@ def audit_all_seeds(
             console.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
-    known = audits if conditions else whole
+    known = audits if thresholds else whole
     undecided = {seed for each in decided.values() for seed, holds in each.items() if holds is None}
     lacking = [str(seed) for seed in by_seed if seed not in known or seed in undecided]
     if lacking:

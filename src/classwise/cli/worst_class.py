@@ -137,7 +137,7 @@ def show_worst_class(result: WorstClass) -> None:
             int(row["unsettled"]),
             "yes" if row["may_be_worst"] else "",
         )
-        for name, row in result.table.iterrows()
+        for name, row in result.by_class.iterrows()
     ]
     first = result.meta.applicable[1]
     sure = f"{100 * (1 - result.verdict.alpha):.6g}"
@@ -182,5 +182,5 @@ def worst_class_facts(result: WorstClass) -> dict[str, Any]:
         "full_audit_passes": result.full_audit_passes,
         "rounds": result.rounds,
         "seconds": result.seconds,
-        "classes": result.table.to_dict("index"),
+        "classes": result.by_class.to_dict("index"),
     }

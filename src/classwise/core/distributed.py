@@ -242,8 +242,8 @@ class _TorchProcessGroup(ProcessGroup):
             while not self._here(rank):
                 if time.monotonic() > deadline:
                     raise PeerError(
-                        f"process {rank} of {self.world_size} did not arrive within {limit:.0f} s; call this function in "
-                        "every process, or with distributed=False in one"
+                        f"process {rank} of {self.world_size} did not arrive within {limit:.0f} s; call this in every "
+                        "process, or with distributed=False in one"
                     )
                 self.check()
                 time.sleep(_LOOK_SECONDS)

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from classwise.core.errors import ClasswiseError
+from classwise.data.formats.image_files import pixels_of, stack
 from classwise.data.formats.layout import channels_first
-from classwise.data.formats.pictures import pixels_of, stack
 from classwise.data.images import Batch, Images, as_labels, as_pixels, as_tensor, check_labels, to_unit
 
 logger = logging.getLogger(__name__)

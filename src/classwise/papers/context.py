@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from classwise.auditing.keeping import Kind
+from classwise.auditing.artifacts import Kind
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent

@@ -10,7 +10,7 @@ from typing import ClassVar
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale
-from classwise.reporting.drawing import Drawing
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
 
 

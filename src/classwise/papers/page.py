@@ -20,10 +20,10 @@ from classwise.papers.printed import printed_table
 from classwise.papers.result import Result
 from classwise.papers.scales import NAMES
 from classwise.papers.store import Store
-from classwise.reporting.escaping import checked_svg, visible
-from classwise.reporting.rendering import render
+from classwise.reporting.escape import checked_svg, visible
+from classwise.reporting.formatting import NONE, level, probability
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.wording import NONE, level, probability
+from classwise.reporting.templating import render
 
 _ITEM = re.compile(r"\w+/[\w.-]+")
 PARTLY = "partly tested"

@@ -19,8 +19,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from classwise.auditing.artifacts import Kind
 from classwise.auditing.audit import Audit, audit
-from classwise.auditing.keeping import Kind
 from classwise.auditing.result import ABOUT, read_about
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from classwise.papers.printed import row_name
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
@@ -37,16 +37,20 @@ def summary_table(
         )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
-            Cell(wording.bare_percent(overall.value), wording.span(overall.low, overall.high)),
+            Cell(formatting.bare_percent(overall.value), formatting.span(overall.low, overall.high)),
             Cell(_printed(reported.get("tot"))),
-            Cell(wording.squared_percent(cv.value), wording.squared_span(cv.low, cv.high)),
+            Cell(formatting.squared_percent(cv.value), formatting.squared_span(cv.low, cv.high)),
             Cell(_printed(reported.get("cv"))),
-            Cell(wording.bare_percent(mcd.value), wording.span(mcd.low, mcd.high)),
+            Cell(formatting.bare_percent(mcd.value), formatting.span(mcd.low, mcd.high)),
             Cell(_printed(reported.get("mcd"))),
-            Cell(wording.listed([names[label] for label in _at(counts.accuracy, low)]), wording.bare_percent(low)),
-            Cell(wording.NONE) if classes is None else _printed_classes(classes, classes.min()),
-            Cell(wording.listed([names[label] for label in _at(counts.accuracy, high)]), wording.bare_percent(high)),
-            Cell(wording.NONE) if classes is None else _printed_classes(classes, classes.max()),
+            Cell(
+                formatting.listed([names[label] for label in _at(counts.accuracy, low)]), formatting.bare_percent(low)
+            ),
+            Cell(formatting.NONE) if classes is None else _printed_classes(classes, classes.min()),
+            Cell(
+                formatting.listed([names[label] for label in _at(counts.accuracy, high)]), formatting.bare_percent(high)
+            ),
+            Cell(formatting.NONE) if classes is None else _printed_classes(classes, classes.max()),
         ]
         rows.append(Row(", ".join(key), cells))
     kinds = ("total", "CV", "MCD", "lowest", "highest")
@@ -65,7 +69,7 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
         low, high = class_intervals(counts)
         accuracy = counts.accuracy
         cells = [
-            Cell(wording.bare_percent(float(accuracy[c])), wording.span(float(low[c]), float(high[c])))
+            Cell(formatting.bare_percent(float(accuracy[c])), formatting.span(float(low[c]), float(high[c])))
             for c in range(len(names))
         ]
         rows.append(Row(", ".join(key), cells))
@@ -75,7 +79,7 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
 def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
     """An estimate with its interval below, in points unless scaled otherwise; a dash for what is not known."""
     if math.isnan(one.value):
-        return Cell(wording.NONE)
+        return Cell(formatting.NONE)
     value, low, high = (f"{scale * end:z.{digits}f}" for end in one)
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")
@@ -105,8 +109,8 @@ def _at(accuracies: FloatArray, value: float) -> list[int]:
 def _printed_classes(printed: FloatArray, value: float) -> Cell:
     """The numbers of the classes with a printed accuracy, and that accuracy below."""
     labels = [str(label) for label in _at(printed, value)]
-    return Cell(f"{'class' if len(labels) == 1 else 'classes'} {wording.listed(labels)}", f"{value:g}")
+    return Cell(f"{'class' if len(labels) == 1 else 'classes'} {formatting.listed(labels)}", f"{value:g}")
 
 
 def _printed(value: float | None) -> str:
-    return wording.NONE if value is None else f"{value:g}"
+    return formatting.NONE if value is None else f"{value:g}"

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from classwise.auditing.keeping import EXAMPLES
+from classwise.auditing.artifacts import EXAMPLES
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.findings import Findings
-from classwise.reporting.pictures import MOST, ExampleImages
+from classwise.reporting.image_data import MOST, ExampleImages
 
 
 class _Example(NamedTuple):

@@ -12,15 +12,15 @@ from scipy import sparse
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, MOST_DENSE, UNION, Outcomes
 from classwise.auditing.result import Audit
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.figures.strip import class_strip
+from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import overall_micro
-from classwise.stats.worst import Minimum, minimum, possibly_worst
+from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
 MOST_BARS = 30
 """Classes in the bars of a page; the table goes further, and the CSV export has them all."""

@@ -9,13 +9,13 @@ import numpy as np
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.findings import MOST_BARS, heading
 from classwise.reporting.provenance import settings_of
-from classwise.reporting.rendering import markup
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.templating import markup
 from classwise.stats.bounds import MEASURES, BoundedCounts
 
 MEANING = (
@@ -46,7 +46,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
         "title": f"{title}: {meta.model or audit.name}",
         "heading": title,
         "over": [part for part in (f"classwise audit {audit.name}", meta.model, where, meta.threat) if part],
-        "lead": f"The accuracy under all attacks is between {wording.percent(low)} and {wording.percent(high)}.",
+        "lead": f"The accuracy under all attacks is between {formatting.percent(low)} and {formatting.percent(high)}.",
         "meaning": MEANING,
         "advice": (
             f"Which {kind} is the weakest depends on the images that are not judged, so none is named. Repeat the "
@@ -79,10 +79,10 @@ def class_bounds_table(audit: Audit) -> Table:
     ends = {name: counts.accuracy for name, counts in found.items()}
     rows = []
     for label in _shown(found[ALL]):
-        cells = [Cell(wording.count(found[ALL].count[label]))]
+        cells = [Cell(formatting.count(found[ALL].count[label]))]
         for name, counts in found.items():
             low, high = (float(values[label]) for values in ends[name])
-            cells.append(Cell(_range(low, high), f"{wording.count(counts.judged[label])} judged"))
+            cells.append(Cell(_range(low, high), f"{formatting.count(counts.judged[label])} judged"))
         rows.append(Row(audit.group_names[label], cells))
     kind = audit.group or "class"
     note = ""
@@ -124,12 +124,12 @@ def _shown(counts: BoundedCounts) -> list[int]:
 
 def _range(low: float, high: float) -> str:
     """Bounds in percent; one number where they are equal."""
-    return wording.bare_percent(low) if low == high else wording.span(low, high)
+    return formatting.bare_percent(low) if low == high else formatting.span(low, high)
 
 
 def _squared_range(low: float, high: float) -> str:
-    return wording.squared_percent(low) if low == high else wording.squared_span(low, high)
+    return formatting.squared_percent(low) if low == high else formatting.squared_span(low, high)
 
 
 def _number(images: float) -> str:
-    return "an unknown number" if math.isinf(images) else wording.count(images)
+    return "an unknown number" if math.isinf(images) else formatting.count(images)

@@ -8,7 +8,7 @@ from typing import Any
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
 from classwise.core.settings import flat_options
-from classwise.reporting import wording
+from classwise.reporting import formatting
 
 EARLY_STOP: Mapping[bool, str] = {
     True: "yes: an attack stops at its first success, verified in float32",
@@ -68,7 +68,7 @@ def flat(value: Any) -> str:
 
 def _data(meta: Meta, images: int) -> str:
     where = " ".join(filter(None, (meta.data, meta.split)))
-    size = f"{wording.count(images)} images, {len(meta.class_names)} classes"
+    size = f"{formatting.count(images)} images, {len(meta.class_names)} classes"
     return f"{where}: {size}" if where else size
 
 

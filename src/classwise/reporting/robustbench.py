@@ -69,7 +69,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
             "say so with dataset=NAME"
         )
     by_class = dataclasses.replace(audit, group=None)
-    overall = by_class.summary["overall"]
+    overall = by_class.by_attack["overall"]
     missing = [key for key in _BY_HAND if key not in given]
     known: dict[str, Any] = dict.fromkeys(_BY_HAND) | given
     ordered = ("link", "name", "authors", "additional_data", "number_forward_passes")
@@ -174,8 +174,8 @@ def _notes(audit: Audit, dataset: str, norm: str, radius: str) -> list[str]:
 
 def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]:
     """What the audit says class by class."""
-    meta, worst, table = audit.outcomes.meta, audit.worst(ALL), audit.table
-    summary = audit.summary.loc[ALL]
+    meta, worst, table = audit.outcomes.meta, audit.worst_class(ALL), audit.by_class
+    summary = audit.by_attack.loc[ALL]
     least = worst.minimum
     return {
         "schema_version": SCHEMA_VERSION,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from classwise.reporting.escaping import markdown_text
+from classwise.reporting.escape import markdown_text
 
 
 class Cell(NamedTuple):

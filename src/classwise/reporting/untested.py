@@ -6,12 +6,12 @@ import math
 from typing import Any, cast
 
 from classwise.auditing.compare import Comparison, Crossing
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
-from classwise.reporting.inks import SERIES
-from classwise.reporting.rendering import markup
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.templating import markup
 
 LEVELS = 255
 MOST_LEVELS = 64
@@ -20,7 +20,7 @@ MOST_LEVELS = 64
 
 def crossing_reason(crossing: Crossing) -> str:
     """Why nothing is tested across a field."""
-    values = wording.listed(list(crossing.levels))
+    values = formatting.listed(list(crossing.levels))
     return (
         f"The audits differ in {crossing.field}: {values}. A difference between them may come from the "
         f"{crossing.field}, from the model or from both, so no difference is computed and nothing is tested."
@@ -31,7 +31,7 @@ def bounds_reason(comparison: Comparison) -> str:
     """Why nothing is tested while images are not judged, and how many are."""
     images = _count(comparison.bounds["n"].max())
     return (
-        f"{wording.count(comparison.judged_by_all)} of {images} images are judged by every audit under "
+        f"{formatting.count(comparison.judged_by_all)} of {images} images are judged by every audit under "
         "every attack that is compared. Which images are judged first depends on the outcome (an attack that succeeds "
         "early is over early), so accuracies of these images alone would be biased: no accuracy, difference or test is "
         "given, only bounds."
@@ -43,14 +43,19 @@ def crossing_table(crossing: Crossing) -> Table:
     rows = []
     for place, row in crossing.table.iterrows():
         name, level = cast("tuple[str, str]", place)
-        cells = [Cell(str(level)), Cell(str(int(row["seeds"]))), Cell(wording.count(row["n"])), _cell(row, "overall")]
+        cells = [
+            Cell(str(level)),
+            Cell(str(int(row["seeds"]))),
+            Cell(formatting.count(row["n"])),
+            _cell(row, "overall"),
+        ]
         rows.append(Row(str(name), [*cells, Cell(str(row["worst_class"])), _cell(row, "worst")]))
     heads = ["method", crossing.field, "seeds", "n", "overall", "lowest class", "worst"]
     note = (
         f"{_sentence(crossing.population)} Of several seeds the mean; the lowest class is that of the lowest "
         "mean, and of equal ones the first. Nothing is tested."
     )
-    caption = f"Accuracy across the {crossing.field}, percent [{wording.level(crossing.alpha)} interval]"
+    caption = f"Accuracy across the {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)
 
 
@@ -79,7 +84,10 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
     return [
         line_chart(
             f"{title} against the radius, percent",
-            [line(name, measure, name, f"stroke-{ink}") for name, ink in zip(crossing.names, SERIES, strict=False)],
+            [
+                line(name, measure, name, f"stroke-{colour}")
+                for name, colour in zip(crossing.names, SERIES, strict=False)
+            ],
             x_label,
         )
         for measure, title in (("overall", "Overall accuracy"), ("worst", "Worst-class accuracy"))
@@ -90,8 +98,8 @@ def bounds_table(comparison: Comparison) -> Table:
     """A row for each method: the accuracies that every completion of its audits lies between."""
     rows = []
     for name, row in comparison.bounds.iterrows():
-        cells = [Cell(str(int(row["seeds"]))), Cell(_count(row["n"])), Cell(wording.count(row["judged"]))]
-        ends = [Cell(wording.span(row[f"{each}_low"], row[f"{each}_high"])) for each in ("overall", "worst")]
+        cells = [Cell(str(int(row["seeds"]))), Cell(_count(row["n"])), Cell(formatting.count(row["judged"]))]
+        ends = [Cell(formatting.span(row[f"{each}_low"], row[f"{each}_high"])) for each in ("overall", "worst")]
         rows.append(Row(str(name), cells + ends))
     note = (
         "Bounds: the accuracy if all images that are not judged are misclassified, and if all are correct; they are no "
@@ -105,7 +113,7 @@ def bounds_table(comparison: Comparison) -> Table:
 def crossing_context(crossing: Crossing) -> dict[str, Any]:
     """What the page of audits across a field shows, its settings and warnings apart."""
     return {
-        "title": f"Across {crossing.field}: {wording.listed(crossing.names)}",
+        "title": f"Across {crossing.field}: {formatting.listed(crossing.names)}",
         "headline": f"Accuracy across the {crossing.field}, without tests",
         "sentences": [crossing_reason(crossing)],
         "figures": [markup(drawing) for drawing in crossing_figures(crossing)],
@@ -116,7 +124,7 @@ def crossing_context(crossing: Crossing) -> dict[str, Any]:
 def bounds_context(comparison: Comparison) -> dict[str, Any]:
     """What the page of incomplete audits shows, its settings and warnings apart."""
     return {
-        "title": f"Incomplete comparison: {wording.listed(comparison.names)}",
+        "title": f"Incomplete comparison: {formatting.listed(comparison.names)}",
         "headline": "Incomplete audits: bounds only, no comparison",
         "sentences": [*map(_sentence, comparison.gaps), bounds_reason(comparison)],
         "figures": [],
@@ -125,11 +133,11 @@ def bounds_context(comparison: Comparison) -> dict[str, Any]:
 
 
 def _count(images: float) -> str:
-    return wording.count(images) if math.isfinite(images) else "an unknown number of"
+    return formatting.count(images) if math.isfinite(images) else "an unknown number of"
 
 
 def _cell(row: Any, measure: str) -> Cell:
-    return Cell(wording.bare_percent(row[measure]), wording.span(row[f"{measure}_low"], row[f"{measure}_high"]))
+    return Cell(formatting.bare_percent(row[measure]), formatting.span(row[f"{measure}_low"], row[f"{measure}_high"]))
 
 
 def _sentence(phrase: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import class_intervals, sidak, wilson
-from classwise.stats.worst import minimum
+from classwise.stats.worst_class import minimum
 
 SLACK = 1e-12
 """Bounds that are found by iteration are widened by this much, so that rounding never makes them too narrow."""

@@ -34,8 +34,8 @@ from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_lab
 
 __all__ = [
     "Leakage",
+    "LowestAccuracy",
     "Symmetry",
-    "WorstClass",
     "class_accuracy",
     "class_confidence_variance",
     "class_variance",
@@ -132,7 +132,7 @@ def max_class_discrepancy(accuracy: ArrayLike) -> float:
     return float(np.ptp(_present(accuracy)))
 
 
-class WorstClass(NamedTuple):
+class LowestAccuracy(NamedTuple):
     """The class of lowest accuracy: its label and its accuracy (a fraction).
 
     Example:
@@ -145,7 +145,7 @@ class WorstClass(NamedTuple):
     accuracy: float
 
 
-def worst_class(accuracy: ArrayLike) -> WorstClass:
+def worst_class(accuracy: ArrayLike) -> LowestAccuracy:
     """The class with the lowest accuracy of (C,); the first one where several tie.
 
     Example:
@@ -154,7 +154,7 @@ def worst_class(accuracy: ArrayLike) -> WorstClass:
         WorstClass(label=2, accuracy=0.1)
     """
     lowest = float(_present(accuracy).min())
-    return WorstClass(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)
+    return LowestAccuracy(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)
 
 
 def worst_share(accuracy: ArrayLike, share: float) -> float:

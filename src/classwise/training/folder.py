@@ -19,7 +19,7 @@ from classwise.training.recipe import Recipe
 
 SCHEMA_VERSION = 1
 
-Which = Literal["last", "best", "average", "best-average", "interpolated", "offset", "equal-norms"]
+Which = Literal["last", "best", "average", "best-average", "interpolated", "adjusted", "equal-norms"]
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.data.formats.pictures import decode
+from classwise.data.formats.image_files import decode
 
 
 def write(path: Path, value: int, size: tuple[int, int] = (5, 4)) -> None:

@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, load_data
-from classwise.data.formats.pictures import decode
+from classwise.data.formats.image_files import decode
 from classwise.data.sets import imagenet
 from tests.data.writers import png, write_parquet
 

@@ -17,7 +17,7 @@ from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accur
 from classwise.papers.experiments.homing import GROUPS, related
 from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
-from classwise.reporting.drawing import Picture
+from classwise.reporting.svg import Picture
 from classwise.stats.counts import IntArray
 
 NAMES = tuple("abcdef")

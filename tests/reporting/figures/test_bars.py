@@ -5,9 +5,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from classwise.reporting.drawing import Box, Drawing, Group
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.strip import class_strip
+from classwise.reporting.svg import Box, Drawing, Group
 from classwise.stats.counts import ClassCounts
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.reporting.drawing import Drawing, Group, Line
 from classwise.reporting.figures.curves import class_curves, class_table, ticks
+from classwise.reporting.svg import Drawing, Group, Line
 
 NAMES = ("ship", "cat", "dog")
 ROBUST = {0: [0.1, 0.5, 0.6], 1: [0.2, 0.15, 0.1], 2: [0.3, 0.3, 0.4]}

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from classwise.reporting.drawing import Dot, Drawing, Group, Line
 from classwise.reporting.figures.dots import Value, dot_rows
+from classwise.reporting.svg import Dot, Drawing, Group, Line
 
 
 def intervals(drawing: Drawing) -> dict[str, tuple[float, float, float]]:

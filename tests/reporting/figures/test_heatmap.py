@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from classwise.reporting.drawing import Drawing, Group, Line
 from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.svg import Drawing, Group, Line
 
 MATRIX = np.array([[90, 4, 6, 0], [2, 80, 8, 10], [30, 0, 70, 0], [0, 50, 0, 50]])
 CONFUSION = Confusion(MATRIX, ("ship", "cat", "truck", "dog"), (0, 1, 0, 1), ("vehicles", "animals"))

@@ -8,7 +8,7 @@ import pandas as pd
 from classwise.papers.theory.figures import accuracy_curves, scatter
 from classwise.papers.theory.toy import ToyModel
 from classwise.reporting.figures.lines import BOTTOM, HEIGHT, NAMED, TOP, Series, class_lines, line_chart
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
 
 PLACES = [1.0, 2.0, 4.0]
 ACCURACY = np.array([[0.2, 0.5, 0.9], [0.3, 0.6, 0.8], [0.1, 0.7, 0.95]])
@@ -46,13 +46,15 @@ def test_places_and_values_lie_where_they_should() -> None:
 
 
 def test_several_bands_and_names_have_the_colours_of_their_lines() -> None:
-    bands = [Series(ink, PLACES, [0.2] * 3, f"stroke-{ink}", [0.1] * 3, [0.3] * 3) for ink in SERIES[:2]]
+    bands = [Series(colour, PLACES, [0.2] * 3, f"stroke-{colour}", [0.1] * 3, [0.3] * 3) for colour in SERIES[:2]]
     single, both = (line_chart("T", some, "x").svg() for some in (bands[:1], bands))
     filled = [re.findall(r"<path[^>]*opacity[^>]*>", svg) for svg in (single, both)]
     assert "gap" in filled[0][0]
-    assert [f"dot-{ink}" in path for ink, path in zip(SERIES[:2], filled[1], strict=True)] == [True, True]
+    assert [f"dot-{colour}" in path for colour, path in zip(SERIES[:2], filled[1], strict=True)] == [True, True]
     dots = re.findall(r"<circle[^>]*>", both)
-    assert [sum(f"dot-{ink}" in dot for dot in dots) for ink in SERIES[:2]] == [len(PLACES) + 1] * 2  # one at the name
+    assert [sum(f"dot-{colour}" in dot for dot in dots) for colour in SERIES[:2]] == [
+        len(PLACES) + 1
+    ] * 2  # one at the name
 
 
 def test_numbers_below_the_axis_do_not_touch() -> None:

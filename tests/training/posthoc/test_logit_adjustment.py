@@ -27,17 +27,17 @@ ATTACK = "pgd:steps=2,step_size=0.5eps"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     changes = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
-    return train("at", budget="short", out=tmp_path_factory.mktemp("offset") / "run", data="digits", changes=changes)
+    return train("at", budget="short", out=tmp_path_factory.mktemp("adjusted") / "run", data="digits", changes=changes)
 
 
 def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
     found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], out=tmp_path / "one.safetensors")
     before = found.rounds.query("round == 0")
-    assert before["offset"].eq(0).all()
+    assert before["adjustment"].eq(0).all()
     robust = torch.tensor(before["robust"].to_numpy())
     assert torch.allclose(found.constants.double(), 0.3 * (robust.mean() - robust), atol=1e-6)
     after = found.rounds.query("round == 1")
-    assert after["offset"].to_numpy() == pytest.approx(found.constants.numpy())
+    assert after["adjustment"].to_numpy() == pytest.approx(found.constants.numpy())
 
 
 def test_the_rounds_add_up(run: Run, tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
     plain = run.model("last")
     before = {name: value.clone() for name, value in plain.state_dict().items()}
     found = adjust_logits(run, which="last", attack=ATTACK)
-    assert found.path == run.path / "checkpoints" / "offset.safetensors"
-    assert "offset" in run.kept()
-    assert run.default_weights() != "offset"
+    assert found.path == run.path / "checkpoints" / "adjusted.safetensors"
+    assert "adjusted" in run.kept()
+    assert run.default_weights() != "adjusted"
     x = load_data("digits", split="test").pixels(slice(0, 50))
     with torch.no_grad():
         assert torch.allclose(load_model(found.path)(x), run.model("last")(x) + found.constants, atol=1e-5)
-        assert torch.allclose(run.model("offset")(x), load_model(found.path)(x))
+        assert torch.allclose(run.model("adjusted")(x), load_model(found.path)(x))
     assert all(torch.equal(value, before[name]) for name, value in run.model("last").state_dict().items())
     again = found.path.read_bytes()
     adjust_logits(run, which="last", attack=ATTACK)

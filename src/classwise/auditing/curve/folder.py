@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing import states
-from classwise.auditing.claims import claim
+from classwise.auditing import search_state
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import RADII, Curve
+from classwise.auditing.folders import claim
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
@@ -39,8 +39,8 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
         SEARCH,
         settings,
         resume=resume,
-        read=lambda: states.read_settings(about),
-        write=lambda: states.write_settings(about, settings),
+        read=lambda: search_state.read_settings(about),
+        write=lambda: search_state.write_settings(about, settings),
     )
     return Curve.load(folder) if again and (folder / RADII).is_file() else None
 
@@ -55,7 +55,7 @@ class SavedBrackets:
         self.folder, self.processes = None if folder is None else folder / "rounds", processes
         self._rows = pd.DataFrame()
         if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
-            rows = pd.concat([states.read(file)[0] for file in files])
+            rows = pd.concat([search_state.read(file)[0] for file in files])
             # Of an image that several files hold, as they are of runs of several processes, the latest state.
             rows = rows.sort_values("probes", kind="stable").drop_duplicates("index", keep="last")
             self._rows = rows.set_index("index")
@@ -80,7 +80,7 @@ class SavedBrackets:
         if self.folder is not None:
             name = f"part-{self.processes.world_size:03d}-{self.processes.rank:03d}-{piece:05d}.parquet"
             frame = pd.DataFrame({"index": index, "label": label, **found.columns()})
-            states.write(self.folder / name, frame, {})
+            search_state.write(self.folder / name, frame, {})
 
     def remove(self) -> None:
         """Remove what a finished search no longer needs."""

@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 
 from classwise.auditing.applicable import require_applicable
-from classwise.auditing.claims import check_place, settings_of
 from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
 from classwise.auditing.curve.result import Curve
+from classwise.auditing.folders import check_place, settings_of
 from classwise.auditing.meta import Meta
-from classwise.auditing.preparing import Model, Prepared, prepare, usual_radius
+from classwise.auditing.plan import Model, Prepared, prepare, usual_radius
 from classwise.auditing.suite import Attacks, Suite, parse_attacks
 from classwise.core import interruption
 from classwise.core.distributed import process_group

@@ -10,7 +10,7 @@ from classwise.auditing.guards.evidence import Evidence, Found, Guard, percent
 from classwise.auditing.outcomes import ALL
 from classwise.auditing.suite import attack_length
 from classwise.stats.counts import IntArray
-from classwise.stats.worst import minimum, possibly_worst
+from classwise.stats.worst_class import minimum, possibly_worst
 
 
 def training_attack(evidence: Evidence) -> Found | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from classwise.auditing.guards import gradients, model, radius, reading, search
 from classwise.auditing.guards.evidence import Evidence, Guard
-from classwise.auditing.result import Caution
+from classwise.auditing.result import AuditWarning
 
 GUARDS: dict[str, Guard] = {
     **model.GUARDS,
@@ -21,7 +21,7 @@ of attack that takes at most one pass a step. The search of `no-black-box` grows
 """
 
 
-def run_guards(evidence: Evidence) -> tuple[Caution, ...]:
+def run_guards(evidence: Evidence) -> tuple[AuditWarning, ...]:
     """What every guard has to say."""
     found = {name: check(evidence) for name, check in GUARDS.items()}
-    return tuple(Caution(name, *each) for name, each in found.items() if each is not None)
+    return tuple(AuditWarning(name, *each) for name, each in found.items() if each is not None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.auditing import states
-from classwise.auditing.claims import claim
+from classwise.auditing import search_state
+from classwise.auditing.folders import claim
 from classwise.auditing.worst_class.ledger import Ledger
 from classwise.core.ownership import owned
 from classwise.stats.counts import FloatArray
@@ -35,8 +35,8 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
         SEARCH,
         settings,
         resume=resume,
-        read=lambda: states.read_settings(about),
-        write=lambda: states.write_settings(about, settings),
+        read=lambda: search_state.read_settings(about),
+        write=lambda: search_state.write_settings(about, settings),
     )
     return SavedSearch(folder / ROUNDS)
 
@@ -61,11 +61,11 @@ class SavedSearch:
         self.seen: list[list[float]] = []
         self.seconds = 0.0
         if path is not None and path.is_file():
-            self.table, facts = states.read(path)
+            self.table, facts = search_state.read(path)
             self.rounds, self.seen, self.seconds = facts["rounds"], facts["seen"], facts["seconds"]
 
     def write(self, ledger: Ledger, seen: FloatArray, seconds: float) -> None:
         """Save the search, whole or not at all."""
         if self.path is not None:
             facts = {"rounds": self.rounds, "seen": seen.tolist(), "seconds": seconds}
-            states.write(self.path, ledger.table(), facts)
+            search_state.write(self.path, ledger.table(), facts)

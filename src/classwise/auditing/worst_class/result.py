@@ -8,7 +8,7 @@ import pandas as pd
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
-from classwise.stats.racing import Verdict
+from classwise.stats.best_arm import Verdict
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class WorstClass:
 
     Attributes:
         verdict: the worst class by number, its interval, the classes that may be the worst.
-        table: a row per class: ``n``, the accuracies ``clean`` and ``first`` (after the first attack) of all images,
+        by_class: a row per class: ``n``, the accuracies ``clean`` and ``first`` (after the first attack) of all images,
             ``estimate``, ``low`` and ``high`` under the whole suite, ``unsettled`` survivors, ``may_be_worst``.
         images: a row per image: ``index``, ``label``, ``first_success`` (an attack, ``clean``, or nothing), ``settled``
             (whether all attacks of the suite have spoken), ``forwards``, ``backwards``.
@@ -31,12 +31,12 @@ class WorstClass:
         >>> data = cw.load_data("digits", subset=40)
         >>> model = cw.load_model("small-cnn", data=data, width=0.1)
         >>> result = cw.find_worst_class(model, data, "Linf:0.1", ["fgsm", "pgd:steps=2"])
-        >>> len(result.table), len(result.images)
+        >>> len(result.by_class), len(result.images)
         (10, 40)
     """
 
     verdict: Verdict
-    table: pd.DataFrame
+    by_class: pd.DataFrame
     images: pd.DataFrame
     meta: Meta
     full_audit_passes: float

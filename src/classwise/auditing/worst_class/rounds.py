@@ -13,7 +13,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.preparing import Plan, Prepared
+from classwise.auditing.plan import Plan, Prepared
 from classwise.auditing.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts
@@ -22,8 +22,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
+from classwise.stats.best_arm import Draw, Escalate, Race
 from classwise.stats.counts import BoolArray, IntArray
-from classwise.stats.racing import Draw, Escalate, Race
 
 SAVE_SECONDS = 30.0
 """The first pass is saved when so long has passed since the last time; rounds are saved as each is finished."""

@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 
 from classwise.auditing.applicable import require_applicable
-from classwise.auditing.claims import check_place, settings_of
+from classwise.auditing.folders import check_place, settings_of
 from classwise.auditing.meta import Meta
-from classwise.auditing.preparing import Model, prepare
+from classwise.auditing.plan import Model, prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
 from classwise.auditing.worst_class.ledger import SurvivorCounts
@@ -25,7 +25,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
-from classwise.stats.racing import Race, Rules, usual_draw, usual_tolerance
+from classwise.stats.best_arm import Race, Rules, usual_draw, usual_tolerance
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
@@ -57,7 +57,7 @@ def find_worst_class(
 
     The first attack runs on all images. Of the images that survive it, random samples are attacked by all others, until
     the intervals separate the worst class; a class that stays undecided gets the second attack on all its survivors.
-    See `classwise.stats.racing`. No attack runs twice on an image, so a search never takes more passes than the audit
+    See `classwise.stats.best_arm`. No attack runs twice on an image, so a search never takes more passes than the audit
     with ``cascade=True``, whose outcomes it samples.
 
     Args:
@@ -112,7 +112,7 @@ def find_worst_class(
         race, counts, rounds = _run(search, chosen, deadline)
     return WorstClass(
         verdict=race.verdict(),
-        table=_table(ready.meta, race, counts),
+        by_class=_table(ready.meta, race, counts),
         images=search.ledger.frame(list(ready.plan.suite.attacks)),
         meta=ready.meta,
         full_audit_passes=search.full_audit_passes(race),

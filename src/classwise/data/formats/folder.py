@@ -12,7 +12,7 @@ from classwise.core import limits
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, split_of_file
-from classwise.data.formats.pictures import decode, stack
+from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Images
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})

@@ -19,7 +19,7 @@ from classwise.core import limits
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
-from classwise.data.formats.pictures import decode, stack
+from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Column, Images, check_labels
 
 _LABELS = ("label", "fine_label", "labels")

@@ -11,7 +11,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import pictures, subfolders
-from classwise.data.formats.pictures import decode, stack
+from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Images
 
 _ANNOTATIONS = "val_annotations.txt"

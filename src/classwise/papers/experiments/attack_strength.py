@@ -21,7 +21,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.defences import attacked
 from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
 from classwise.papers.scales import USUAL, Name, Scale
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.interval_estimators import interval
 
@@ -62,7 +62,7 @@ class Drops(Experiment):
                 found = drop(table, self.weak, self.strong)
             except ClasswiseError as error:
                 not_tested[self.claim] = f"{name}: {error}"
-                rows.append(Row(name, [Cell(wording.NONE), *theirs]))
+                rows.append(Row(name, [Cell(formatting.NONE), *theirs]))
                 continue
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)

@@ -19,8 +19,8 @@ from classwise.papers.experiments.protocol import temperature_grid
 from classwise.papers.official import chosen
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
+from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.wording import NONE
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray
 from classwise.stats.interval_estimators import alike, interval

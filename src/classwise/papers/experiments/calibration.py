@@ -17,8 +17,8 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.fair_methods import BASES, METHODS, NOTE, Method, at_scale, audited, gated, pair_cell
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
-from classwise.reporting.drawing import Drawing
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
 from classwise.stats.interval_estimators import IntervalEstimator, exactly, plus

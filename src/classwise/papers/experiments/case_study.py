@@ -20,8 +20,8 @@ from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
+from classwise.reporting.formatting import percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.wording import percent
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import difference, interval

@@ -19,7 +19,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import PGD, under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import Row as Pictures
 from classwise.reporting.figures.gallery import gallery
 from classwise.reporting.tables import Cell, Row, Table
@@ -173,12 +173,12 @@ class BackgroundsAndStandardTraining(Experiment):
             trained = context.trained("standard", {"seed": 1}, images=train)
             tables[name] = under_pgd(context, trained, images=test).outcomes
             total = metric_intervals.overall(tables[name].counts("clean"))
-            cells = [Cell(wording.bare_percent(total.value), wording.span(total.low, total.high))]
+            cells = [Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high))]
             if name == "coloured":
                 inside = confused(tables[name], "clean").inside
                 assert inside is not None
                 cells.append(estimate_cell(inside.contrast))
-            rows.append(Row(name, cells if len(cells) > 1 else [*cells, Cell(wording.NONE)]))
+            rows.append(Row(name, cells if len(cells) > 1 else [*cells, Cell(formatting.NONE)]))
         grey = tables["grey"]
         both = np.stack([table.correct("clean") for table in tables.values()])
         change = Resampled(both, grey.labels, grey.num_classes)

@@ -15,7 +15,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
 from classwise.papers.tables import estimate_cell, left_out
-from classwise.reporting.drawing import Drawing
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import widest

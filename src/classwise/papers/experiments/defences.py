@@ -20,13 +20,13 @@ from classwise.papers.experiments.protocol import CAR, CAT, PGD, SCALES, defence
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.interval_estimators import exactly, interval, lowered, wider
 from classwise.stats.intervals import Estimate
-from classwise.stats.worst import possibly_best, possibly_worst
+from classwise.stats.worst_class import possibly_best, possibly_worst
 
 COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
     "smoke": {
@@ -263,7 +263,7 @@ class RankConsistency(Experiment):
 def _agreement_row(name: str, found: Consistency) -> Row:
     size, agreement = len(found.correlations), found.agreement
     both = [Cell(f"{one.value:.2f}", _interval_text(one)) for one in (found.lowest, found.mean)]
-    ends = [Cell(f"{agreement.value:.2f}"), Cell(wording.probability(agreement.p_value))]
+    ends = [Cell(f"{agreement.value:.2f}"), Cell(formatting.probability(agreement.p_value))]
     return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
 
 

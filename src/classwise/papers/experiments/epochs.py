@@ -23,7 +23,7 @@ from classwise.papers.experiments.fair_methods import METHODS, NOTE, audited, ga
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CIFAR, LAPTOP, MANY_TRAININGS, SMOKE, TIAN, USUAL, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell, left_out
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -252,7 +252,7 @@ class UnfairChoice(Experiment):
         for name, epoch in epochs.items():
             theirs = printed[RULES[name][1]]
             known = epoch in kept
-            on_test = pair_cell(audits["AT", kept[epoch]].counts("all")) if known else Cell(wording.NONE)
+            on_test = pair_cell(audits["AT", kept[epoch]].counts("all")) if known else Cell(formatting.NONE)
             cells = [Cell(str(epoch)), pair_cell(counts[name]), on_test]
             rows.append(Row(name, [*cells, Cell(f"{theirs['overall']:g} / {theirs['worst']:g}")]))
         table = Table(

@@ -12,7 +12,7 @@ from classwise.papers import catalogue
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale
 from classwise.papers.store import Trained
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
@@ -99,8 +99,8 @@ def audited(
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
     """Average and worst class (or another measure of the weak ones) in percent, with their intervals."""
     mean, low = metric_intervals.macro(counts), least(counts)
-    text = f"{wording.bare_percent(mean.value)} / {wording.bare_percent(low.value)}"
-    return Cell(text, f"{wording.span(mean.low, mean.high)} / {wording.span(low.low, low.high)}")
+    text = f"{formatting.bare_percent(mean.value)} / {formatting.bare_percent(low.value)}"
+    return Cell(text, f"{formatting.span(mean.low, mean.high)} / {formatting.span(low.low, low.high)}")
 
 
 def methods_table(

@@ -24,7 +24,7 @@ from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import FASHION, FULL, SMOKE, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.interval_estimators import widest
@@ -101,7 +101,7 @@ class _FeatureSet(Experiment):
         order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
         if not np.isnan(alike.lowest.low):
             order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
-        note = f"{order}; p {wording.probability(alike.agreement.p_value)}. Small: 95 % intervals for new images."
+        note = f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small: 95 % intervals for new images."
         clean = [audit.counts("clean") for audit in audits.values()]
         names = context.test_images.class_names
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)

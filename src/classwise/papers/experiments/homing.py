@@ -17,8 +17,8 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import PGD
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.tables import estimate_cell
+from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.wording import NONE
 from classwise.stats.interval_estimators import interval
 from classwise.stats.intervals import Estimate, wilson
 

@@ -14,9 +14,9 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import HARDEST, at_temperatures, hypersphere_models, under_pgd
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled, beyond_others
@@ -45,7 +45,7 @@ class Hypersphere(Experiment):
             cells = []
             for attack, key in (("clean", "nat"), ("PGD", "adv")):
                 one = metric_intervals.overall(table.counts(attack))
-                cells += [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high))]
+                cells += [Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high))]
                 cells += [Cell(f"{printed[name][key]:g}")]
             rows.append(Row(name, cells))
         counts: dict[Key, ClassCounts] = {
@@ -108,7 +108,7 @@ class LargeTemperatures(Experiment):
         rows, lines = [], []
         for (name, table), ink in zip(tables.items(), SERIES, strict=False):
             totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
-            cells = [Cell(wording.bare_percent(one.value), wording.span(one.low, one.high)) for one in totals]
+            cells = [Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high)) for one in totals]
             rows.append(Row(name, cells))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
             lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{ink}"))

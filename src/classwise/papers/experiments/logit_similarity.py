@@ -19,7 +19,7 @@ from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import USUAL, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
@@ -48,7 +48,7 @@ class SimilarityAndRobustness(Experiment):
             alike = int(np.nanargmax(found.nearest))
             cells = [
                 estimate_cell(found.interval, 1, 2),
-                Cell(wording.probability(found.link.p_value)),
+                Cell(formatting.probability(found.link.p_value)),
                 Cell(f"{found.nearest[alike]:.2f}", found.class_names[alike]),
             ]
             rows.append(Row(f"{name}, {attack}", cells))

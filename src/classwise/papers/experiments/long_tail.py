@@ -24,8 +24,8 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled, Statistic
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.front import front
 from classwise.stats.interval_estimators import IntervalEstimator, negative, wider
+from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
 
 PLAIN = "AT"
@@ -351,7 +351,7 @@ class OneClass(Experiment):
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in found.audits.values()])
         others = _others(weak)
         rows = []
-        for place, (training, unbeaten) in enumerate(zip(found.audits, front(accuracy, weak), strict=True)):
+        for place, (training, unbeaten) in enumerate(zip(found.audits, pareto_front(accuracy, weak), strict=True)):
             cells = [estimate_cell(found.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
             cells += [
                 Cell("") if not place else estimate_cell(found.gain(training, metric)(0.05), 1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.keeping import Kind
+from classwise.auditing.artifacts import Kind
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.data.images import Images

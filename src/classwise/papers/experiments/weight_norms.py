@@ -13,7 +13,7 @@ from classwise.papers.experiments.estimates import average, paired_models, worst
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CLASSWISE, Name, Scale
 from classwise.papers.tables import estimate_cell
-from classwise.reporting import wording
+from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -39,7 +39,7 @@ class NormsAndRobustness(Experiment):
             audit = under_pgd(context, trained)
             found = links[name] = norm_link(audit.outcomes, attack, row_norms(trained.run.model()))
             cells = [estimate_cell(one, 1, 2) for one in found.intervals]
-            rows.append(Row(f"{name}, {attack}", [*cells, Cell(wording.probability(found.spearman.p_value))]))
+            rows.append(Row(f"{name}, {attack}", [*cells, Cell(formatting.probability(found.spearman.p_value))]))
             figures.append((found.figure(), f"The {name} model, {attack}."))
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = "Small: 95 % intervals for new images. p by permutation of the classes."

@@ -27,8 +27,8 @@ from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.figures.gallery import Row as Pictures
 from classwise.reporting.figures.gallery import gallery
+from classwise.reporting.formatting import percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.wording import percent
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 

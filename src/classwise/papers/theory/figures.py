@@ -6,9 +6,9 @@ import numpy as np
 
 from classwise.core.rng import CounterRNG
 from classwise.papers.theory.toy import EASY, HARD, Sample, ToyModel
-from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark
 from classwise.reporting.figures.curves import ticks
 from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark
 from classwise.stats.counts import FloatArray
 
 WIDTH, HEIGHT = 400.0, 290.0
@@ -41,10 +41,11 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
     middle = (LEFT + WIDTH - RIGHT) / 2
     drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (spread a little)", "text-soft", 10.5, "middle"))
     shift = CounterRNG(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
-    for label, ink, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
+    for label, colour, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
         rows = np.flatnonzero(sample.y == label)
         marks: list[Mark] = [
-            Dot(x(float(sample.x[row, 0]) + _JITTER * float(shift[row])), y(float(weak[row])), 2.4, ink) for row in rows
+            Dot(x(float(sample.x[row, 0]) + _JITTER * float(shift[row])), y(float(weak[row])), 2.4, colour)
+            for row in rows
         ]
         drawing.marks.append(Group(marks, f"class {name}: {len(rows)} points"))
     return drawing
@@ -53,10 +54,10 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
 def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy over the weight w") -> Drawing:
     """Clean (dashed) and robust accuracy at 2 eta of both classes."""
     series = []
-    for label, name, ink in ((EASY, "+1", "main"), (HARD, "−1", "weak")):
+    for label, name, colour in ((EASY, "+1", "main"), (HARD, "−1", "weak")):
         clean = model.accuracy(label, weights)
         robust = model.accuracy(label, weights, model.evaluation_radius)
-        series.append(Series(f"{name} clean", weights.tolist(), clean.tolist(), f"guide-{ink}"))
+        series.append(Series(f"{name} clean", weights.tolist(), clean.tolist(), f"guide-{colour}"))
         style = "stroke-main" if label == EASY else "line-weak"
         series.append(Series(f"{name} robust", weights.tolist(), robust.tolist(), style))
     return line_chart(title, series, "w: how much the robust feature is trusted")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting import formatting
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metrics import overall_micro, worst_class
@@ -48,7 +48,7 @@ def class_bars(
     drawing = Drawing(
         width,
         blocks * block_height - GUTTER,
-        f"Accuracy of each class under each attack, with {wording.level(alpha)} intervals",
+        f"Accuracy of each class under each attack, with {formatting.level(alpha)} intervals",
     )
     for number, (attack, sums) in enumerate(counts.items()):
         block, column = divmod(number, across)
@@ -74,7 +74,7 @@ def _names(
         base = top + row * (place + 0.5) + 4
         style = "text-weak" if label in highlight else "text"
         bold = bool(highlight) and label == highlight[0]
-        images = wording.count(sums.count[label])
+        images = formatting.count(sums.count[label])
         marks.append(Label(0, base, shorten(names[label], NAME_LETTERS), style, 12.5, bold=bold))
         marks.append(Label(side - 16, base, images, "text-soft", 11, "end"))
     return marks
@@ -96,7 +96,7 @@ def _panel(
     letters = int(width / (13 * 0.56))
     marks: list[Mark] = [
         Label(left, top + 14, shorten(attack, letters), "text", 13, bold=True),
-        Label(left, top + 30, f"overall {wording.percent(overall)}", "text-soft", 11),
+        Label(left, top + 30, f"overall {formatting.percent(overall)}", "text-soft", 11),
     ]
     for tick in (0.0, 0.5, 1.0):
         x = left + tick * scale
@@ -126,7 +126,7 @@ def _bar(
     number = Label(
         left + scale + VALUE - 2,
         middle + 4,
-        wording.bare_percent(value),
+        formatting.bare_percent(value),
         "text-weak" if weakest else "text",
         11.5,
         "end",
@@ -146,7 +146,7 @@ def _reading(
     sums: ClassCounts, accuracy: FloatArray, low: FloatArray, high: FloatArray, label: int, alpha: float
 ) -> str:
     ends = float(low[label]), float(high[label])
-    return wording.measured(float(accuracy[label]), *ends, int(sums.count[label]), alpha)
+    return formatting.measured(float(accuracy[label]), *ends, int(sums.count[label]), alpha)
 
 
 def name_column(names: Sequence[str], size: float = 12.5, letters: int = NAME_LETTERS) -> float:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.reporting.figures.curves import ticks
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 PANEL_HEIGHT, HEAD, SPACE, LEFT = 150.0, 40.0, 22.0, 40.0
 MOST_WIDTH = 1040.0

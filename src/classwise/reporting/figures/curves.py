@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting import formatting
+from classwise.reporting.svg import Drawing, Group, Label, Line, Mark, shorten
 from classwise.stats.counts import FloatArray
 
 WIDTH, HEIGHT = 512.0, 270.0
@@ -103,7 +103,7 @@ class _Axes:
         return points if len(points) != 1 else [points[0], (points[0][0] + 3, points[0][1])]
 
     def text(self, value: float) -> str:
-        return wording.percent(value) if self.share else f"{value:.3g}"
+        return formatting.percent(value) if self.share else f"{value:.3g}"
 
     def grid(self) -> list[Mark]:
         marks: list[Mark] = []
@@ -126,7 +126,7 @@ class _Axes:
         for value, name, style in sorted(ends, key=lambda end: -end[0]):
             y = max(self.y(value) + 4, lowest + 13)
             lowest = y
-            text = f"{shorten(name, 11)} {wording.bare_percent(value) if self.share else self.text(value)}"
+            text = f"{shorten(name, 11)} {formatting.bare_percent(value) if self.share else self.text(value)}"
             marks.append(Label(WIDTH - RIGHT + 7, y, text, style, 11, bold=True))
         return marks
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 WIDTH = 1040.0
 ROW_WIDTH = 760.0
@@ -68,7 +68,7 @@ def dot_rows(
     for tick in marks_at:
         style = "divider" if difference and tick == 0 else "rule"
         drawing.marks.append(Line([(x(tick), top - 4), (x(tick), bottom + 2)], style))
-        text = wording.points(tick, sign=True).removesuffix(".0") if difference else f"{100 * tick:.0f}"
+        text = formatting.points(tick, sign=True).removesuffix(".0") if difference else f"{100 * tick:.0f}"
         drawing.marks.append(Label(x(tick), bottom + 17, text, "text-soft", 10.5, "middle"))
     for number, (name, row) in enumerate(zip(rows, values, strict=True)):
         middle = top + pitch * (number + 0.5)
@@ -81,13 +81,13 @@ def dot_rows(
     return drawing
 
 
-def _dot(value: Value, place: tuple[float, float, float, float], ink: str, title: str) -> Group:
+def _dot(value: Value, place: tuple[float, float, float, float], colour: str, title: str) -> Group:
     if np.isnan(value.value):
         return Group([], title)
     low, middle, high, y = place
     if np.isnan(low) or np.isnan(high):
-        return Group([Dot(middle, y, 4, f"dot-{ink}")], title, (middle - 5, y - 5, 10, 10))
-    marks: list[Mark] = [Line([(low, y), (high, y)], f"stroke-{ink}"), Dot(middle, y, 4, f"dot-{ink}")]
+        return Group([Dot(middle, y, 4, f"dot-{colour}")], title, (middle - 5, y - 5, 10, 10))
+    marks: list[Mark] = [Line([(low, y), (high, y)], f"stroke-{colour}"), Dot(middle, y, 4, f"dot-{colour}")]
     return Group(marks, title, (low - 5, y - 5, high - low + 10, 10))
 
 
@@ -95,10 +95,11 @@ def _reading(value: Value, difference: bool, alpha: float) -> str:
     if np.isnan(value.value):
         return "no images"
     if not difference:
-        return wording.measured(value.value, value.low, value.high, value.images, alpha)
-    change = f"{wording.points(value.value, sign=True)} points on {wording.counted(value.images, 'image')}"
-    ends = wording.signed_span(value.low, value.high)
-    return f"{change} ({wording.NO_INTERVAL if ends == wording.NONE else f'{wording.level(alpha)} interval {ends}'})"
+        return formatting.measured(value.value, value.low, value.high, value.images, alpha)
+    change = f"{formatting.points(value.value, sign=True)} points on {formatting.counted(value.images, 'image')}"
+    ends = formatting.signed_span(value.low, value.high)
+    interval = formatting.NO_INTERVAL if ends == formatting.NONE else f"{formatting.level(alpha)} interval {ends}"
+    return f"{change} ({interval})"
 
 
 def _legend(series: Sequence[str], left: float) -> list[Mark]:

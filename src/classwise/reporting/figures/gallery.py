@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from classwise.reporting.drawing import Drawing, Label, Picture, shorten, width_of
+from classwise.reporting.svg import Drawing, Label, Picture, shorten, width_of
 
 SIDE, SPACE, HEAD, FOOT = 64.0, 10.0, 40.0, 34.0
 

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from scipy import sparse
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting import formatting
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.confusion import misclassified
 from classwise.stats.counts import IntArray, ratio
 
@@ -82,8 +82,8 @@ class Confusion:
         shown = self._take(kept)
         left = int(self.matrix[kept].sum() - shown.matrix.sum())
         note = (
-            f"Shown are the {most} of {len(self.names)} classes with the most errors; {wording.count(left)} of their "
-            "images are taken for a class that is not shown."
+            f"Shown are the {most} of {len(self.names)} classes with the most errors; {formatting.count(left)} of "
+            "their images are taken for a class that is not shown."
         )
         return shown, note
 
@@ -151,8 +151,8 @@ def _cell(value: float, most: float, place: tuple[float, float, float], kind: Ki
     marks: list[Mark] = [Box(x, y, cell, cell, "heat" if kind == "rates" else "heat-error", shade)]
     if cell >= 24:
         text = _short_percent(value) if kind == "rates" else f"{value:.0f}"
-        ink = "text-on" if shade > 0.75 else "text"
-        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, ink, 11 if len(text) < 4 else 9.5, "middle"))
+        colour = "text-on" if shade > 0.75 else "text"
+        marks.append(Label(x + cell / 2, y + cell / 2 + 4, text, colour, 11 if len(text) < 4 else 9.5, "middle"))
     return marks
 
 
@@ -161,9 +161,9 @@ def _short_percent(share: float) -> str:
 
 
 def _reading(names: Sequence[str], row: int, column: int, count: int, images: int) -> str:
-    share = wording.percent(count / images) if images else wording.NONE
+    share = formatting.percent(count / images) if images else formatting.NONE
     ending = "classified correctly" if row == column else f"taken for {names[column]}"
-    return f"{names[row]}: {wording.count(count)} of {wording.count(images)} ({share}) {ending}"
+    return f"{names[row]}: {formatting.count(count)} of {formatting.count(images)} ({share}) {ending}"
 
 
 def _blocks(confusion: Confusion, left: float, top: float, cell: float) -> list[Mark]:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 WIDTH, HEIGHT = 540.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 156.0, 34.0, 40.0
@@ -44,8 +44,8 @@ OVERALL = "overall"
 """The column of all classes in a table of `class_lines`."""
 NAMED = 12
 """Up to so many classes all have their names at the right."""
-_INKS = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
-_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", **{f"stroke-{ink}": f"dot-{ink}" for ink in SERIES}}
+_PALETTE = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
+_DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", **{f"stroke-{colour}": f"dot-{colour}" for colour in SERIES}}
 _FEW = 9
 """Up to so many places all have a number below, and dots show that there is nothing between them."""
 
@@ -99,8 +99,8 @@ def line_chart(
     for line in lines:
         if line.low is not None and line.high is not None:
             edge = path(line.x, line.high) + path(line.x, line.low)[::-1]
-            inked = several and line.style in _DOTS  # each in the colour of its line, to be told apart
-            style, opacity = (_DOTS[line.style], 0.12) if inked else ("gap", 0.35)
+            coloured = several and line.style in _DOTS  # each in the colour of its line, to be told apart
+            style, opacity = (_DOTS[line.style], 0.12) if coloured else ("gap", 0.35)
             drawing.marks.append(Line(edge, style, closed=True, opacity=opacity))
     for line in lines:
         points = path(line.x, line.y)
@@ -137,7 +137,7 @@ def class_lines(table: pd.DataFrame) -> list[Series]:
 def _text(value: float, *, share: bool, difference: bool) -> str:
     if not share:
         return f"{value:.3g}"
-    return wording.points(value, sign=True) if difference else wording.bare_percent(value)
+    return formatting.points(value, sign=True) if difference else formatting.bare_percent(value)
 
 
 def _last(values: Sequence[float]) -> float:
@@ -167,10 +167,10 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
     for at in range(len(places) - 1, -1, -1):
         places[at] = min(places[at], ceiling)
         ceiling = places[at] - pitch
-    inked = [line.style in _DOTS and line.style not in _INKS for line in named]
+    coloured = [line.style in _DOTS and line.style not in _PALETTE for line in named]
     keys = [
         Dot(WIDTH - RIGHT + 11, y - 4, 3, _DOTS[line.style])
-        for line, y, key in zip(named, places, inked, strict=True)
+        for line, y, key in zip(named, places, coloured, strict=True)
         if key
     ]
     names = [
@@ -178,10 +178,10 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
             WIDTH - RIGHT + (18 if key else 7),
             y,
             f"{shorten(line.name, 17)} {_text(_last(line.y), share=share, difference=difference)}",
-            _INKS.get(line.style, "text-soft"),
+            _PALETTE.get(line.style, "text-soft"),
             11 if pitch > 11 else 9.5,
-            bold=line.style in _INKS,
+            bold=line.style in _PALETTE,
         )
-        for line, y, key in zip(named, places, inked, strict=True)
+        for line, y, key in zip(named, places, coloured, strict=True)
     ]
     return [*keys, *names]

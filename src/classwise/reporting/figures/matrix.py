@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 NAME_LETTERS = 22
 

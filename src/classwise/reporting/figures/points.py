@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.reporting.figures.curves import ticks
-from classwise.reporting.inks import SERIES
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import FloatArray, IntArray
 
 SIDE, HEAD, SPACE = 340.0, 44.0, 30.0
@@ -34,14 +34,16 @@ class Cloud(NamedTuple):
     group: IntArray
 
 
-def clouds(title: str, panels: Sequence[Cloud], names: Sequence[str], inks: Sequence[int], note: str = "") -> Drawing:
+def clouds(
+    title: str, panels: Sequence[Cloud], names: Sequence[str], colours: Sequence[int], note: str = ""
+) -> Drawing:
     """Points coloured by group, each group's name at its median, or as near to it above or below as other names let.
 
     Args:
         title: of the figure.
         panels: that share their axes.
         names: one for each group.
-        inks: the number of each group's ink; there are `inks.SERIES`, used in turn.
+        colours: the number of each group's colour; there are `palette.SERIES`, used in turn.
         note: a line under the title.
     """
     drawing = Drawing(len(panels) * (SIDE + SPACE), HEAD + SIDE + 34, title)
@@ -61,8 +63,8 @@ def clouds(title: str, panels: Sequence[Cloud], names: Sequence[str], inks: Sequ
         taken: list[_Rectangle] = []
         for group in np.unique(panel.group).tolist():
             mine = np.flatnonzero(panel.group == group)
-            ink = SERIES[inks[group] % len(SERIES)]
-            dots = [Dot(float(across[at]), float(down[at]), 1.7, f"dot-{ink}") for at in mine[::every]]
+            colour = SERIES[colours[group] % len(SERIES)]
+            dots = [Dot(float(across[at]), float(down[at]), 1.7, f"dot-{colour}") for at in mine[::every]]
             drawing.marks.append(Group(dots, names[group]))
             middle = float(np.median(across[mine])), float(np.median(down[mine])) + 4
             label, box = _near(shorten(names[group], 12), *middle, taken)

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.curve.result import OVERALL, Curve
-from classwise.reporting import wording
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting import formatting
 from classwise.reporting.figures.curves import ticks
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
 
 WIDTH, HEIGHT = 640.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 150.0, 34.0, 40.0
@@ -90,15 +90,15 @@ def _legend(curve: Curve, axes: _Axes, styles: Mapping[str, str]) -> list[Mark]:
     """The lines that stand out, from the strongest down, with their mean radius."""
     left, marks = WIDTH - RIGHT + 12, list[Mark]()
     marks.append(Label(left, TOP + 4, "mean radius", "text-soft", 10.5))
-    inks = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text"}
+    colours = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text"}
     means = curve.summary["mean"]
     order = sorted(styles, key=lambda name: -float(means[name]))
     for place, name in enumerate(order):
         y = TOP + 22 + 17 * place
         text = f"{shorten(name, 12)} {axes.text(float(means[name]))}"
         marks.append(Line([(left, y - 4), (left + 16, y - 4)], styles[name]))
-        marks.append(Label(left + 22, y, text, inks[styles[name]], 11, bold=True))
+        marks.append(Label(left + 22, y, text, colours[styles[name]], 11, bold=True))
     y = TOP + 22 + 17 * len(order)
     marks.append(Box(left, y - 9, 16, 9, "gap", 0.35))
-    marks.append(Label(left + 22, y, f"{wording.level(curve.alpha)} interval", "text-soft", 10.5))
+    marks.append(Label(left + 22, y, f"{formatting.level(curve.alpha)} interval", "text-soft", 10.5))
     return marks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Box, Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting import formatting
 from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH, name_column
+from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
 
 TOP, ROW, FOOT, VALUE = 48.0, 23.0, 30.0, 96.0
 
@@ -39,7 +39,7 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
         drawing.marks.append(Label(x, bottom + 17, f"{100 * tick:.0f}", "text-soft", 10.5, "middle"))
     for place, (name, least, most) in enumerate(zip(names, low, high, strict=True)):
         middle = TOP + ROW * (place + 0.5)
-        span = wording.span(least, most)
+        span = formatting.span(least, most)
         marks: list[Mark] = [
             Box(left, middle - 6.5, least * scale, 13, "bar", 0.85),
             Box(left + least * scale, middle - 6.5, (most - least) * scale, 13, "bar", 0.25),

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from classwise.reporting import wording
-from classwise.reporting.drawing import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting import formatting
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metrics import overall_micro, worst_class
@@ -44,7 +44,7 @@ def class_strip(names: Sequence[str], counts: ClassCounts, under: str, alpha: fl
             marks.append(Line([(x, AXIS - 7), (x, AXIS + 7)], "tick", opacity=1 - 0.6**number))
     for label in [worst] if crowded else np.flatnonzero(counts.present).tolist():
         value = float(accuracy[label])
-        reading = wording.measured(value, float(low[label]), float(high[label]), int(counts.count[label]), alpha)
+        reading = formatting.measured(value, float(low[label]), float(high[label]), int(counts.count[label]), alpha)
         line = Line([(_x(value), AXIS - 7), (_x(value), AXIS + 7)], "line-weak" if label == worst else "tick")
         marks.append(Group([line], f"{names[label]}: {reading}", (_x(value) - 3, AXIS - 9, 6, 18)))
     overall = overall_micro(counts)

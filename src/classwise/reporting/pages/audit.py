@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
-from classwise.reporting import prose, wording
+from classwise.reporting import formatting, sentences
+from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table
 from classwise.reporting.examples import example_images
 from classwise.reporting.figures.heatmap import heatmap
 from classwise.reporting.findings import MOST_BARS, Findings
+from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import incomplete_context
-from classwise.reporting.origin import curves_around
-from classwise.reporting.pictures import triples
 from classwise.reporting.provenance import settings_of
-from classwise.reporting.rendering import Context, markup, render
-from classwise.reporting.summaries import CUMULATIVE_NOTE, attack_table, class_table
 from classwise.reporting.tables import Table
+from classwise.reporting.templating import Context, markup, render
+from classwise.reporting.training_run import curves_around
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 
 if TYPE_CHECKING:
-    from classwise.reporting.training import Curves
+    from classwise.reporting.training_curves import Curves
     from classwise.training.folder import Run
 
 MOST_BYTES = 500_000
@@ -68,18 +68,18 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
     """Everything that the template of an audit's page shows."""
     worst, meta = findings.reading(findings.worst), findings.meta
     where = " ".join(filter(None, (meta.data, meta.split)))
-    over = [meta.model, where, meta.threat, f"{wording.count(findings.verdict.count.sum())} images"]
-    headline = prose.headline(findings)
+    over = [meta.model, where, meta.threat, f"{formatting.count(findings.verdict.count.sum())} images"]
+    headline = sentences.headline(findings)
     return {
         "title": f"{meta.model or audit.name}: {''.join(headline)}",
         "over": [f"classwise audit {audit.name}".replace(" audit audit", " audit"), *filter(None, over)],
         "headline": headline,
         "worst": {
-            "interval": f"{wording.level(findings.alpha)} interval {wording.span(worst.low, worst.high)}\u00a0%",
-            "lead": prose.lead(findings),
+            "interval": f"{formatting.level(findings.alpha)} interval {formatting.span(worst.low, worst.high)}\u00a0%",
+            "lead": sentences.lead(findings),
         },
         "population": (
-            f"Intervals are {wording.level(findings.alpha)} and speak of new images of the same classes, with the "
+            f"Intervals are {formatting.level(findings.alpha)} and speak of new images of the same classes, with the "
             "model fixed."
         ),
         "kind": findings.singular,
@@ -87,10 +87,10 @@ def audit_context(audit: Audit, findings: Findings, run: Run | None = None) -> d
         "facts": _facts(findings),
         "warnings": list(audit.warnings),
         "fine": "No guard of the evaluation raised a warning." if meta.model_hash else "",
-        "certainty": prose.certainty(findings),
+        "certainty": sentences.certainty(findings),
         "bars": _bars(findings),
         "classes": class_table(findings).first(MOST_ROWS),
-        "mistakes": prose.mistakes(findings),
+        "mistakes": sentences.mistakes(findings),
         "confusions": _confusions(audit, findings),
         "pictures": _pictures(audit, findings),
         "training": _training(curves_around(audit, run)),
@@ -103,7 +103,7 @@ def _facts(findings: Findings) -> list[Fact]:
     counts, alpha = findings.verdict, findings.alpha
     best, all_images = int(findings.order[-1]), int(counts.count.sum())
     tied = int((counts.accuracy == counts.accuracy[best]).sum()) - 1
-    equal = f" (and {wording.count(tied)} more)" if tied else ""
+    equal = f" (and {formatting.count(tied)} more)" if tied else ""
     kind = findings.all_label.capitalize()
     facts = [
         _fact(f"{kind}, all images", metric_intervals.overall(counts, alpha), all_images),
@@ -119,19 +119,19 @@ def _facts(findings: Findings) -> list[Fact]:
 
 
 def _fact(name: str, estimate: Estimate, images: int, unit: str = "%") -> Fact:
-    span = f"{wording.span(estimate.low, estimate.high)}, n {wording.count(images)}"
-    return Fact(name, wording.bare_percent(estimate.value), unit, span)
+    span = f"{formatting.span(estimate.low, estimate.high)}, n {formatting.count(images)}"
+    return Fact(name, formatting.bare_percent(estimate.value), unit, span)
 
 
 def _variance_fact(estimate: Estimate, images: int) -> Fact:
-    span = f"{wording.squared_span(estimate.low, estimate.high)}, n {wording.count(images)}"
-    return Fact("Class variance (CV)", wording.squared_percent(estimate.value), "%²", span)
+    span = f"{formatting.squared_span(estimate.low, estimate.high)}, n {formatting.count(images)}"
+    return Fact("Class variance (CV)", formatting.squared_percent(estimate.value), "%²", span)
 
 
 def _bars(findings: Findings) -> dict[str, Any]:
     hidden = len(findings.order) - MOST_BARS
     caption = (
-        f"Accuracy in percent; the line at the end of a bar is its {wording.level(findings.alpha)} interval, the "
+        f"Accuracy in percent; the line at the end of a bar is its {formatting.level(findings.alpha)} interval, the "
         f"dashed line the accuracy over all images. The lowest {findings.singular} of each panel is set off (of equal "
         "ones the first)."
     )
@@ -165,7 +165,7 @@ def _confusion(audit: Audit, findings: Findings, name: str, *, folded: bool) -> 
     condensed, note = findings.confusions[name].condensed()
     shown = condensed.grouped()
     if name == ALL:
-        order = wording.listed([label for label in findings.meta.attacks if label in audit.attacks])
+        order = formatting.listed([label for label in findings.meta.attacks if label in audit.attacks])
         about = (
             f"An image counts for its first wrong prediction, in the order {order}; on the diagonal are the images "
             "that are classified correctly under all of them."

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.compare import Comparison, Crossing, Pair, population
-from classwise.reporting import wording
-from classwise.reporting.origin import curves_around
+from classwise.reporting import formatting
 from classwise.reporting.provenance import settings_of
-from classwise.reporting.rendering import markup, render
-from classwise.reporting.sidebyside import (
+from classwise.reporting.side_by_side import (
     MOST_METHODS,
     best_of,
     class_dots,
@@ -21,6 +19,8 @@ from classwise.reporting.sidebyside import (
     methods_of,
     pair_table,
 )
+from classwise.reporting.templating import markup, render
+from classwise.reporting.training_run import curves_around
 from classwise.reporting.untested import bounds_context, crossing_context
 from classwise.stats.intervals import Estimate
 
@@ -52,7 +52,7 @@ def _over(comparison: Comparison | Crossing) -> list[str]:
     meta = audit.outcomes.meta
     images = max(meta.images or 0, len(audit.outcomes))
     threat = meta.threat if isinstance(comparison, Comparison) and comparison.attacked else None
-    over = [" ".join(filter(None, (meta.data, meta.split))), threat, wording.counted(images, "image")]
+    over = [" ".join(filter(None, (meta.data, meta.split))), threat, formatting.counted(images, "image")]
     return ["classwise comparison", *filter(None, over), comparison.conditions]
 
 
@@ -68,7 +68,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
     """Everything that the template of a comparison shows."""
     headline, sentences = _verdict(comparison)
     return {
-        "title": f"Comparison: {wording.listed(comparison.names)}",
+        "title": f"Comparison: {formatting.listed(comparison.names)}",
         "over": _over(comparison),
         "headline": headline,
         "sentences": sentences,
@@ -91,9 +91,9 @@ def _verdict(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
     lowest = comparison.lowest_classes
     sentences = [_method_sentence(name, row, lowest[name], comparison.alpha) for name, row in methods.items()]
     single = methods[best[0]]["seeds"] == 1
-    worst = wording.percent(methods[best[0]]["worst"])
+    worst = formatting.percent(methods[best[0]]["worst"])
     over = {name: f" on average over {row['seeds']} seeds" * (row["seeds"] > 1) for name, row in methods.items()}
-    named = f"{wording.listed(lowest[best[0]])}, {worst}" if single else f"{worst}{over[best[0]]}"
+    named = f"{formatting.listed(lowest[best[0]])}, {worst}" if single else f"{worst}{over[best[0]]}"
     headline = {"before": f"{best[0]} has the best worst-class accuracy: ", "strong": named, "after": ""}
     if len(comparison.names) == 1:
         several = len(lowest[best[0]]) > 1
@@ -103,19 +103,19 @@ def _verdict(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
         headline = {
             "before": "No clear difference in worst-class accuracy: ",
             "strong": f"{worst} at best",
-            "after": f", with {wording.listed([name + over[name] for name in best])}",
+            "after": f", with {formatting.listed([name + over[name] for name in best])}",
         }
     return headline, sentences
 
 
 def _method_sentence(name: str, row: Mapping[str, Any], lowest: Sequence[str], alpha: float) -> str:
     """The worst-class and the overall accuracy of a method, and how many trainings they are about."""
-    seeds, several, classes = int(row["seeds"]), len(lowest) > 1, wording.listed(lowest)
-    worst = f"{wording.percent(row['worst'])} ({wording.interval(row['worst_low'], row['worst_high'], alpha)})"
-    ends = wording.interval(row["overall_low"], row["overall_high"], alpha).removeprefix(
-        f"{wording.level(alpha)} interval "
+    seeds, several, classes = int(row["seeds"]), len(lowest) > 1, formatting.listed(lowest)
+    worst = f"{formatting.percent(row['worst'])} ({formatting.interval(row['worst_low'], row['worst_high'], alpha)})"
+    ends = formatting.interval(row["overall_low"], row["overall_high"], alpha).removeprefix(
+        f"{formatting.level(alpha)} interval "
     )
-    overall = f"overall {wording.percent(row['overall'])} ({ends})"
+    overall = f"overall {formatting.percent(row['overall'])} ({ends})"
     if seeds == 1:
         return f"{name} (one training): worst {'classes' if several else 'class'} {classes} with {worst}, {overall}."
     least = f"{classes} {'have' if several else 'has'} the lowest mean"
@@ -133,14 +133,14 @@ def _clearly_best(comparison: Comparison, best: str) -> bool:
 
 
 def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
-    level, alpha = wording.level(comparison.alpha), f"{comparison.alpha:g}"
+    level, alpha = formatting.level(comparison.alpha), f"{comparison.alpha:g}"
     images, classes = int(pair.classes["n"].sum()), int(pair.classes["adjusted"].notna().sum())
     beyond = pair.classes[pair.classes["adjusted"] < comparison.alpha]
-    significant = wording.listed([str(name) for name in beyond.index], limit=len(beyond)) or "none"
+    significant = formatting.listed([str(name) for name in beyond.index], limit=len(beyond)) or "none"
     first = (
         f"Worst-class accuracy: {_difference(pair.minima)} points ({level} interval {_span(pair.minima)}). Overall: "
-        f"{_difference(pair.overall)} points ({_span(pair.overall)}; p {wording.probability(pair.p_value)}, "
-        f"{pair.test}, not adjusted for other comparisons), on {wording.counted(images, 'image')}."
+        f"{_difference(pair.overall)} points ({_span(pair.overall)}; p {formatting.probability(pair.p_value)}, "
+        f"{pair.test}, not adjusted for other comparisons), on {formatting.counted(images, 'image')}."
     )
     second = (
         f"{'Groups' if comparison.group else 'Classes'} that differ significantly (p below {alpha} after Holm's "
@@ -159,11 +159,11 @@ def _sentence(phrase: str) -> str:
 
 
 def _difference(estimate: Estimate) -> str:
-    return wording.points(estimate.value, sign=True)
+    return formatting.points(estimate.value, sign=True)
 
 
 def _span(estimate: Estimate) -> str:
-    return wording.signed_span(estimate.low, estimate.high)
+    return formatting.signed_span(estimate.low, estimate.high)
 
 
 def _run_name(name: str, number: int, seeds: int) -> str:
@@ -187,7 +187,7 @@ def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
         shown.append(
             {
                 "name": guard,
-                "sentence": sentence if runs == whole else f"{wording.listed(names, len(names))}: {sentence}",
+                "sentence": sentence if runs == whole else f"{formatting.listed(names, len(names))}: {sentence}",
             }
         )
     return shown

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.curve.result import Curve
-from classwise.reporting import wording
-from classwise.reporting.exporting import write_files
+from classwise.reporting import formatting
+from classwise.reporting.exports import write_files
 from classwise.reporting.figures.radii import radius_curves, radius_unit
-from classwise.reporting.prose import Headline
 from classwise.reporting.provenance import attack_settings, flat
-from classwise.reporting.rendering import markup, render
+from classwise.reporting.sentences import Headline
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.templating import markup, render
 from classwise.stats.counts import BoolArray, FloatArray
 
 MOST_ROWS = 200
@@ -59,14 +59,14 @@ def radius_table(curve: Curve) -> Table:
 
     rows = []
     for name, row in summary.iterrows():
-        cells = [Cell(wording.count(row["n"])), Cell(wording.bare_percent(row["clean"]))]
+        cells = [Cell(formatting.count(row["n"])), Cell(formatting.bare_percent(row["clean"]))]
         cells += [Cell(text(row[kind]), _ends(row, kind, text)) for kind in ("mean", "median")]
         rows.append(Row(str(name), cells, weak=name == curve.weakest, good=False))
     return Table(
         f"Largest radii without a known adversarial example ({unit})",
         ("class", "n", "clean, %", "mean radius", "median radius"),
         rows,
-        f"Small: {wording.level(curve.alpha)} intervals, for new images of the same class. Images without a known "
+        f"Small: {formatting.level(curve.alpha)} intervals, for new images of the same class. Images without a known "
         f"adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
     )
 
@@ -91,10 +91,10 @@ def curve_headline(curve: Curve) -> Headline:
     if classes == 1:
         before = "The only class with images is "
     elif len(names) > 1:
-        before = f"{wording.counted(len(names), 'class', 'classes')} have the smallest mean radius: "
+        before = f"{formatting.counted(len(names), 'class', 'classes')} have the smallest mean radius: "
     else:
         before = "The class with the smallest mean radius is "
-    return Headline(before, wording.listed(names), f": {mean}")
+    return Headline(before, formatting.listed(names), f": {mean}")
 
 
 def _context(curve: Curve) -> dict[str, Any]:
@@ -107,21 +107,21 @@ def _context(curve: Curve) -> dict[str, Any]:
     ends = _ends(weakest, "mean", lambda radius: f"{factor * radius:.3g}")
     return {
         "title": f"{meta.model or curve.name}: {''.join(headline)}",
-        "over": [part for part in (meta.model, where, unit, wording.counted(len(curve.frame), "image")) if part],
+        "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
         "population": (
-            f"Intervals are {wording.level(curve.alpha)} and speak of new images of the same classes, with the model "
-            "fixed."
+            f"Intervals are {formatting.level(curve.alpha)} and speak of new images of the same classes, with the "
+            "model fixed."
         ),
         "headline": headline,
         "lead": (
-            f"Mean over {wording.counted(images, 'image')} of the largest radius without a known adversarial example "
-            f"(at most {factor * curve.highest:.3g}); over all images it is {factor * overall['mean']:.3g}."
+            f"Mean over {formatting.counted(images, 'image')} of the largest radius without a known adversarial "
+            f"example (at most {factor * curve.highest:.3g}); over all images it is {factor * overall['mean']:.3g}."
         ),
-        "interval": f"{wording.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
+        "interval": f"{formatting.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
         "figure": markup(radius_curves(curve)),
         "caption": (
             "An image's robust radius is below the smallest radius at which an adversarial example was found, so a "
-            f"line never rises. The shade is the {wording.level(curve.alpha)} interval of {curve.weakest} at each "
+            f"line never rises. The shade is the {formatting.level(curve.alpha)} interval of {curve.weakest} at each "
             "radius."
         ),
         "radii": radius_table(curve).first(MOST_ROWS),
@@ -142,7 +142,7 @@ def searched(curve: Curve) -> str:
         "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
         "succeeded, and the smallest at which one did. The brackets are at most "
         f"{factor * float((high - low)[found].max()):.3g} wide; inside it is not known whether an adversarial example "
-        f"exists. At any one radius at most {wording.percent(share)} of the images of a class have it inside their "
+        f"exists. At any one radius at most {formatting.percent(share)} of the images of a class have it inside their "
         "bracket. A radius is an upper bound: other attacks may succeed at a smaller one."
     )
 
@@ -170,7 +170,7 @@ def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
         ("Data SHA-256", meta.data_hash),
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
-        ("Range", f"0 to {factor * curve.highest:.4g} ({unit}), halved {wording.counted(curve.rounds, 'time')}"),
+        ("Range", f"0 to {factor * curve.highest:.4g} ({unit}), halved {formatting.counted(curve.rounds, 'time')}"),
         *attack_settings(meta),
         ("Seed", str(meta.seed)),
         ("Gradients", flat(meta.precision)),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.reporting import wording
-from classwise.reporting.drawing import Drawing
+from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
-from classwise.reporting.prose import Headline
 from classwise.reporting.provenance import attack_settings, flat
-from classwise.reporting.rendering import markup, render
+from classwise.reporting.sentences import Headline
+from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.templating import markup, render
 
 MOST_ROWS = 200
 """Rows of the table on a page."""
@@ -29,18 +29,18 @@ def _context(result: WorstClass) -> dict[str, Any]:
     where = " ".join(filter(None, (meta.data, meta.split)))
     over = ["classwise worst-class search", meta.model, where, meta.threat]
     found = worst_class_headline(result)
-    at = f"{wording.percent(verdict.estimate)} ({wording.interval(verdict.low, verdict.high, verdict.alpha)})"
-    hidden = len(result.table) - MOST_DOTS
+    at = f"{formatting.percent(verdict.estimate)} ({formatting.interval(verdict.low, verdict.high, verdict.alpha)})"
+    hidden = len(result.by_class) - MOST_DOTS
     return {
         "title": f"{meta.model or 'Worst class'}: {''.join(found)}",
-        "over": [*filter(None, over), wording.counted(len(result.images), "image")],
+        "over": [*filter(None, over), formatting.counted(len(result.images), "image")],
         "headline": found,
         "lead": f"Lowest estimated robust accuracy: {result.worst}, {at}.",
         "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
         "figure": markup(class_estimates(result)),
         "caption": (
-            f"Robust accuracy in percent: the estimate and its {wording.level(verdict.alpha)} interval, valid for all "
-            f"classes together.{f' Shown are the {MOST_DOTS} classes of lowest estimate.' if hidden > 0 else ''}"
+            f"Robust accuracy in percent: the estimate and its {formatting.level(verdict.alpha)} interval, valid for "
+            f"all classes together.{f' Shown are the {MOST_DOTS} classes of lowest estimate.' if hidden > 0 else ''}"
         ),
         "population": "Intervals speak of these images and this suite and seed, over the random order of the samples.",
         "classes": class_table(result).first(MOST_ROWS),
@@ -52,27 +52,27 @@ def _context(result: WorstClass) -> dict[str, Any]:
 def worst_class_headline(result: WorstClass) -> Headline:
     """Name the worst class, or all classes that may be it."""
     possible = result.possibly
-    if (result.table["n"] > 0).sum() == 1:
+    if (result.by_class["n"] > 0).sum() == 1:
         return Headline("The only class with images is ", result.worst, "")
     if len(possible) == 1:
         return Headline("The worst class is ", possible[0], "")
-    return Headline(f"The worst class is one of {wording.count(len(possible))}: ", wording.listed(possible), "")
+    return Headline(f"The worst class is one of {formatting.count(len(possible))}: ", formatting.listed(possible), "")
 
 
 def cost(result: WorstClass) -> str:
     """The passes of the search, and the share of a full audit's that it saved."""
-    full, passes = result.full_audit_passes, wording.counted(result.passes, "pass", "passes")
-    rounds = wording.counted(result.rounds, "round")
-    saved = wording.percent(max(1 - result.passes / full, 0.0), 0)
+    full, passes = result.full_audit_passes, formatting.counted(result.passes, "pass", "passes")
+    rounds = formatting.counted(result.rounds, "round")
+    saved = formatting.percent(max(1 - result.passes / full, 0.0), 0)
     return (
         f"The search took {passes} of one image in {rounds} of sampling. A full audit would take about "
-        f"{wording.count(round(full))}; {saved} of them were saved."
+        f"{formatting.count(round(full))}; {saved} of them were saved."
     )
 
 
 def class_estimates(result: WorstClass) -> Drawing:
     """The estimate of each class with its interval, the lowest first."""
-    rows = result.table[result.table["n"] > 0].sort_values("estimate", kind="stable").head(MOST_DOTS)
+    rows = result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").head(MOST_DOTS)
     values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
     names = [str(name) for name in rows.index]
     alpha = result.verdict.alpha
@@ -81,16 +81,16 @@ def class_estimates(result: WorstClass) -> Drawing:
 
 def class_table(result: WorstClass) -> Table:
     """A row per class with images, the lowest estimate first."""
-    first, level = result.meta.applicable[1], wording.level(result.verdict.alpha)
+    first, level = result.meta.applicable[1], formatting.level(result.verdict.alpha)
     rows = []
-    for name, row in result.table[result.table["n"] > 0].sort_values("estimate", kind="stable").iterrows():
-        estimate = Cell(wording.bare_percent(row["estimate"]), wording.span(row["low"], row["high"]))
+    for name, row in result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").iterrows():
+        estimate = Cell(formatting.bare_percent(row["estimate"]), formatting.span(row["low"], row["high"]))
         cells = [
-            Cell(wording.count(row["n"])),
-            Cell(wording.bare_percent(row["clean"])),
-            Cell(wording.bare_percent(row["first"])),
+            Cell(formatting.count(row["n"])),
+            Cell(formatting.bare_percent(row["clean"])),
+            Cell(formatting.bare_percent(row["first"])),
             estimate,
-            Cell(wording.count(row["unsettled"])),
+            Cell(formatting.count(row["unsettled"])),
             Cell("yes" if row["may_be_worst"] else ""),
         ]
         rows.append(Row(str(name), cells, weak=bool(row["may_be_worst"])))
@@ -112,7 +112,7 @@ def _settings(result: WorstClass) -> list[tuple[str, str]]:
         ("Model SHA-256", meta.model_hash),
         ("Threat", meta.threat or ""),
         *attack_settings(meta),
-        ("Confidence", wording.level(verdict.alpha)),
+        ("Confidence", formatting.level(verdict.alpha)),
         ("Tolerance", f"{100 * verdict.tolerance:.6g} points"),
         ("Finished", "yes" if verdict.settled else "no: the search was stopped before the classes were separated"),
         ("Seed", str(meta.seed)),

@@ -71,7 +71,7 @@ def adjust_logits(
         data: the training images, where the run was given them itself.
         attack: what the validation split is attacked with, at the run's radius.
         rates: how far each round moves.
-        out: the file to write; by default ``checkpoints/offset.safetensors`` of the run.
+        out: the file to write; by default ``checkpoints/adjusted.safetensors`` of the run.
         device: where to compute.
         progress: the progress display.
 
@@ -87,7 +87,7 @@ def adjust_logits(
         raise ClasswiseError(f"rates = {rates}: give one positive number a round, such as 0.3,0.15")
     member = make(ATTACKS, attack)
     which = chosen_weights(run, which)
-    path = Path(out) if out is not None else run.weights_file("offset")
+    path = Path(out) if out is not None else run.weights_file("adjusted")
     check_writable(path)
     with writing_into(run, path):
         valid = validation_split(run, data).to(torch.device(device))
@@ -96,12 +96,12 @@ def adjust_logits(
         trained, names = bias.detach().clone(), valid.class_names
         threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
         constants, rows = torch.zeros_like(trained), []
-        listener.start("offset", len(rates) + 1)
+        listener.start("logit adjustment", len(rates) + 1)
         for turn, rate in enumerate([*rates, 0.0]):
             robust = robust_accuracy(model, valid, member, threat, run.recipe)
             columns = (names, robust.tolist(), constants.tolist())
             rows += [
-                {"round": turn, "label": label, "class": name, "robust": share, "offset": constant}
+                {"round": turn, "label": label, "class": name, "robust": share, "adjustment": constant}
                 for label, (name, share, constant) in enumerate(zip(*columns, strict=True))
             ]
             constants = constants + rate * (robust.nanmean() - robust).nan_to_num(0.0)
@@ -117,8 +117,8 @@ def _save(run: Run, which: Which, model: nn.Module, constants: Tensor, path: Pat
     about = {
         "recipe": run.recipe.name,
         "class_names": run.data["classes"],
-        "offset_of": which,
-        "offset": [round(value, 6) for value in constants.tolist()],
+        "adjusted_from": which,
+        "adjustment": [round(value, 6) for value in constants.tolist()],
     }
     save_weights(path, model, about)
 

@@ -16,7 +16,7 @@ from classwise.training.schedules.class_weighting import BOTH, apply_class_weigh
 class CriticalClass(ClassSchedule):
     """The losses of one class weigh ``weight``, those of all others 1.
 
-    What one weight gives is a point; runs over weights give a front, which `classwise.stats.front.front` finds.
+    What one weight gives is a point; runs over weights give a front, which `classwise.stats.pareto.pareto_front` finds.
 
     Args:
         critical: the class, by its name or its number as text.

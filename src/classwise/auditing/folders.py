@@ -1,0 +1,96 @@
+"""Whether a folder may hold an audit, a curve or a search: it is new, or holds the same one that is to be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from classwise.auditing.meta import Meta
+from classwise.auditing.plan import Plan
+from classwise.core.errors import ClasswiseError
+from classwise.core.storage import check_writable, is_unused, remove_stale_temporaries
+
+
+def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
+    """Every setting that decides rows, as JSON has it."""
+    epsilon = plan.threat.epsilon
+    radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
+    about = json.loads(meta.to_json())
+    for volatile in ("images", "sizes", "notes", "model"):
+        del about[volatile]
+    return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
+
+
+def check_place(folder: Path, kind: str, *files: str) -> None:
+    """Check, before data are read, that files of an evaluation can be written into a folder.
+
+    Raises:
+        ClasswiseError: if the folder is a file, or they cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ClasswiseError(f"{folder} is a file; give a folder for the {kind}")
+    for file in files:
+        check_writable(folder / file)
+
+
+def claim(
+    folder: Path,
+    kind: str,
+    marker: str,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+    read: Callable[[], Mapping[str, Any]],
+    write: Callable[[], None],
+) -> bool:
+    """Claim a folder for an evaluation, or check that it is this evaluation's already.
+
+    Args:
+        folder: the folder.
+        kind: ``"audit"`` or another noun for errors.
+        marker: the file that says what the folder holds.
+        settings: every setting that decides the result, as JSON has it.
+        resume: whether the folder may hold this evaluation already.
+        read: reads the settings in the marker file.
+        write: writes the marker file.
+
+    Returns:
+        Whether the folder holds this evaluation already.
+
+    Raises:
+        ClasswiseError: if it holds something else, an evaluation with other settings (the line names the field that
+            differs), or this one while ``resume`` is false.
+    """
+    remove_stale_temporaries(folder)
+    if not (folder / marker).is_file():
+        if not is_unused(folder):
+            raise ClasswiseError(f"{folder} is not empty and holds no {kind}; give a new folder")
+        write()
+        return False
+    before = read()
+    for key, value in settings.items():
+        if before.get(key) != value:
+            differs = _difference(key, before.get(key), value)
+            advice = "give another --out, or --resume with the same settings"
+            article = "an" if kind[0] in "aeiou" else "a"
+            raise ClasswiseError(f"{folder} holds {article} {kind} with other settings: {differs}; {advice}")
+    if not resume:
+        raise ClasswiseError(f"{folder} holds this {kind} already; give another --out, or continue it with --resume")
+    return True
+
+
+def _difference(key: str, was: Any, now: Any) -> str:
+    """Where two values of a setting differ first: of parts with names, in which are there, then within one."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        if was.keys() != now.keys():
+            return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"
+        within = next(name for name in now if was[name] != now[name])
+        return _difference(f"{key}.{within}", was[within], now[within])
+    before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
+    return f"{key} was {before}, now {after}"

@@ -1,0 +1,328 @@
+"""The run of an audit: a clean pass, then every attack, over images in memory or a stream cut into pieces."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
+from classwise.auditing.artifacts import EXAMPLES
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.plan import Plan
+from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
+from classwise.auditing.trace import trace_rows
+from classwise.auditing.writer import OutcomeWriter
+from classwise.core import interruption
+from classwise.core.distributed import ProcessGroup
+from classwise.core.errors import ClasswiseError
+from classwise.core.progress import Progress
+from classwise.data.images import Batch, Images
+from classwise.stats.counts import IntArray
+
+EXAMPLES_A_CLASS = 8
+EXAMPLES_BYTES = 16 << 20
+"""How many examples of each class are kept for a report, and how much memory they may take in all."""
+
+
+class _Features(nn.Module):
+    """The pooled features of a model in place of its logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F) features of images (N, C, H, W)."""
+        features: Tensor = self.model.features(x)  # type: ignore[operator]  # `prepare` has seen that it exists
+        return features.flatten(1)
+
+
+class Runner:
+    """One audit in progress.
+
+    Args:
+        model: the classifier, returning logits.
+        plan: what to do.
+        recorder: where rows go, and which are done.
+        progress: who is told.
+        deadline: the time (`time.monotonic`) after which no further image is begun; infinity for none.
+        sample_size: how many of the first images to hold for the guards.
+        team: the processes that share the images; each has its part of every class.
+
+    Attributes:
+        sample: these images, classes in turn.
+        sample_radius: their radii, where images differ in it.
+        traces: what was traced, a frame for each attack.
+        images: how many images there were, over all processes; None before all of them were read.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        writer: OutcomeWriter,
+        progress: Progress,
+        *,
+        deadline: float = math.inf,
+        sample_size: int = 0,
+        processes: ProcessGroup | None = None,
+    ) -> None:
+        self.model = model
+        self.plan = plan
+        self.writer = writer
+        self.progress = progress
+        self.deadline = deadline
+        self.sample_size = sample_size
+        self.processes = processes or ProcessGroup()
+        self.engine = plan.engine(model)
+        self.traces: list[pd.DataFrame] = []
+        self.sample: Batch | None = None
+        self.sample_radius: Tensor | None = None
+        self.images: int | None = None
+        self._examples: set[int] = set()
+        self._examples_taken = pd.Series(dtype=np.int64)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.deadline
+
+    def run(self, pieces: Iterable[Images]) -> None:
+        """Judge every image by every attack, as far as the time goes.
+
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) waits for the next finished images, and
+        what is finished is written.
+        """
+        try:
+            with interruption.deferred():
+                self._run(pieces)
+        except interruption.STOPS:
+            self.writer.flush()
+            raise
+
+    def _run(self, pieces: Iterable[Images]) -> None:
+        images = 0
+        for piece in pieces:
+            images += len(piece)
+            order = balanced_order(piece.y.cpu())
+            if self.sample is None:
+                rows = order[: self.sample_size]
+                self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+            order = part_of(order, piece.y.cpu(), self.processes)
+            self._clean(piece, order)
+            self._choose_examples(piece, order)
+            for label, attack in self.plan.suite.attacks.items():
+                self._attack(label, attack, piece, order)
+            self._trace(piece)
+            if self.late:
+                break
+        else:
+            self.images = images
+        self.writer.flush()
+
+    def _clean(self, piece: Images, order: Tensor) -> None:
+        """The pass without an attack."""
+        number = piece.index.cpu().numpy()
+        done = self.writer.rows(CLEAN, number)
+        before = pd.Series(piece.y.cpu().numpy(), number)[done.index]
+        if not np.array_equal(before.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
+            raise ClasswiseError("the folder holds an audit of other images: their labels differ; give another folder")
+        todo = order[~np.isin(number[order.numpy()], done.index)]
+        self.progress.start(CLEAN, len(todo))
+        for rows in torch.split(todo, self.plan.batch_size):
+            if self.late or not len(rows):
+                break
+            self.processes.check()
+            interruption.stop_point()
+            batch = piece.batch(rows)
+            logits = self._predict(batch.x)
+            frame = self._grouped(clean_rows(batch.index, batch.y, logits), piece, rows)
+            self.writer.add(frame, self._tensors(batch.index, batch.x, logits, images=False))
+            self.progress.advance(len(rows))
+
+    def _attack(self, label: str, attack: Attack, piece: Images, order: Tensor) -> None:
+        """One attack on all images that it should see."""
+        number = piece.index.cpu().numpy()
+        mine = _numbers(piece, order)
+        done = self.writer.rows(label, mine).index
+        clean = self.writer.rows(CLEAN, mine)
+        clean = clean[~clean.index.isin(done)]
+        attackable = clean
+        if self.plan.early_stop:
+            wrong = clean[~clean["correct"]]
+            carried = carried_rows(label, wrong, self._epsilon(piece, wrong), attack.records)
+            self.writer.add(self._regrouped(carried, wrong))
+            attackable = clean[clean["correct"]]
+        if self.plan.cascade:
+            removed = self._removed_before(label, attackable.index.to_numpy(dtype=np.int64))
+            self.writer.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
+            attackable = attackable[~attackable.index.isin(removed.index)]
+        todo = order[np.isin(number[order.numpy()], attackable.index)]
+        self.progress.start(label, len(todo))
+        while len(todo):
+            try:
+                self._attack_rows(label, attack, piece, todo)
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+                todo = todo[~np.isin(number[todo.numpy()], self.writer.rows(label, number).index)]
+            else:
+                return
+
+    def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo))
+        # Closed at once, also after an exception, so that the model is itself again.
+        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+            for done in blocks:
+                rows = todo[done.row.cpu()]
+                radius = self._radii(rows)
+                threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
+                frame = self._grouped(attacked_rows(label, done, threat), piece, rows)
+                tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
+                self.writer.add(frame, tensors)
+                self.progress.advance(len(done.row))
+                self.processes.check()
+                interruption.stop_point()
+
+    def _jobs(self, piece: Images, todo: Tensor) -> Iterator[Job]:
+        """The images to attack; none any more when the time is up, so that those begun are finished."""
+        for rows in torch.split(todo, self.plan.batch_size):
+            if self.late:
+                return
+            self.processes.check()
+            batch = piece.batch(rows)
+            radius = self._radii(rows)
+            yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
+
+    def _radii(self, rows: Tensor) -> Tensor | None:
+        """The radius of each image, where they differ; such data are in memory, so that a piece is all of them."""
+        epsilon = self.plan.threat.epsilon
+        return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
+
+    def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
+        """The radius for the rows of a frame: one number, or an array."""
+        epsilon = self.plan.threat.epsilon
+        if not isinstance(epsilon, Tensor):
+            return epsilon
+        return pd.Series(epsilon.cpu().numpy(), piece.index.cpu().numpy())[frame.index].to_numpy()
+
+    def _removed_before(self, label: str, index: IntArray) -> pd.DataFrame:
+        """Of some images, the rows of those that an earlier attack broke."""
+        earlier = list(self.plan.suite.attacks)
+        rows = [self.writer.rows(name, index) for name in earlier[: earlier.index(label)]]
+        removed = [frame[frame["first_success"] == name] for name, frame in zip(earlier, rows, strict=False)]
+        if not removed:
+            return self.writer.rows(CLEAN, index).iloc[:0]
+        return pd.concat(removed)
+
+    def _halve(self, error: Exception) -> None:
+        """Go on with a batch of half the size, which voids the promise of the same bits."""
+        half = self.engine.batch_size // 2
+        if half < SMALLEST_BATCH:
+            raise ClasswiseError(
+                f"the device has no memory for {self.engine.batch_size} images; use one with more"
+            ) from error
+        note = f"batch halved from {self.engine.batch_size} to {half} for memory"
+        self.progress.log(note)
+        self.engine = self.plan.engine(self.model, half)
+        self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
+
+    def _predict(self, x: Tensor) -> Tensor:
+        while True:
+            try:
+                (logits,) = self.engine.predict([x])
+            except torch.OutOfMemoryError as error:
+                self._halve(error)
+            else:
+                return logits
+
+    def _grouped(self, frame: pd.DataFrame, piece: Images, rows: Tensor) -> pd.DataFrame:
+        """The rows with a column for each grouping of the images."""
+        ids = {name: piece.columns[name].ids[rows].numpy() for name in self.writer.meta.groups}
+        return frame.assign(**ids)
+
+    def _regrouped(self, frame: pd.DataFrame, source: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(**{name: source[name].to_numpy() for name in self.writer.meta.groups})
+
+    def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, *, images: bool) -> dict[str, tuple[Any, Any]]:
+        """What the user asked to keep of some finished images."""
+        numbers, kept = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
+        if "logits" in self.plan.save:
+            kept["logits"] = (numbers, logits.cpu().numpy())
+        if "features" in self.plan.save:
+            (features,) = Engine(_Features(self.model), batch_size=self.engine.batch_size).predict([x])
+            kept["features"] = (numbers, features.cpu().numpy())
+        if images and "images" in self.plan.save:
+            kept["images"] = (numbers, x.cpu().numpy())
+        return kept
+
+    def _choose_examples(self, piece: Images, order: Tensor) -> None:
+        """The images of each class whose twins a report may show: the first ones that are right when clean."""
+        size = 4 * math.prod(piece.shape) * max(len(self.plan.suite.attacks), 1)  # two images, two bytes a pixel
+        share = min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * piece.num_classes))
+        share = -(-share // self.processes.world_size)
+        clean = self.writer.rows(CLEAN, _numbers(piece, order))
+        if clean.empty:  # the time was up before the first image
+            return
+        right = clean[clean["correct"]].reset_index(drop=True).sort_values("index")
+        place = right.groupby("label").cumcount() + right["label"].map(self._examples_taken).fillna(0)
+        chosen = right[place < share]
+        self._examples = set(chosen["index"])
+        self._examples_taken = self._examples_taken.add(chosen["label"].value_counts(), fill_value=0)
+
+    def _examples_of(self, done: Finished) -> dict[str, tuple[Any, Any]]:
+        """The examples among some finished images, each as it is and as its adversarial twin, in half precision."""
+        numbers = done.index.cpu()
+        chosen = torch.tensor([number in self._examples for number in numbers.tolist()])
+        if not chosen.any():
+            return {}
+        pairs = torch.stack([done.x0, done.x], dim=1).cpu()
+        return {EXAMPLES: (numbers[chosen].numpy(), pairs[chosen].half().numpy())}
+
+    def _trace(self, piece: Images) -> None:
+        rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
+        if not len(rows) or self.late or not self.processes.is_main:
+            return
+        batch = piece.batch(rows)
+        radius = self._radii(rows)
+        threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
+        for label, attack in self.plan.suite.attacks.items():
+            self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
+
+
+def _numbers(piece: Images, order: Tensor) -> IntArray:
+    """The numbers of this process's images in a piece: a resumed audit has rows of the other processes, too."""
+    numbers: IntArray = piece.index.cpu().numpy()[np.sort(order.numpy())]
+    return numbers
+
+
+def balanced_order(y: Tensor) -> Tensor:
+    """Rows so that classes take turns: an audit that is stopped has judged about as many images of each class."""
+    by_class = torch.argsort(y, stable=True)
+    counts = torch.bincount(y)
+    rank = torch.empty_like(by_class)
+    rank[by_class] = torch.arange(len(y)) - (counts.cumsum(0) - counts)[y[by_class]]
+    return torch.argsort(rank, stable=True)
+
+
+def part_of(order: Tensor, y: Tensor, processes: ProcessGroup) -> Tensor:
+    """The rows of an order that are this process's: of every class as many as of the others, but for one.
+
+    Which rows they are depends on their labels ``y`` alone; what becomes of a row does not depend on whose it is.
+    """
+    if processes.world_size == 1:
+        return order
+    place, label = torch.empty_like(order), y[order]
+    by_class = torch.argsort(label, stable=True)
+    counts = torch.bincount(label)
+    place[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[label[by_class]]
+    return order[(place + label) % processes.world_size == processes.rank]

@@ -1,0 +1,118 @@
+"""The recorder: finished rows go to disk in blocks as they come, and what is there already is not done again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from classwise.auditing import artifacts, parts
+from classwise.auditing.artifacts import Artifacts
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import Outcomes
+from classwise.core.errors import ClasswiseError
+from classwise.stats.counts import IntArray
+
+BLOCK_ROWS = 2048
+"""A part is written when this many rows are ready,"""
+BLOCK_SECONDS = 30.0
+"""or when the oldest of them has waited so long."""
+
+Tensors = Mapping[str, tuple[IntArray, NDArray[Any]]]
+"""Kept tensors by kind: the images' numbers and the rows."""
+
+
+class OutcomeWriter:
+    """Collects the rows of an audit, in memory and (if there is a folder) on disk.
+
+    Args:
+        folder: the audit's folder, or None; the parts in it are taken over as done.
+        meta: the metadata of new parts; it may be replaced while the audit runs.
+        place: of this recorder among those that write into the folder at the same time,
+        among: how many there are; each has part numbers of its own.
+    """
+
+    def __init__(self, folder: Path | None, meta: Meta, place: int = 0, among: int = 1) -> None:
+        self.folder = folder
+        self.meta = meta
+        self.artifacts = Artifacts(folder)
+        self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
+        self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
+        self._since = time.monotonic()
+        self._next, self._among = place, among
+        if folder is None:
+            return
+        artifacts.remove_orphans(folder)
+        for path in parts.listed(folder / "outcomes"):
+            frame, _ = parts.read(path)
+            self._next = int(path.stem.removeprefix("part-")) + 1 + place
+            for label, rows in frame.groupby("attack", sort=False):
+                self._done[str(label)].append(rows)
+
+    def add(self, rows: pd.DataFrame, tensors: Tensors | None = None) -> None:
+        """Take the rows of some images under one attack, and what is kept of them."""
+        if not len(rows):
+            return
+        label = str(rows["attack"].iloc[0])
+        if self._waiting and self._waiting[0][0]["attack"].iloc[0] != label:
+            self.flush()
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append((rows, tensors or {}))
+        ready = sum(len(block) for block, _ in self._waiting)
+        if ready >= BLOCK_ROWS or time.monotonic() - self._since > BLOCK_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is ready as one part: kept tensors first, the outcomes last.
+
+        Raises:
+            ClasswiseError: if the folder was removed, or cannot be written.
+        """
+        if not self._waiting:
+            return
+        if self.folder is not None and not self.folder.is_dir():
+            raise ClasswiseError(f"{self.folder} was removed during the audit; start the audit again")
+        rows = parts.filled([block for block, _ in self._waiting], self.meta)
+        label = str(rows["attack"].iloc[0])
+        for kind in dict.fromkeys(kind for _, tensors in self._waiting for kind in tensors):
+            blocks = [tensors[kind] for _, tensors in self._waiting if kind in tensors]
+            index, values = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
+            if self.folder is None:
+                self.artifacts.add(kind, label, index, values)
+            else:
+                artifacts.write(self.folder, kind, label, self._next, index, values)
+        if self.folder is not None:
+            parts.write(self.folder / "outcomes" / parts.name(self._next), rows, self.meta)
+        self._waiting = []  # first, as a signal may stop the process here: a part is never written under two numbers
+        self._done[label].append(rows)
+        self._next += self._among
+
+    def rows(self, label: str, index: IntArray) -> pd.DataFrame:
+        """The rows of one attack that there are for some images, by their numbers, in their order."""
+        self.flush()
+        if not self._done[label]:
+            return pd.DataFrame(columns=[*parts.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
+        rows = pd.concat(self._done[label]).set_index("index", drop=False)
+        return rows.loc[index[np.isin(index, rows.index)]]
+
+    def merge(self, others: Iterable[OutcomeWriter]) -> None:
+        """Take over what other recorders hold in memory."""
+        for other in others:
+            for label, blocks in other._done.items():
+                self._done[label] += blocks
+            self.artifacts.merge(other.artifacts)
+
+    def count(self) -> int:
+        """How many rows are written, or held in memory where there is no folder."""
+        return sum(len(rows) for blocks in self._done.values() for rows in blocks)
+
+    def outcomes(self) -> Outcomes:
+        """Everything that was recorded."""
+        self.flush()
+        return Outcomes(pd.concat([rows for blocks in self._done.values() for rows in blocks]), self.meta)

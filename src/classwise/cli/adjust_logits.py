@@ -1,0 +1,76 @@
+"""``classwise adjust-logits``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
+
+if TYPE_CHECKING:
+    from classwise.training.posthoc.logit_adjustment import LogitAdjustment
+
+
+def adjust_logits(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    which: Annotated[
+        str | None,
+        typer.Option("--which", help="Such as last, best-average or interpolated. [the one that speaks for it]"),
+    ] = None,
+    attack: Annotated[
+        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+    ] = "pgd:steps=8,step_size=0.25eps",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/adjusted.safetensors]")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Adjust the logits of a trained model, class by class.
+
+    The constants are found on the run's validation split, added to the logits inside the model, and saved with it.
+
+    \b
+    Example:
+        classwise adjust-logits runs/at
+        classwise audit runs/at/checkpoints/adjusted.safetensors --data cifar10
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.folder import Run
+    from classwise.training.posthoc.logit_adjustment import adjust_logits
+    from classwise.training.posthoc.validation import chosen_weights
+
+    opened = Run.open(run)
+    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    refuse_json(json, target)
+    with console.progress() as listener:
+        found = adjust_logits(
+            opened,
+            which=chosen,
+            attack=attack,
+            out=target,
+            device=device,
+            progress=listener,
+        )
+    with printing_beside(target):
+        _print(found, json)
+
+
+def _print(found: LogitAdjustment, json: bool) -> None:
+    first = found.rounds[found.rounds["round"] == 0].set_index("class")
+    last = found.rounds[found.rounds["round"] == found.rounds["round"].max()].set_index("class")
+    if json:
+        classes = {
+            name: {"adjustment": row["adjustment"], "robust_before": first.loc[name, "robust"], "robust": row["robust"]}
+            for name, row in last.iterrows()
+        }
+        console.show_json({"weights": str(found.path), "classes": classes})
+        return
+    rows = [
+        (name, f"{row['adjustment']:+.3f}", f"{first.loc[name, 'robust']:.1%}", f"{row['robust']:.1%}")
+        for name, row in last.iterrows()
+    ]
+    console.show(["class", "constant", "validation robust before", "after"], rows)
+    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")

@@ -1,0 +1,88 @@
+"""``classwise interpolate-weights``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classwise.cli import console
+from classwise.cli.options import Device, Json, new_file, printing_beside, refuse_json
+from classwise.core.errors import ClasswiseError
+
+if TYPE_CHECKING:
+    from classwise.training.posthoc.weight_interpolation import WeightInterpolation
+
+
+def interpolate_weights(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that started from a model.")],
+    which: Annotated[
+        str | None, typer.Option("--which", help="last, best, average or best-average. [the one that speaks for it]")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--start", help="The model before: a run or weights. [the recipe's model.start]")
+    ] = None,
+    shares: Annotated[
+        str, typer.Option("--shares", help="The shares of the fine-tuned weights to try.")
+    ] = "0.3,0.4,0.5,0.6,0.7",
+    attack: Annotated[
+        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+    ] = "pgd:steps=10,step_size=0.25eps",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/interpolated.safetensors]")
+    ] = None,
+    device: Device = "cpu",
+    json: Json = False,
+) -> None:
+    """Interpolate fine-tuned weights with those before.
+
+    The mix that does best on the run's validation split, by overall plus worst class, is saved; `classwise
+    adjust-logits RUN --which interpolated` accepts it.
+
+    \b
+    Example:
+        classwise train frontier-finetune --set model.start=runs/frontier --out runs/finetune
+        classwise interpolate-weights runs/finetune
+    """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.training.folder import Run
+    from classwise.training.posthoc.validation import chosen_weights
+    from classwise.training.posthoc.weight_interpolation import interpolate_weights
+
+    opened = Run.open(run)
+    chosen, target = chosen_weights(opened, which), new_file(out, "--out")
+    refuse_json(json, target)
+    with console.progress() as listener:
+        found = interpolate_weights(
+            opened,
+            which=chosen,
+            start=start,
+            shares=_shares(shares),
+            attack=attack,
+            out=target,
+            device=device,
+            progress=listener,
+        )
+    with printing_beside(target):
+        _print(found, json)
+
+
+def _print(found: WeightInterpolation, json: bool) -> None:
+    tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
+    if json:
+        scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}
+        console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
+        return
+    rows = [
+        (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "kept" if share == found.share else "")
+        for share, row in tried.iterrows()
+    ]
+    console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
+    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError as error:
+        raise ClasswiseError(f"--shares {text!r}: give numbers from 0 to 1 with commas, such as 0.3,0.5,0.7") from error

@@ -1,0 +1,135 @@
+"""An audit, in the terminal or for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from classwise.cli import console
+from classwise.reporting import formatting
+
+if TYPE_CHECKING:
+    from classwise.auditing.result import Audit
+
+SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 20 %", "CV", "MCD", "NRR", "HMW")
+
+
+def show_audit(result: Audit) -> None:
+    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings.
+
+    Of an incomplete audit: bounds per class and attack, and the images that are not judged.
+    """
+    if not result.complete:
+        _show_bounds(result)
+        return
+    table = result.by_class
+    from classwise.reporting.audit_tables import CUMULATIVE_NOTE
+    from classwise.reporting.findings import heading
+
+    meta = result.outcomes.meta
+    names, level = list(result.names), formatting.level(result.alpha)
+    heads = [heading(meta, name) for name in names]
+    rows = [
+        (
+            group,
+            int(row["n"]),
+            *(console.percent(row[name]) for name in names),
+            console.interval(row["low"], row["high"]),
+        )
+        for group, row in table.iterrows()
+    ]
+    threat = meta.threat
+    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
+    console.show([str(table.index.name), "n", *heads, f"all, {level}"], rows, title)
+    console.echo("")
+    summary = [_summary_row(heading(meta, str(name)), row) for name, row in result.by_attack.iterrows()]
+    console.show([head.format(level=level) for head in SUMMARY], summary)
+    if meta.cascade:
+        console.echo(CUMULATIVE_NOTE)
+    console.echo("")
+    console.echo(worst_line(result))
+    _show_warnings(result)
+
+
+def _show_bounds(result: Audit) -> None:
+    """Print an incomplete audit."""
+    from classwise.reporting.incomplete import MEANING, attack_bounds_table, class_bounds_table
+
+    name = result.outcomes.meta.model or result.name
+    for table in (class_bounds_table(result), attack_bounds_table(result)):
+        rows = [
+            (row.name, *(f"{cell.text} ({cell.span})" if cell.span else cell.text for cell in row.cells))
+            for row in table.rows
+        ]
+        console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
+        console.echo("")
+    console.echo(f"{MEANING} No class is named as the worst before every image is judged.")
+    _show_warnings(result)
+
+
+def _show_warnings(result: Audit) -> None:
+    for warning in result.warnings:
+        console.echo(f"warning ({warning.name}): {warning.sentence}")
+
+
+def _summary_row(name: object, row: Any) -> tuple[object, ...]:
+    shown = console.percent
+    return (
+        name,
+        int(row["n"]),
+        shown(row["overall"]),
+        console.interval(row["low"], row["high"]),
+        shown(row["worst"]),
+        row["worst_class"],
+        shown(row["worst20"]),
+        console.percent_squared(row["cv"]),
+        shown(row["mcd"]),
+        shown(row["nrr"]),
+        shown(row["hmw"]),
+    )
+
+
+def worst_line(result: Audit) -> str:
+    """The worst class under all attacks, its interval, and which other classes may be the worst."""
+    from classwise.reporting import sentences
+    from classwise.reporting.findings import Findings
+
+    findings, worst = Findings.of(result), result.worst_class()
+    equal = [findings.names[label] for label in findings.lowest[1:]]
+    others = [name for name in worst.possibly if name not in {worst.name, *equal}]
+    clean = sentences.wrong_when_clean(findings)
+    unattacked = result.outcomes.meta.not_applicable and not findings.attacked
+    start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
+    at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)}"
+    parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
+    parts += [f"already {console.percent(clean)} % on clean images"] if clean is not None else []
+    parts += [f"equally low: {formatting.listed(equal)}"] if equal else []
+    parts += [f"{formatting.listed(others)} may be the worst as well"] if others else []
+    return "; ".join(parts)
+
+
+def audit_facts(result: Audit) -> dict[str, Any]:
+    """An audit for programs; accuracies are fractions. Of an incomplete audit there are bounds and no worst class."""
+    return {
+        "name": result.name,
+        "threat": result.outcomes.meta.threat,
+        "complete": result.complete,
+        "not_applicable": list(result.outcomes.meta.not_applicable),
+        "robustness_evaluated": result.outcomes.meta.robustness_evaluated,
+        "not_judged": result.outcomes.unjudged,
+        "classes": result.by_class.to_dict("index"),
+        "summary": result.by_attack.to_dict("index"),
+        "worst": _worst_facts(result) if result.complete else None,
+        "warnings": [warning._asdict() for warning in result.warnings],
+    }
+
+
+def _worst_facts(result: Audit) -> dict[str, Any]:
+    worst = result.worst_class()
+    return {
+        "class": worst.name,
+        "n": worst.count,
+        "accuracy": worst.accuracy,
+        "low": worst.low,
+        "high": worst.high,
+        "possibly": list(worst.possibly),
+    }

@@ -1,0 +1,197 @@
+"""Tables as CSV and Markdown, figures as PNG, PDF and SVG: one file each, with names that say what is in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+from scipy import sparse
+
+from classwise.auditing.compare import Comparison
+from classwise.auditing.outcomes import ALL
+from classwise.auditing.result import Audit
+from classwise.core.errors import unknown
+from classwise.core.storage import replacing, write_text
+from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.escape import spreadsheet_frame
+from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.findings import Findings
+from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
+from classwise.reporting.side_by_side import class_dots, difference_dots, measure_dots, measure_table, pair_table
+from classwise.reporting.side_by_side import class_table as side_by_side
+from classwise.reporting.svg import Drawing
+from classwise.reporting.tables import Table
+from classwise.reporting.training_run import curves_around
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run
+
+TABLES = ("csv", "md")
+FIGURES = ("png", "pdf", "svg")
+FORMATS = (*TABLES, *FIGURES)
+"""Every form that a file may have."""
+
+
+def export(
+    audit: Audit,
+    folder: str | os.PathLike[str],
+    formats: Collection[str] = ("csv", "md", "png", "pdf"),
+    run: Run | None = None,
+    *,
+    raw_csv: bool = False,
+) -> list[Path]:
+    """Write the tables and figures of an audit into a folder; old files of the same names are replaced.
+
+    CSV files hold fractions with the ends of their intervals, Markdown files percent. Tables: ``classes``, ``attacks``,
+    ``confusion-<attack>``, ``epochs``. Figures: ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the
+    training's curves.
+
+    Of an incomplete audit there are bounds in their place: the tables ``classes`` and ``attacks``, and the figure
+    ``classes``.
+
+    Args:
+        audit: what to write.
+        folder: where; made if it is not there.
+        formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        run: the training run of the model; by default the run whose folder holds the audit.
+        raw_csv: write the texts of CSV files unchanged. Otherwise an apostrophe is put before a text that a spreadsheet
+            would take for a formula: one that begins with ``= + - @``, a tab or a line break.
+
+    Returns:
+        The files, in the order of writing.
+
+    Raises:
+        ClasswiseError: for an unknown format, or if a file cannot be written.
+    """
+    if not audit.complete:
+        return _export_bounds(audit, folder, formats, raw_csv=raw_csv)
+    findings, curves = Findings.of(audit), curves_around(audit, run)
+    frames = {"classes": class_frame(findings), "attacks": attack_frame(findings)}
+    drawings = {"strip": findings.strip(), "classes": findings.bars(list(findings.counts))}
+    for name, confusion in findings.confusions.items():
+        stem = file_name(name)
+        frames[f"confusion-{stem}"] = _confusion_frame(confusion)
+        if name in {ALL, findings.strongest}:
+            shown = confusion.condensed()[0].grouped()
+            drawings |= {f"confusion-{stem}": heatmap(shown, "rates"), f"errors-{stem}": heatmap(shown, "errors")}
+    if curves is not None:
+        frames["epochs"] = curves.epochs
+        drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}
+    tables = {"classes": class_table(findings), "attacks": attack_table(findings)}
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
+
+
+def _export_bounds(
+    audit: Audit, folder: str | os.PathLike[str], formats: Collection[str], *, raw_csv: bool
+) -> list[Path]:
+    """What `export` writes of an incomplete audit."""
+    frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
+    tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
+    return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)}, raw_csv=raw_csv)
+
+
+def export_comparison(
+    comparison: Comparison,
+    folder: str | os.PathLike[str],
+    formats: Collection[str] = ("csv", "md", "png", "pdf"),
+    *,
+    raw_csv: bool = False,
+) -> list[Path]:
+    """Write the tables and figures of a comparison into a folder; old files of the same names are replaced.
+
+    Tables: ``methods``, ``classes``, and ``difference-<method>`` against the first method. Figures: the same.
+
+    Args:
+        comparison: what to write.
+        folder: where; made if it is not there.
+        formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        raw_csv: as in `export`.
+
+    Returns:
+        The files, in the order of writing.
+
+    Raises:
+        ClasswiseError: for an unknown format, or if a file cannot be written.
+    """
+    classes = comparison.classes.copy()
+    classes.columns = pd.Index(["_".join(filter(None, names)) for names in classes.columns])
+    frames = {"methods": comparison.table.reset_index(), "classes": classes.reset_index()}
+    tables = {"methods": measure_table(comparison), "classes": side_by_side(comparison)}
+    drawings = {"methods": measure_dots(comparison), "classes": class_dots(comparison)}
+    for pair in comparison.pairs:
+        stem = f"difference-{file_name(pair.first)}"
+        frames[stem] = pair.classes.reset_index()
+        tables[stem] = pair_table(comparison, pair)
+        drawings[stem] = difference_dots(comparison, pair)
+    return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
+
+
+def write_files(
+    folder: str | os.PathLike[str],
+    formats: Collection[str],
+    frames: Mapping[str, pd.DataFrame],
+    tables: Mapping[str, Table],
+    drawings: Mapping[str, Drawing],
+    *,
+    raw_csv: bool = False,
+) -> list[Path]:
+    """Write every frame as CSV, every table as Markdown and every drawing in each of the other formats asked for.
+
+    ``raw_csv`` as in `export`.
+
+    Raises:
+        ClasswiseError: for an unknown format, or if a file cannot be written.
+    """
+    for kind in formats:
+        if kind not in FORMATS:
+            raise unknown("format", kind, FORMATS)
+    target, written = Path(folder), list[Path]()
+    if "csv" in formats:
+        written += [_csv(target / f"{name}.csv", frame, raw=raw_csv) for name, frame in frames.items()]
+    if "md" in formats:
+        written += [_markdown(target / f"{name}.md", table) for name, table in tables.items()]
+    for kind in _in_order(formats, FIGURES):
+        for name, drawing in drawings.items():
+            drawing.save(target / f"{name}.{kind}")
+            written.append(target / f"{name}.{kind}")
+    return written
+
+
+def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
+    """A row per class, or, of a sparse matrix, a row per pair of truth and prediction with its count."""
+    names = np.asarray(confusion.names, dtype=object)
+    if not sparse.issparse(confusion.matrix):
+        return pd.DataFrame(confusion.matrix, pd.Index(names, name="truth"), list(confusion.names)).reset_index()
+    cells = sparse.coo_array(confusion.matrix)
+    return pd.DataFrame({"truth": names[cells.row], "prediction": names[cells.col], "count": cells.data})
+
+
+def file_name(name: str) -> str:
+    """A name without the letters that file systems and shells dislike: ``tpgd[5]`` becomes ``tpgd-5``."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "unnamed"
+
+
+def _in_order(chosen: Collection[str], known: Sequence[str]) -> list[str]:
+    return [kind for kind in known if kind in chosen]
+
+
+def _csv(path: Path, frame: pd.DataFrame, *, raw: bool) -> Path:
+    safe = frame if raw else spreadsheet_frame(frame)
+    columns = [safe.iloc[:, place] for place in range(safe.shape[1])]
+    texts = [*map(str, safe.columns), *(cell for column in columns if not is_numeric_dtype(column) for cell in column)]
+    # The csv module quotes a carriage return only where it is part of the line ends.
+    ends = "\r\n" if any(isinstance(text, str) and "\r" in text for text in texts) else "\n"
+    with replacing(path) as temporary:
+        safe.to_csv(temporary, index=False, float_format="%.6g", lineterminator=ends)
+    return path
+
+
+def _markdown(path: Path, table: Table) -> Path:
+    write_text(path, table.markdown())
+    return path

@@ -1,0 +1,208 @@
+"""Several models on the same images, as figures and tables."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from classwise.auditing.compare import Comparison, Pair
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.result import Audit
+from classwise.reporting import formatting
+from classwise.reporting.figures.dots import Value, dot_rows
+from classwise.reporting.palette import SERIES
+from classwise.reporting.svg import Drawing
+from classwise.reporting.tables import Cell, Row, Table
+from classwise.stats import metric_intervals
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import Estimate
+
+MOST_METHODS = len(SERIES)
+"""Methods that inks tell apart."""
+MOST_CLASSES = 40
+"""Classes in a figure: those that are lowest, or that differ most."""
+
+
+def measure_dots(comparison: Comparison) -> Drawing:
+    """Overall and worst-class accuracy of each method, with their intervals; a row for each of more than have inks."""
+    title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
+    values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
+    rows = ["Overall", "Worst class"]
+    if len(names) > MOST_METHODS:
+        return dot_rows(title, names, rows, values, alpha=comparison.alpha)
+    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha)
+
+
+def class_dots(comparison: Comparison) -> Drawing:
+    """The accuracy of each class under each method; the class that is lowest on average comes first."""
+    names, images, cells = _class_cells(comparison)
+    average = [sum(cell["mean"] for cell in row) for row in cells]
+    order = sorted(range(len(names)), key=average.__getitem__)[:MOST_CLASSES]
+    values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
+    names = [names[row] for row in order]
+    title = f"Accuracy of each {_kind(comparison)} {comparison.conditions}, percent"
+    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha)
+
+
+def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
+    """The difference of two methods in every class, the largest gain first; of many classes those at both ends."""
+    rows = sorted(records(pair.classes), key=lambda row: -row["difference"])
+    if len(rows) > MOST_CLASSES:
+        rows = rows[: MOST_CLASSES // 2] + rows[-MOST_CLASSES // 2 :]
+    values = [[Value(row["difference"], row["low"], row["high"], row["n"])] for row in rows]
+    names = [str(row[_kind(comparison)]) for row in rows]
+    title = f"{pair.first} minus {pair.second}, points"
+    return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha)
+
+
+def measure_table(comparison: Comparison) -> Table:
+    """A row per method: what `Comparison.table` holds, and intervals or deviations for the rest."""
+    heads = [
+        "method",
+        "seeds",
+        "n",
+        "clean",
+        "overall",
+        "lowest class",
+        "worst",
+        "worst 20 %",
+        "MCD",
+        "CV",
+        "NRR",
+        "HMW",
+    ]
+    methods, best = methods_of(comparison), best_of(comparison)
+    rows = []
+    for name in comparison.names:
+        row = methods[name]
+        cells = [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
+        cells += [_over_seeds(name, comparison, "clean"), _known(row, "overall")]
+        cells += [Cell(str(row["worst_class"])), _known(row, "worst")]
+        cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
+        rows.append(Row(name, cells, good=name in best and len(methods) > 1))
+    note = (
+        "MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: "
+        "harmonic mean of clean and robust; HMW: of overall and worst. Of several seeds the mean; ± is the standard "
+        "deviation over seeds, and the lowest class that of the lowest mean (of equal ones the first)."
+    )
+    if len(methods) > 1:
+        note += " The highest worst-class accuracy is set off, significant or not."
+    return Table("Methods side by side, percent", heads, rows, note)
+
+
+def class_table(comparison: Comparison) -> Table:
+    """A row per class: the accuracy under each method with its interval, in percent."""
+    rows = []
+    for name, images, cells in zip(*_class_cells(comparison), strict=True):
+        rows.append(Row(name, [Cell(formatting.count(images)), *(_mean(cell) for cell in cells)]))
+    caption = f"Accuracy of each {_kind(comparison)}, percent [{formatting.level(comparison.alpha)} interval]"
+    several = any(len(audits) > 1 for audits in comparison.audits.values())
+    note = "Of several seeds the mean ± the standard deviation over seeds." if several else ""
+    return Table(caption, [_kind(comparison), "n", *comparison.names], rows, note)
+
+
+def pair_table(comparison: Comparison, pair: Pair) -> Table:
+    """A row per class: the difference with its interval, and how likely chance alone is."""
+    rows = []
+    for row in records(pair.classes):
+        cells = [
+            Cell(formatting.count(row["n"])),
+            Cell(formatting.points(row["difference"], sign=True), formatting.signed_span(row["low"], row["high"])),
+            Cell(formatting.probability(row["p"])),
+            Cell(formatting.probability(row["adjusted"])),
+        ]
+        rows.append(Row(str(row[_kind(comparison)]), cells))
+    heads = [_kind(comparison), "n", "difference", "p", "p (Holm)"]
+    caption = f"{pair.first} minus {pair.second}, points [{formatting.level(comparison.alpha)} interval]"
+    return Table(caption, heads, rows, f"p: {pair.test}; {pair.population}.")
+
+
+def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """What the comparison's table holds of each method."""
+    return {row["method"]: row for row in records(comparison.table)}
+
+
+def best_of(comparison: Comparison) -> list[str]:
+    """The methods with the highest worst-class accuracy on these images; several where they are equal."""
+    worst = {name: round(float(row["worst"]), 12) for name, row in methods_of(comparison).items()}
+    return [name for name, accuracy in worst.items() if accuracy == max(worst.values())]
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame, its index among their values."""
+    return [{str(key): value for key, value in row.items()} for row in frame.reset_index().to_dict("records")]
+
+
+def _class_cells(comparison: Comparison) -> tuple[list[str], list[int], list[list[dict[str, float]]]]:
+    """The classes' names and images, and for each class what is known under each method."""
+    frame, keys = comparison.classes, ("mean", "low", "high", "sd")
+    columns = [zip(*(frame[name, key].tolist() for key in keys), strict=True) for name in comparison.names]
+    cells = [[dict(zip(keys, cell, strict=True)) for cell in row] for row in zip(*columns, strict=True)]
+    return [str(name) for name in frame.index], frame["", "n"].tolist(), cells
+
+
+def _value(row: Mapping[str, Any], name: str) -> Value:
+    return Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"])
+
+
+def _mean(cell: Mapping[Any, Any]) -> Cell:
+    """The mean of a class with its deviation over seeds, and its interval."""
+    return Cell(formatting.bare_percent(cell["mean"]) + _spread(cell["sd"]), formatting.span(cell["low"], cell["high"]))
+
+
+def _known(row: Mapping[str, Any], name: str) -> Cell:
+    """A measure whose interval the comparison knows, with the deviation over seeds."""
+    text = formatting.bare_percent(row[name]) + _spread(row[f"{name}_sd"])
+    return Cell(text, formatting.span(row[f"{name}_low"], row[f"{name}_high"]))
+
+
+def _spread(deviation: float) -> str:
+    return "" if math.isnan(deviation) else f" ± {formatting.points(deviation)}"
+
+
+def _over_seeds(name: str, comparison: Comparison, measure: str) -> Cell:
+    """A measure with its interval for one seed, its mean and deviation for several."""
+    runs = zip(comparison.counts[name], comparison.audits[name], strict=True)
+    estimates = [_estimate(counts, audit, comparison, measure) for counts, audit in runs]
+    if any(math.isnan(estimate.value) for estimate in estimates):
+        return Cell(formatting.NONE)
+    text, span = (
+        (formatting.squared_percent, formatting.squared_span)
+        if measure == "cv"
+        else (formatting.bare_percent, formatting.span)
+    )
+    if len(estimates) == 1:
+        return Cell(text(estimates[0].value), span(estimates[0].low, estimates[0].high))
+    values = [estimate.value for estimate in estimates]
+    return Cell(text(statistics.mean(values)), f"± {text(statistics.stdev(values))}")
+
+
+def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure: str) -> Estimate:
+    alpha = comparison.alpha
+    if measure in _PLAIN:
+        return _PLAIN[measure](counts, alpha)
+    if CLEAN not in audit.names or (measure == "nrr" and not comparison.attacked):
+        return Estimate(math.nan, math.nan, math.nan)
+    clean = audit.outcomes.counts(CLEAN, comparison.group)
+    return (
+        metric_intervals.overall(clean, alpha)
+        if measure == "clean"
+        else metric_intervals.clean_and_robust(clean, counts, alpha)
+    )
+
+
+_PLAIN: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
+    "worst20": metric_intervals.worst_fifth,
+    "mcd": metric_intervals.discrepancy,
+    "cv": metric_intervals.variance,
+    "hmw": metric_intervals.overall_and_worst,
+}
+"""Measures that need the counts of the attack alone; ``clean`` and ``nrr`` need the clean ones too."""
+
+
+def _kind(comparison: Comparison) -> str:
+    return comparison.group or "class"

@@ -1,0 +1,50 @@
+"""From a context to a page: templates, the style sheet with the colours of both themes, drawings as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from classwise.core.version import __version__
+from classwise.reporting.escape import visible
+from classwise.reporting.palette import style_rules, variables
+from classwise.reporting.svg import FONT, Drawing
+
+Context = Mapping[str, Any]
+"""What a template shows."""
+
+
+def render(template: str, context: Context) -> str:
+    """The page of a template."""
+    return _templates().get_template(template).render(version=__version__, style=_style(), **context)
+
+
+def markup(drawing: Drawing) -> Markup:
+    """A drawing as SVG inside a page."""
+    return Markup(drawing.svg())  # noqa: S704  # drawings quote their own texts
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("classwise.reporting"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+@cache
+def _style() -> Markup:
+    """The style sheet: the template with the colours of both themes, and the styles of the figures' marks."""
+    source = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
+    for word, value in (("LIGHT", variables("light")), ("DARK", variables("dark")), ("FONT", FONT)):
+        source = source.replace(word, value)
+    return Markup(source + style_rules())  # noqa: S704  # our own file

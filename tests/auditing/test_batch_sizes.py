@@ -1,0 +1,109 @@
+"""The batch of large images: chosen from the memory that they need, printed and recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from classwise.auditing import batch_sizes
+from classwise.auditing.audit import audit, estimate
+from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes
+from classwise.auditing.result import Audit
+from classwise.core.errors import ClasswiseError
+from classwise.core.progress import Silent
+from classwise.data.images import Images
+
+
+class Lines(Silent):
+    """A listener that remembers what was logged."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.said.append(line)
+
+
+def network() -> nn.Module:
+    """One convolution with four channels, a rectifier, and a linear layer on the means."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    ).eval()
+
+
+def images(side: int, count: int = 40) -> Images:
+    x = torch.rand(count, 1, side, side, generator=torch.Generator().manual_seed(0))
+    return Images(x, torch.arange(count) % 2, ["a", "b"])
+
+
+def memory(monkeypatch: pytest.MonkeyPatch, megabytes: float) -> None:
+    monkeypatch.setattr(batch_sizes, "memory_of", lambda device: megabytes * 1e6)
+
+
+def test_what_a_pass_saves() -> None:
+    """The convolution and the pooling save no output of their own; the rectifier saves its output once."""
+    x = torch.rand(1, 1, 80, 80)
+    found, output = saved_bytes(network(), x), 4 * 4 * 80 * 80
+    assert output <= found <= 2 * output + 4 * 80 * 80
+    assert saved_bytes(network(), torch.rand(2, 1, 80, 80)) == pytest.approx(2 * found, rel=0.01)
+
+
+def test_usual_images_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 0.001)
+    monkeypatch.setattr(batch_sizes, "saved_bytes", None)
+    for side in (28, 32, 64):
+        assert fitting_batch(network(), torch.rand(1, 3, side, side)) == Fit(128)
+
+
+def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(1, 1, 80, 80)
+    each = batch_sizes.OVERHEAD * saved_bytes(network(), x) + batch_sizes.COPIES * 4 * 80 * 80
+    for fits, batch in ((128, 128), (127, 64), (40, 32), (5, 4)):
+        memory(monkeypatch, fits * each / batch_sizes.SHARE / 1e6 + 0.001)
+        assert fitting_batch(network(), x).batch_size == batch
+    found = fitting_batch(network(), x)
+    assert found.note.startswith("batch 4 in place of 128: 4 images of 80 x 80 pixels need about ")
+    given = fitting_batch(network(), x, 64)
+    assert given.batch_size == 64
+    assert given.note.startswith("batch 64 may not fit: 64 images of 80 x 80 pixels")
+
+
+@pytest.mark.slow
+def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines()
+    memory(monkeypatch, 60)
+    made = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
+    batch = made.outcomes.meta.batch_size
+    assert batch is not None
+    assert 32 <= batch < 128
+    assert lines.said[0].startswith(f"batch {batch} in place of 128")
+    memory(monkeypatch, 1e6)
+    again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
+    assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
+    with pytest.raises(ClasswiseError, match="batch was"):
+        audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch_size=128)
+
+
+@pytest.mark.slow
+def test_a_batch_below_the_smallest_that_repeats_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 1)
+    made = audit(network(), images(80, 6), "Linf:0.01", ["fgsm"])
+    assert made.outcomes.meta.batch_size is not None
+    assert made.outcomes.meta.batch_size < 32
+    assert "not-repeatable" in {warning.name for warning in made.warnings}
+    with pytest.raises(ClasswiseError, match="below 32"):
+        audit(network(), images(80, 6), "Linf:0.01", ["fgsm"], batch_size=16)
+
+
+def test_an_estimate_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory(monkeypatch, 10)
+    assert "in place of 128" in estimate(network(), images(80), "Linf:0.01", ["fgsm"]).note
+    assert estimate(network(), images(32), "Linf:0.01", ["fgsm"]).note == ""
+
+
+def test_the_memory_of_a_cpu_is_that_of_the_machine_or_less() -> None:
+    assert 1e8 < memory_of(torch.device("cpu")) < 1e14

@@ -1,0 +1,88 @@
+"""Conditions that fail a build."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.auditing.thresholds import Threshold, met
+from classwise.core.errors import ClasswiseError
+from classwise.stats.bounds import MEASURES
+
+AUDIT = Audit(
+    Outcomes.from_predictions(
+        [0] * 10 + [1] * 40, [0] * 10 + [1] * 40, {"pgd": [0] * 3 + [1] * 7 + [1] * 20 + [0] * 20}, ["cat", "dog"]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("worst(pgd) < 0.31", True),
+        ("worst(pgd) < 0.3", False),
+        ("worst(all) <= 0.3", True),
+        ("worst(all) < 30 %", False),
+        ("worst(all)<=3/10", True),
+        ("overall(pgd) < 0.5", True),
+        ("overall(clean) < 1", False),
+        ("overall(pgd).low < 0.4", True),
+        ("overall(pgd).high < 0.6", True),
+        ("worst(all).low < 0.06", True),
+        ("worst(all).split > 0.3", True),
+        (" mcd( all ) > 0.19 ", True),
+        ("mcd(all) > 19%", True),
+        ("cv(all) >= 0.02", False),
+        ("worst20(pgd) < 0.4", True),
+    ],
+)
+def test_conditions(text: str, holds: bool) -> None:
+    assert Threshold.parse(text).holds(AUDIT) is holds
+    assert list(met(AUDIT, [text])) == ([Threshold.parse(text)] if holds else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("worst(all)", "not of the form"),
+        ("worst < 0.2", "not of the form"),
+        ("__import__('os').system('ls') < 1", "not of the form"),
+        ("wurst(all) < 0.2", "did you mean 'worst'"),
+        ("mcd(all).low < 0.2", "unknown measure"),
+        ("worst(all) < much", "'much' is not a number"),
+        ("worst(all) < nan", "not a number"),
+        ("worst(all) < 1/0", "not a number"),
+        ("mcd(all) > 20", "20 is not between 0 and 1; write 0.2 or 20%"),
+        ("worst(all) < 101%", "101% is not between 0 and 1"),
+        ("worst(all) > -0.1", "-0.1 is not between 0 and 1"),
+        ("cv(all) > 900", "a cv of 900 in the tables is 0.09"),
+    ],
+)
+def test_bad_conditions_are_one_line(text: str, message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        Threshold.parse(text)
+
+
+def test_an_attack_that_was_not_run_does_not_pass_a_build() -> None:
+    with pytest.raises(ClasswiseError, match="unknown attack in condition"):
+        Threshold.parse("worst(autoattack) < 0.2").holds(AUDIT)
+
+
+def test_what_is_not_defined_does_not_pass_a_build() -> None:
+    bare = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}))
+    with pytest.raises(ClasswiseError, match="not defined"):
+        Threshold.parse("nrr(pgd) < 0.2").holds(bare)
+
+
+@given(
+    st.sampled_from(sorted(MEASURES)),
+    st.sampled_from(["all", "tpgd[5]", "tpgd-best"]),
+    st.sampled_from(["<", "<=", ">", ">="]),
+    st.integers(0, 64),
+)
+def test_a_condition_reads_what_it_writes(measure: str, attack: str, comparison: str, limit: int) -> None:
+    threshold = Threshold(measure, attack, comparison, limit / 64)
+    assert Threshold.parse(str(threshold)) == threshold

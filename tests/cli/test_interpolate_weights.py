@@ -1,0 +1,53 @@
+"""``classwise interpolate-weights``: what it prints and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from classwise.core.ownership import OWNER, owned
+
+from .conftest import Classwise
+
+
+def test_interpolate_writes_a_model_and_says_what_it_tried(
+    classwise: Classwise, run_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(run_folder, run)
+    words = ("interpolate-weights", run, "--start", run_folder, "--attack", "pgd:steps=1", "--shares", "0.3,0.7")
+    said = classwise(*words)
+    assert said.status == 0, said.err
+    assert "kept" in said.out
+    assert (run / "checkpoints" / "interpolated.safetensors").is_file()
+    said = classwise(*words, "--json", "--out", tmp_path / "mix.safetensors")
+    assert said.status == 0, said.err
+    facts = json.loads(said.out)
+    assert Path(facts["weights"]) == tmp_path / "mix.safetensors"
+    assert list(facts["tried"]) == ["0.3", "0.7"]
+
+
+def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    for words, line in (
+        ((run_folder,), "started from random weights"),
+        ((run_folder, "--which", "nonsense"), "holds no weights 'nonsense'"),
+        ((run_folder, "--start", run_folder, "--shares", "a,b"), "--shares 'a,b': give numbers"),
+        ((tmp_path,), "holds no run"),
+    ):
+        said = classwise("interpolate-weights", *words)
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert line in said.err
+
+
+def test_a_run_that_another_process_uses_is_not_written(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run_folder, tmp_path / "run"))
+    words = ["interpolate-weights", run, "--start", run_folder, "--attack", "pgd:steps=1"]
+    with owned(run):
+        said = classwise(*words)
+        assert (said.status, said.err.count("\n")) == (2, 1)
+        assert f"{run} is in use by process " in said.err
+        assert not (run / "checkpoints" / "interpolated.safetensors").exists()
+        assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
+    assert classwise(*words).status == 0
+    assert not (run / OWNER).exists()

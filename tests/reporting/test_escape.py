@@ -1,0 +1,246 @@
+"""Hostile names in every form that a report takes: read back, they are the names, and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from classwise.auditing.compare import compare
+from classwise.auditing.curve.result import Curve
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.result import Audit
+from classwise.core.errors import ClasswiseError
+from classwise.reporting import export, export_comparison, export_curve, report
+from classwise.reporting.escape import (
+    FORMULA,
+    checked_svg,
+    markdown_text,
+    spreadsheet_frame,
+    spreadsheet_text,
+    visible,
+)
+from classwise.reporting.tables import Cell, Row, Table
+
+from .conftest import MakeAudit
+
+EXAMPLES = (
+    "</style><script>alert(1)</script>",
+    "{{7*7}}",
+    '=HYPERLINK("http://x","y")',
+    "+1",
+    "-2+3",
+    "@SUM(A1)",
+    "'=quoted",
+    "\t=tab",
+    "\r=return",
+    "a|b",
+    "two\nlines",
+    "`code` **bold** _it_ [a](b) <!-- c -->",
+    "\u202ereversed",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "nul\x00bell\x07esc\x1b[31m",
+    " spaces ",
+    "&amp; &lt;",
+    'quote"s',
+    "$x$ \\$ \\",
+    "]]>",
+    "-->",
+    "# head",
+    "\u2028",
+)
+LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0x2FFF)
+NAMES = st.lists(
+    st.one_of(
+        st.sampled_from(EXAMPLES),
+        st.text(LETTERS | st.sampled_from("=+-@|`<>&'\"\n\r\t{}*_$\\"), min_size=1, max_size=8),
+    ),
+    min_size=3,
+    max_size=3,
+    unique_by=lambda name: visible(name).strip(),
+)
+
+
+def original(text: str) -> str:
+    """What `visible` showed."""
+    return re.sub(r"⟨U\+([0-9A-F]{4,})⟩", lambda match: chr(int(match[1], 16)), text)
+
+
+def unescaped(text: str) -> str:
+    """What a spreadsheet's text was."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+class Cells(HTMLParser):
+    """The texts of the cells of the tables, the tags, and the attributes that could run something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.inside = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+        self.inside = tag in {"td", "th"} or (self.inside and tag == "strong")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag == "strong"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.rows[-1][-1] += data
+
+
+def audit_of(names: list[str], model: str) -> Audit:
+    labels = np.repeat(np.arange(3), 4)
+    wrong = np.where(np.arange(12) % 4 < labels, (labels + 1) % 3, labels)
+    outcomes = Outcomes.from_predictions(labels, labels, {"pgd": wrong}, names, model=model, model_hash="ab")
+    return Audit(outcomes)
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+TAGS = frozenset(
+    re.findall(
+        r"\w+",
+        "html head meta title style body header main section footer p h1 h2 h3 em strong span dl dt dd div figure "
+        "figcaption table thead tbody tr th td small details summary svg g path rect circle text ul li code",
+    )
+)
+ATTRIBUTES = frozenset(
+    re.findall(
+        r"\S+",
+        "lang charset name content class id scope open viewbox width height role aria-label x y rx cx cy r d opacity "
+        "font-size text-anchor font-weight transform xmlns",
+    )
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(NAMES)
+def test_names_come_back_from_every_form(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        audit, target = audit_of(names, names[0]), Path(folder)
+        export(audit, target, ("csv", "md", "svg"))
+        export(audit, target / "raw", ("csv",), raw_csv=True)
+        report(audit, target / "a.html")
+
+        rows = read_csv(target / "classes.csv")
+        assert [unescaped(row[0]) for row in rows[1:]] == names
+        assert not any(cell[:1] in {*"=+-@\t\r\n"} for row in rows[1:] for cell in row[:1])
+        assert [row[0] for row in read_csv(target / "raw" / "classes.csv")[1:]] == names
+        head, *body = read_csv(target / "confusion-all.csv")
+        assert [unescaped(cell) for cell in head[1:]] == [unescaped(row[0]) for row in body] == names
+        assert all(float(cell) >= 0 for row in body for cell in row[1:])
+
+        text = (target / "classes.md").read_text(encoding="utf-8")
+        made = Cells(MarkdownIt("commonmark").enable("table").render(text))
+        assert {original(row[0]) for row in made.rows[1:]} == set(names)
+        assert all(len(row) == len(made.rows[0]) for row in made.rows)
+        assert made.tags <= {"h3", "table", "thead", "tbody", "tr", "th", "td", "strong", "p"}
+
+        svg = ET.parse(target / "classes.svg")
+        titles = [element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}title")]
+        assert {original(title.rsplit(", all: ", 1)[0]) for title in titles if ", all: " in title} == set(names)
+
+        html = Cells((target / "a.html").read_text(encoding="utf-8"))
+        assert html.tags <= TAGS
+        assert html.attributes <= ATTRIBUTES
+        assert [original(row[0]) for row in html.rows[1:4]] == [names[label] for label in (2, 1, 0)]
+
+
+@pytest.mark.slow
+@settings(max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(NAMES)
+def test_names_of_methods_and_curves_too(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder)
+        comparison = compare({name: audit_of(names, name) for name in names[:2]})
+        export_comparison(comparison, target, ("csv", "md"))
+        report(comparison, target / "a.html")
+        assert [unescaped(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
+        assert {unescaped(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
+        assert Cells((target / "a.html").read_text(encoding="utf-8")).tags <= TAGS
+
+        frame = pd.DataFrame({"index": range(6), "label": [0, 0, 1, 1, 2, 2], "low": 0.0, "high": [0.1, 0.2] * 3})
+        frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=1)
+        curve = Curve(frame, Meta(class_names=tuple(names), attacks={"clean": None}, norm="Linf"), 0.25, 3)
+        export_curve(curve, target / "curve", ("csv", "md", "svg"))
+        report(curve, target / "b.html")
+        assert {unescaped(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
+        assert Cells((target / "b.html").read_text(encoding="utf-8")).tags <= TAGS
+        ET.parse(target / "curve" / "curve.svg")
+
+
+@given(st.text(LETTERS, max_size=12) | st.sampled_from(EXAMPLES))
+def test_texts_of_spreadsheets_and_markdown_can_be_read_back(text: str) -> None:
+    assert unescaped(spreadsheet_text(text)) == text
+    html = MarkdownIt("commonmark").render(f"x{markdown_text(text)}x")
+    assert "\n" not in markdown_text(text)
+    inner = re.sub(r"<[^>]*>", "", html).strip()
+    parser = Cells(f"<tr><td>{inner}")
+    assert original(parser.rows[0][0]) == f"x{text}x"
+
+
+def test_numbers_stay_numbers() -> None:
+    frame = pd.DataFrame({"=class": ["-1", "b"], "value": [-0.5, 2.0], "count": [-3, 4]})
+    safe = spreadsheet_frame(frame)
+    assert safe.columns.tolist() == ["'=class", "value", "count"]
+    assert safe["'=class"].tolist() == ["'-1", "b"]
+    assert safe["value"].tolist() == [-0.5, 2.0]
+    assert safe["count"].tolist() == [-3, 4]
+
+
+def test_a_table_of_hostile_names_keeps_its_shape() -> None:
+    rows = [Row(name, [Cell(name, name)], weak=True) for name in EXAMPLES]
+    made = Cells(MarkdownIt("commonmark").enable("table").render(Table("a", ("x", "y"), rows).markdown()))
+    assert [original(row[0]) for row in made.rows[1:]] == list(EXAMPLES)
+    assert {len(row) for row in made.rows} == {2}
+
+
+@pytest.mark.parametrize(
+    "svg",
+    [
+        "<svg><script>alert(1)</script></svg>",
+        '<svg onload="alert(1)"></svg>',
+        '<svg><image href="javascript:alert(1)"/></svg>',
+        '<!DOCTYPE svg [<!ENTITY a "b">]><svg>&a;</svg>',
+        "<svg><foreignObject/></svg>",
+        "<svg>",
+    ],
+)
+def test_figures_that_were_read_from_a_file_hold_shapes_only(svg: str) -> None:
+    with pytest.raises(ClasswiseError, match="only shapes and texts of a drawing are accepted"):
+        checked_svg(svg)
+
+
+def test_raw_csv_is_asked_for_by_name(make_audit: MakeAudit, tmp_path: Path) -> None:
+    audit = make_audit(names=("=a", "b", "c", "d"))
+    export(audit, tmp_path / "safe", ("csv",))
+    export(audit, tmp_path / "raw", ("csv",), raw_csv=True)
+    assert read_csv(tmp_path / "safe" / "classes.csv")[1][0] == "'=a"
+    assert read_csv(tmp_path / "raw" / "classes.csv")[1][0] == "=a"

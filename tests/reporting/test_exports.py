@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from classwise.auditing.compare import compare
+from classwise.core.errors import ClasswiseError
+from classwise.reporting import export, export_comparison
+from classwise.reporting.exports import file_name
+
+from .conftest import SUPERCLASSES, MakeAudit
+
+
+def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_path: Path) -> None:
+    written = export(make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), meta=SUPERCLASSES), tmp_path, ("csv", "md", "svg"))
+    assert sorted(written) == sorted(tmp_path.iterdir())
+    names = {path.name for path in written}
+    assert {
+        "classes.csv",
+        "attacks.md",
+        "confusion-all.csv",
+        "confusion-pgd.csv",
+        "classes.svg",
+        "errors-all.svg",
+    } <= names
+    classes = pd.read_csv(tmp_path / "classes.csv").set_index("class")
+    assert classes.loc["cat", "all"] == 0.1
+    assert (classes["all_low"] < classes["all"]).all()
+    confusion = pd.read_csv(tmp_path / "confusion-all.csv").set_index("truth")
+    assert confusion.loc["cat", "airplane"] == 90
+    assert "| **cat** | **100** |" in (tmp_path / "classes.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_only_the_forms_asked_for(make_audit: MakeAudit, tmp_path: Path) -> None:
+    assert {path.suffix for path in export(make_audit(), tmp_path, ("pdf",))} == {".pdf"}
+
+
+def test_an_unknown_form_is_one_line_and_writes_nothing(make_audit: MakeAudit, tmp_path: Path) -> None:
+    with pytest.raises(ClasswiseError, match=r"unknown format 'pgn'; did you mean 'png'\?"):
+        export(make_audit(), tmp_path / "out", ("csv", "pgn"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_is_written_too(make_audit: MakeAudit, tmp_path: Path) -> None:
+    one, two = make_audit(accuracy=(0.6, 0.6, 0.3, 0.1)), make_audit(accuracy=(0.6, 0.6, 0.3, 0.3))
+    written = export_comparison(compare({"old": one, "new": two}), tmp_path, ("csv", "md", "svg"))
+    assert sorted(written) == sorted(tmp_path.iterdir())
+    difference = pd.read_csv(tmp_path / "difference-new.csv").set_index("class")
+    assert difference.loc["cat", "difference"] == pytest.approx(0.2)
+    methods = pd.read_csv(tmp_path / "methods.csv").set_index("method")
+    assert methods.loc["new", "worst"] == pytest.approx(0.3)
+    assert pd.read_csv(tmp_path / "classes.csv").columns.tolist()[:3] == ["class", "n", "old_mean"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("tpgd[5]", "tpgd-5"), ("a/b c", "a-b-c"), ("pgd", "pgd"), ("/", "unnamed")]
+)
+def test_names_become_file_names(name: str, expected: str) -> None:
+    assert file_name(name) == expected

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from classwise.core.errors import ClasswiseError
+from classwise.reporting.image_data import MOST, SIDE, ExampleImages, data_uri, triples
+
+
+def pixels(uri: str) -> NDArray[np.uint8]:
+    head, _, body = uri.partition(",")
+    assert head == "data:image/png;base64"
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(body))))
+
+
+def examples(count: int = 3, change: float = 8 / 255) -> ExampleImages:
+    clean = np.full((count, 3, 4, 5), 0.5, np.float32)
+    example = clean.copy()
+    example[:, 0, 0, 0] += change
+    example[:, 1, 0, 0] -= change / 2
+    return ExampleImages(clean, example, [f"image {number}" for number in range(count)])
+
+
+def test_colours_and_places_survive() -> None:
+    image = np.zeros((3, 2, 3), np.float32)
+    image[0, 0, 2] = 1
+    image[2, 1, 0] = 100 / 255
+    shown = pixels(data_uri(image))
+    assert shown.shape == (2, 3, 3)
+    assert shown[0, 2].tolist() == [255, 0, 0]
+    assert shown[1, 0].tolist() == [0, 0, 100]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_other_channel_counts_are_grey(channels: int) -> None:
+    shown = pixels(data_uri(np.full((channels, 4, 4), 51 / 255, np.float32)))
+    assert shown.shape == (4, 4)
+    assert (shown == 51).all()
+
+
+def test_large_images_are_made_small_and_small_ones_left_alone() -> None:
+    assert pixels(data_uri(np.zeros((3, 200, 100), np.float32))).shape == (SIDE, SIDE // 2, 3)
+    assert pixels(data_uri(np.zeros((1, 8, 8), np.float32))).shape == (8, 8)
+
+
+def test_the_largest_difference_reaches_white_and_half_of_it_half_way_to_black() -> None:
+    found, factor = triples(examples(change=8 / 255))
+    assert factor == pytest.approx(0.5 * 255 / 8, rel=1e-5)
+    corner = pixels(found[0].difference)[0, 0]
+    assert corner.tolist() == [255, 64, 128]
+    assert found[0].caption == "image 0"
+
+
+def test_an_attack_that_changed_nothing_gives_grey() -> None:
+    found, factor = triples(examples(change=0.0))
+    assert factor == 1
+    assert (pixels(found[0].difference) == 128).all()
+
+
+def test_no_more_than_a_page_holds() -> None:
+    assert len(triples(examples(MOST + 3))[0]) == MOST
+
+
+def test_images_of_another_shape_are_refused() -> None:
+    with pytest.raises(ClasswiseError, match="data set that was audited"):
+        ExampleImages(np.zeros((1, 3, 4, 4), np.float32), np.zeros((1, 3, 8, 8), np.float32), ["a"])

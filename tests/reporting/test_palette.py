@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from classwise.reporting.palette import PALETTE, SERIES, STYLES, style_rules, variables
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("colour", ["text", "soft", "weak", "good", "main"])
+def test_text_can_be_read_on_paper_and_on_wash(theme: str, colour: str) -> None:
+    for ground in ("paper", "wash"):
+        assert contrast(getattr(PALETTE[colour], theme), getattr(PALETTE[ground], theme)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_series_stand_out_from_paper(theme: str) -> None:
+    for colour in SERIES:
+        assert contrast(getattr(PALETTE[colour], theme), getattr(PALETTE["paper"], theme)) >= 3
+
+
+def test_every_style_uses_inks_that_exist_and_has_a_rule() -> None:
+    rules = style_rules()
+    for name, style in STYLES.items():
+        assert style.fill or style.stroke
+        assert {style.fill, style.stroke} - {None} <= set(PALETTE)
+        assert f".m-{name} {{" in rules
+    assert set(re.findall(r"var\(--(\w+)\)", rules)) <= set(PALETTE)
+
+
+def test_both_themes_define_every_ink() -> None:
+    for theme in ("light", "dark"):
+        assert re.findall(r"--(\w+): #[0-9a-f]{6};", variables(theme)) == list(PALETTE)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from PIL import Image
+
+from classwise.core.errors import ClasswiseError
+from classwise.reporting.svg import Box, Dot, Drawing, Group, Label, Line, shorten
+
+
+@pytest.fixture
+def drawing() -> Drawing:
+    bar = Group(
+        [Box(10, 10, 40, 12, "bar", 0.5), Line([(0, 0), (20, 5)], "whisker")], 'a "b" < c & d', (10, 10, 40, 12)
+    )
+    area = Line([(0, 0), (5, 5), (0, 5)], "gap", closed=True)
+    turned = Label(50, 30, "<script>", angle=-45, bold=True, anchor="end")
+    return Drawing(100, 50, 'x "y"', [bar, area, Dot(60, 20, 4, "dot-weak"), turned])
+
+
+def test_svg_is_well_formed_and_quotes_what_users_wrote(drawing: Drawing) -> None:
+    root = ET.fromstring(drawing.svg())
+    assert root.get("aria-label") == 'x "y"'
+    assert [title.text for title in root.iter("title")] == ['a "b" < c & d']
+    assert next(root.iter("text")).text == "<script>"
+
+
+def test_marks_carry_style_classes_and_no_colours(drawing: Drawing) -> None:
+    assert 'class="m-bar" opacity="0.50"' in drawing.svg()
+    assert "#" not in drawing.svg()
+
+
+def test_a_closed_line_is_closed_and_coordinates_are_short(drawing: Drawing) -> None:
+    assert '<path d="M0 0L5 5L0 5Z" class="m-gap"/>' in drawing.svg()
+
+
+def test_a_style_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="glitter"):
+        Drawing(9, 9, "", [Box(0, 0, 1, 1, "glitter")]).svg()
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
+def test_the_same_drawing_gives_the_same_bytes(drawing: Drawing, tmp_path: Path, kind: str) -> None:
+    for name in ("one", "two"):
+        drawing.save(tmp_path / f"{name}.{kind}")
+    assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+
+
+def test_png_shows_boxes_where_they_are(tmp_path: Path) -> None:
+    Drawing(100, 50, "", [Box(50, 0, 50, 25, "bar")]).save(tmp_path / "a.png")
+    picture = Image.open(tmp_path / "a.png").convert("RGB")
+    assert picture.size == (200, 100)
+    assert picture.getpixel((150, 20)) == (0x1F, 0x6F, 0xB2)  # upper right, the ink "main"
+    assert picture.getpixel((150, 80)) == picture.getpixel((50, 20)) == (255, 255, 255)
+
+
+def test_a_standalone_file_holds_its_colours(drawing: Drawing) -> None:
+    text = drawing.standalone()
+    ET.fromstring(text)
+    assert "--main: #1f6fb2" in text
+    assert ".m-bar {" in text
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(drawing: Drawing, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClasswiseError, match="cannot write"):
+        drawing.save(tmp_path / "file" / "a.svg")
+
+
+def test_long_names_are_cut() -> None:
+    assert shorten("aquarium fish", 9) == "aquarium…"
+    assert shorten("cat", 9) == "cat"

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from classwise.core.errors import ClasswiseError
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import class_intervals
+from classwise.stats.worst_class import above_any, minimum, possibly_best, possibly_worst, significantly_above
+from tests.stats.strategies import some_counts
+
+
+def _possibly_worst_by_the_book(counts: ClassCounts, alpha: float) -> list[bool]:
+    """The definition, pair by pair, with scipy's Fisher test."""
+    present = [c for c in range(counts.num_classes) if counts.count[c]]
+    level = alpha / max(len(present) - 1, 1)
+    kept = [c in present for c in range(counts.num_classes)]
+    for c, k in itertools.permutations(present, 2):
+        a, n, b, m = (int(x) for x in (counts.correct[c], counts.count[c], counts.correct[k], counts.count[k]))
+        if min(a, n - a, b, m - b) < 5:
+            out = stats.fisher_exact(np.array([[a, n - a], [b, m - b]]), alternative="greater")[1] < level
+        else:
+            p = (a + b) / (n + m)
+            out = (a / n - b / m) / math.sqrt(p * (1 - p) * (1 / n + 1 / m)) > stats.norm.ppf(1 - level)
+        kept[c] &= not out
+    return kept
+
+
+@given(some_counts(max_classes=5), st.sampled_from([0.05, 0.3]))
+def test_possibly_worst_is_the_definition(counts: ClassCounts, alpha: float) -> None:
+    assert possibly_worst(counts, alpha).tolist() == _possibly_worst_by_the_book(counts, alpha)
+
+
+@given(some_counts(), st.sampled_from((0.05, 0.2)))
+def test_above_any_is_read_from_the_table_of_pairs(counts: ClassCounts, alpha: float) -> None:
+    present = np.flatnonzero(counts.present).tolist()
+    above = significantly_above(counts, alpha)
+    for others in (present[:1], present[::2], present):
+        assert above_any(counts, present, others, alpha).tolist() == [bool(above[c, others].any()) for c in present]
+
+
+def test_possibly_worst_by_hand() -> None:
+    """Of 1000 images each: 253 against 292 is z = 1.96, against 367 z = 5.5; the bound at 0.05/2 is 1.96."""
+    z = (0.292 - 0.253) / math.sqrt(0.2725 * 0.7275 * 2 / 1000)
+    assert z < stats.norm.ppf(1 - 0.05 / 2) + 0.01
+    counts = ClassCounts(np.full(3, 1000), np.array([253, 291, 367]))
+    assert possibly_worst(counts).tolist() == [True, True, False]
+    assert possibly_best(counts).tolist() == [False, False, True]
+
+
+@given(some_counts(), st.integers(0, 10**6))
+def test_the_lowest_stays_and_the_order_is_immaterial(counts: ClassCounts, seed: int) -> None:
+    kept = possibly_worst(counts)
+    assert kept[np.nanargmin(counts.accuracy)]
+    assert not kept[~counts.present].any()
+    order = np.random.default_rng(seed).permutation(counts.num_classes)
+    moved = possibly_worst(ClassCounts(counts.count[order], counts.correct[order]))
+    np.testing.assert_array_equal(moved, kept[order])
+
+
+@pytest.mark.parametrize("true", [np.full(5, 0.4), np.array([0.3, 0.32, 0.35, 0.5, 0.9])])
+def test_the_worst_class_is_rarely_lost(true: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    count = np.full(5, 200)
+    kept = [possibly_worst(ClassCounts(count, rng.binomial(count, true)))[0] for _ in range(400)]
+    assert np.mean(kept) > 0.94
+
+
+def test_possibly_worst_drops_the_clear_cases() -> None:
+    rng = np.random.default_rng(0)
+    count = np.full(10, 1000)
+    true = np.array([0.25, 0.27, 0.5, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.8])
+    kept = np.mean([possibly_worst(ClassCounts(count, rng.binomial(count, true))) for _ in range(100)], axis=0)
+    assert kept[0] == 1
+    assert kept[1] > 0.8
+    assert (kept[2:] == 0).all()
+
+
+def test_a_single_class_is_the_worst() -> None:
+    assert possibly_worst(ClassCounts(np.array([0, 9]), np.array([0, 9]))).tolist() == [False, True]
+
+
+def test_minimum_interval_is_the_minimum_of_the_bounds() -> None:
+    counts = ClassCounts(np.array([1000, 50, 1000]), np.array([260, 14, 500]))
+    low, high = class_intervals(counts, simultaneous=True)
+    found = minimum(counts)
+    assert (found.label, found.plug_in) == (0, 0.26)
+    # The small class has the lowest lower bound, the large one the lowest upper bound.
+    assert (found.low, found.high) == (low[1], high[0])
+
+
+@pytest.mark.parametrize("true", [np.full(6, 0.4), np.array([0.30, 0.33, 0.36, 0.6, 0.7, 0.8])])
+def test_plug_in_and_split_bracket_the_truth(true: np.ndarray) -> None:
+    rng = np.random.default_rng(1)
+    count = np.full(6, 150)
+    found = [minimum(ClassCounts(count, rng.binomial(count, true)), seed=i) for i in range(300)]
+    plug_in, split = np.array([f.plug_in for f in found]), np.array([f.split for f in found])
+    error = split.std() / math.sqrt(len(found))
+    assert plug_in.mean() < true.min() - 3 * error
+    # At an exact tie every choice scores the truth; else choosing on half the images errs upwards.
+    assert split.mean() > true.min() - 3 * error
+    assert np.mean([f.low <= true.min() <= f.high for f in found]) >= 0.95
+
+
+def test_split_of_one_class_is_its_accuracy_and_of_clear_classes_the_lowest() -> None:
+    one = minimum(ClassCounts(np.array([200]), np.array([37])))
+    assert one.split == pytest.approx(37 / 200)
+    clear = minimum(ClassCounts(np.array([200, 200]), np.array([37, 190])))
+    assert clear.split == pytest.approx(37 / 200)
+
+
+def test_split_agrees_with_splitting_the_images() -> None:
+    """The reference halves the images themselves; both are means over many random halvings of the same counts."""
+    rng = np.random.default_rng(2)
+    images = [rng.random(40) < p for p in (0.4, 0.45, 0.5)]
+    counts = ClassCounts(np.full(3, 40), np.array([x.sum() for x in images]))
+    scores = []
+    for _ in range(2000):
+        halves = [rng.permutation(x).reshape(2, 20).mean(axis=1) for x in images]
+        for choose, score in ((0, 1), (1, 0)):
+            lowest = min(h[choose] for h in halves)
+            scores.append(np.mean([h[score] for h in halves if h[choose] == lowest]))
+    assert minimum(counts, splits=4000).split == pytest.approx(np.mean(scores), abs=0.003)
+
+
+@given(some_counts(), st.integers(0, 100))
+def test_minimum_is_seeded_and_bounded(counts: ClassCounts, seed: int) -> None:
+    found = minimum(counts, seed=seed)
+    np.testing.assert_equal(minimum(counts, seed=seed), found)
+    assert 0 <= found.low <= found.plug_in <= found.high <= 1
+    assert math.isnan(found.split) == (counts.count < 2).all()
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ClasswiseError, match="no class has an image"):
+        minimum(ClassCounts.zeros(3))
+    with pytest.raises(ClasswiseError, match="splits 0"):
+        minimum(ClassCounts(np.array([2]), np.array([1])), splits=0)
+    with pytest.raises(ClasswiseError, match="alpha"):
+        possibly_worst(ClassCounts(np.array([2]), np.array([1])), 0)
+
+
+def test_fisher_below_five_and_z_from_five_on() -> None:
+    """At 4 against 12 of 100 wrong, z = 2.08 alone would drop the class; Fisher's p = 0.033 keeps it at 0.025."""
+    assert (0.96 - 0.88) / math.sqrt(0.92 * 0.08 * 2 / 100) > stats.norm.ppf(0.975)
+    few = ClassCounts(np.array([100, 100, 100]), np.array([88, 96, 88]))
+    assert stats.fisher_exact(np.array([[96, 4], [88, 12]]), alternative="greater")[1] == pytest.approx(0.033, abs=5e-4)
+    assert possibly_worst(few).all()
+    enough = ClassCounts(np.array([100, 100, 100]), np.array([86, 95, 86]))
+    assert stats.fisher_exact(np.array([[95, 5], [86, 14]]), alternative="greater")[1] > 0.025
+    assert possibly_worst(enough).tolist() == [True, False, True]

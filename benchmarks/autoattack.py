@@ -24,9 +24,9 @@ from benchmarks.pairing import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST
-from classwise.core.settings import make
 from classwise.core.storage import replacing
 from classwise.core.threat import Threat
 from classwise.data import load_data

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
+from classwise.core.config import make
 from classwise.core.errors import unknown
 from classwise.core.precision import FAST
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model

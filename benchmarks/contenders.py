@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
+from classwise.core.config import make
 from classwise.core.precision import FAST
-from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
 BATCH = 128

@@ -21,7 +21,7 @@ STAGES = ("clean", "first", "escalation", "rest")
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordedAudit:
     """What a full audit found on each image, and what each stage of it cost.
 
     Args:
@@ -84,7 +84,7 @@ class Recording:
         return np.where(self.images > 0, right / np.maximum(self.images, 1), np.inf)
 
     @property
-    def beginning(self) -> float:
+    def initial_passes(self) -> float:
         """Passes of the clean pass and of the first attack on all images that are right."""
         return float(self.passes[:, 0].sum() + self.passes[self.clean, 1].sum())
 
@@ -92,7 +92,7 @@ class Recording:
     def full(self) -> float:
         """Passes of a full audit that hands only survivors to the next attack."""
         robust = self.survives & ~self.escalation
-        return float(self.beginning + self.passes[self.survives, 2].sum() + self.passes[robust, 3].sum())
+        return float(self.initial_passes + self.passes[self.survives, 2].sum() + self.passes[robust, 3].sum())
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Replay:
         return self.passes / self.full
 
 
-def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None = None) -> Replay:
+def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | None = None) -> Replay:
     """Race on recorded outcomes over many random orders.
 
     Args:
@@ -142,17 +142,17 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
     if orders < 1:
         raise ClasswiseError(f"orders = {orders}: a replay needs at least 1")
     generator = np.random.default_rng(seed)
-    survivors = np.flatnonzero(recording.survives)
-    survivors = survivors[np.argsort(recording.labels[survivors], kind="stable")]
+    survivors = np.flatnonzero(recorded.survives)
+    survivors = survivors[np.argsort(recorded.labels[survivors], kind="stable")]
     lanes = max(1, min(LANES, LANES_CELLS // max(len(survivors), 1)))
     parts = []
     for begin in range(0, orders, lanes):
         keys = generator.random((min(lanes, orders - begin), len(survivors)))
-        order = survivors[np.argsort(recording.labels[survivors] + keys, axis=1)]
-        parts.append(_Lanes(recording, order, rules or Rules()).run())
+        order = survivors[np.argsort(recorded.labels[survivors] + keys, axis=1)]
+        parts.append(_Lanes(recorded, order, rules or Rules()).run())
     joined = [np.concatenate([part[place] for part in parts]) for place in range(len(parts[0]))]
     worst, low, high, passes, unsettled, rounds = joined
-    truth = recording.accuracy
+    truth = recorded.accuracy
     tolerance = (rules or Rules()).tolerance
     mine = truth[worst.astype(np.int64)]
     return Replay(
@@ -164,7 +164,7 @@ def replay(recording: Recording, orders: int, seed: int = 0, rules: Rules | None
         rounds=rounds.astype(np.int64),
         right=mine <= truth.min() + tolerance + EASE,
         covered=(low <= mine + EASE) & (mine <= high + EASE),
-        full=recording.full,
+        full=recorded.full,
     )
 
 
@@ -177,31 +177,31 @@ class _Lanes:
         rules: the rules.
     """
 
-    def __init__(self, recording: Recording, order: IntArray, rules: Rules) -> None:
-        self.rules, self.images = rules, recording.images
-        lanes, classes = len(order), recording.num_classes
-        survivors = np.bincount(recording.labels[recording.survives], minlength=classes)
+    def __init__(self, recorded: RecordedAudit, order: IntArray, rules: Rules) -> None:
+        self.rules, self.images = rules, recorded.images
+        lanes, classes = len(order), recorded.num_classes
+        survivors = np.bincount(recorded.labels[recorded.survives], minlength=classes)
         self.survivors = np.broadcast_to(survivors, (lanes, classes))
         self.present = self.images > 0
         self.alpha = rules.share(int(self.present.sum()))
         self.priors = np.asarray(rules.priors)
 
         # Running totals along each order: a draw is a difference of two of them.
-        escalates, success = recording.escalation[order], (recording.escalation | recording.rest)[order]
-        cost = recording.passes[:, 2][order]
-        rest_cost = recording.passes[:, 3][order]
+        escalates, success = recorded.escalation[order], (recorded.escalation | recorded.rest)[order]
+        cost = recorded.passes[:, 2][order]
+        rest_cost = recorded.passes[:, 3][order]
         self.first_hits, self.first_cost = _totals(success), _totals(cost + np.where(escalates, 0, rest_cost))
         self.falls, self.fall_cost = _totals(escalates), _totals(cost)
         robust = order[~escalates].reshape(lanes, -1)
-        self.later_hits, self.later_cost = _totals(recording.rest[robust]), _totals(recording.passes[:, 3][robust])
-        left = np.bincount(recording.labels[robust[0]], minlength=classes) if lanes else survivors
+        self.later_hits, self.later_cost = _totals(recorded.rest[robust]), _totals(recorded.passes[:, 3][robust])
+        left = np.bincount(recorded.labels[robust[0]], minlength=classes) if lanes else survivors
         self.begin = np.concatenate([[0], np.cumsum(survivors)])[:-1]
         self.later_begin = np.concatenate([[0], np.cumsum(left)])[:-1]
 
         self.pool = self.survivors.copy()
         self.level, self.drawn, self.hits, self.known, self.skipped = (np.zeros_like(self.pool) for _ in range(5))
         self.least, self.most = np.zeros_like(self.pool), self.pool.copy()
-        self.passes = np.full(lanes, recording.beginning)
+        self.passes = np.full(lanes, recorded.initial_passes)
         self.rounds = np.zeros(lanes, dtype=np.int64)
         self.estimate, self.low, self.high = (np.full(self.pool.shape, np.inf) for _ in range(3))
         self._figures(*np.nonzero(np.ones_like(self.pool, dtype=np.bool_)))

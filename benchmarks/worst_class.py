@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pairing import table
-from benchmarks.replay import Recording, replay
+from benchmarks.replay import RecordedAudit, replay
 from classwise.stats.best_arm import Rules, usual_draw, usual_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "racing"
@@ -26,7 +26,7 @@ CIFAR = (0.45, 0.65, 0.30, 0.20, 0.32, 0.40, 0.52, 0.56, 0.57, 0.62)
 """Robust accuracies of the usual shape on CIFAR-10: cats last, then birds and deer (ours, after published tables)."""
 
 
-def made_up(accuracy: Sequence[float], images: int, falls: float = 0.04, rest: float = 0.002) -> Recording:
+def made_up(accuracy: Sequence[float], images: int, falls: float = 0.04, rest: float = 0.002) -> RecordedAudit:
     """Classes of these final accuracies; the second attack breaks a share of survivors, the rest few."""
     generator = np.random.default_rng(0)
     fates = []
@@ -38,7 +38,7 @@ def made_up(accuracy: Sequence[float], images: int, falls: float = 0.04, rest: f
         count = (wrong, images - survivors - wrong, survivors - is_robust - last, last, is_robust)
         fates.append(np.repeat(np.arange(5), count))
     fate = np.concatenate(fates)
-    return recording(np.repeat(np.arange(len(accuracy)), images), fate, autoattack_passes(fate))
+    return from_fates(np.repeat(np.arange(len(accuracy)), images), fate, autoattack_passes(fate))
 
 
 def autoattack_passes(fate: np.ndarray) -> np.ndarray:
@@ -47,12 +47,12 @@ def autoattack_passes(fate: np.ndarray) -> np.ndarray:
     return cost * np.where(fate[:, None] == np.arange(4), [1.0, 0.5, 0.5, 0.5], 1.0)
 
 
-def recording(labels: np.ndarray, fate: np.ndarray, passes: np.ndarray) -> Recording:
+def from_fates(labels: np.ndarray, fate: np.ndarray, passes: np.ndarray) -> RecordedAudit:
     """From the place of each image's fate in `FATES`."""
-    return Recording(labels, fate != 0, fate == 1, fate == 2, fate == 3, passes)
+    return RecordedAudit(labels, fate != 0, fate == 1, fate == 2, fate == 3, passes)
 
 
-def recorded(path: Path, *, autoattack: bool = False) -> Recording:
+def recorded(path: Path, *, autoattack: bool = False) -> RecordedAudit:
     """A table with a row per class and fate: how many images, and the mean passes of each stage.
 
     With ``autoattack`` the fates are the recorded ones, and the passes what AutoAttack's stages would take.
@@ -65,7 +65,7 @@ def recorded(path: Path, *, autoattack: bool = False) -> Recording:
             fates += [FATES.index(row["fate"])] * count
             passes += [[float(row[stage]) for stage in FATES[:4]]] * count
     fate = np.array(fates)
-    return recording(np.array(labels), fate, autoattack_passes(fate) if autoattack else np.array(passes))
+    return from_fates(np.array(labels), fate, autoattack_passes(fate) if autoattack else np.array(passes))
 
 
 def record(folder: str | Path, path: Path) -> None:
@@ -98,13 +98,13 @@ def record(folder: str | Path, path: Path) -> None:
     rows.reset_index().round(3).to_csv(path, index=False)
 
 
-def rules(record: Recording, tolerance: float | None = None, together: int | None = None) -> Rules:
+def rules(record: RecordedAudit, tolerance: float | None = None, together: int | None = None) -> Rules:
     classes, draw = int((record.images > 0).sum()), usual_draw(record.images)
     slack = usual_tolerance(classes) if tolerance is None else tolerance
     return Rules(tolerance=slack, draw=draw, together=together or max(1, BATCH // draw))
 
 
-def row(name: str, record: Recording, orders: int, chosen: Rules) -> list[str]:
+def row(name: str, record: RecordedAudit, orders: int, chosen: Rules) -> list[str]:
     found = replay(record, orders, seed=0, rules=chosen)
     share = found.share
     present = np.sort(record.accuracy[record.images > 0])
@@ -148,7 +148,7 @@ def run(*, quick: bool) -> str:
     orders = 100 if quick else 10_000
     rows = []
 
-    def add(name: str, record: Recording, tolerance: float | None = None) -> None:
+    def add(name: str, record: RecordedAudit, tolerance: float | None = None) -> None:
         for together in (None, 1) if len(record.images) < 100 else (None,):
             chosen = rules(record, tolerance, together)
             most = 500 if chosen.together == 1 else max(200, 100_000 // len(record.images))

@@ -17,8 +17,8 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.auditing.guards import GUARDS
 from classwise.cli.demo import SMALL
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import make
 from classwise.data import CORRUPTIONS, DATA
 from classwise.papers import catalogue
 from classwise.training.recipe import Recipe

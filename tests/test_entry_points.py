@@ -21,22 +21,22 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.models.zoo.small_cnn import SmallCNN
-from classwise.core.settings import settings
+from classwise.core.config import configurable
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.schedules.cfa import CCM
 
 
-@settings
+@configurable
 class ToyAttack(PGD):
     """PGD of another name."""
 
 
-@settings
+@configurable
 class ToyObjective(AdversarialTraining):
     """Adversarial training of another name."""
 
 
-@settings
+@configurable
 class ToySchedule(CCM):
     """CCM of another name."""
 

@@ -14,7 +14,7 @@ import torch
 
 import classwise as cw
 from classwise import ATTACKS, Threat, metrics
-from classwise.core.settings import make
+from classwise.core.config import make
 from classwise.models import save_weights
 
 PUBLIC: dict[str, Any] = {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.replay import Recording, Replay, _Lanes, replay
+from benchmarks.replay import RecordedAudit, Replay, _Lanes, replay
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.best_arm import Escalate, Race, Rules
@@ -10,9 +10,9 @@ from classwise.stats.best_arm import Escalate, Race, Rules
 COST = (1.0, 201.0, 1801.0, 6800.0)
 
 
-def recording(
+def recorded(
     accuracy: list[float], images: int, escalation: float = 0.05, rest: float = 0.01, first: float = 0.3, seed: int = 0
-) -> Recording:
+) -> RecordedAudit:
     """Classes of these final accuracies, of whose survivors of the first attack so many fall later."""
     generator = np.random.default_rng(seed)
     fates = []
@@ -30,13 +30,15 @@ def recording(
     fate = np.array(fates).ravel()
     labels = np.repeat(np.arange(len(accuracy)), images)
     passes = np.tile(COST, (len(labels), 1)) * generator.uniform(0.5, 1, (len(labels), 4))
-    return Recording(labels, fate != "c", fate == "f", fate == "e", np.isin(fate, ["r", "e"]), passes)
+    return RecordedAudit(labels, fate != "c", fate == "f", fate == "e", np.isin(fate, ["r", "e"]), passes)
 
 
-def one_race(record: Recording, order: np.ndarray[tuple[int], np.dtype[np.int64]], rules: Rules) -> tuple[Race, float]:
+def one_race(
+    record: RecordedAudit, order: np.ndarray[tuple[int], np.dtype[np.int64]], rules: Rules
+) -> tuple[Race, float]:
     """The same race by the state machine, image by image, with its passes counted one by one."""
     survivors = np.bincount(record.labels[record.survives], minlength=record.num_classes)
-    race, spent = Race(record.images, survivors, rules), record.beginning
+    race, spent = Race(record.images, survivors, rules), record.initial_passes
     queue = {label: order[record.labels[order] == label] for label in range(record.num_classes)}
     while moves := race.next():
         for move in moves:
@@ -58,7 +60,7 @@ def one_race(record: Recording, order: np.ndarray[tuple[int], np.dtype[np.int64]
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
 def test_lanes_agree_with_the_state_machine(together: int, tolerance: float) -> None:
-    record = recording([0.2, 0.22, 0.25, 0.6, 0.25], 120, escalation=0.1, rest=0.05)
+    record = recorded([0.2, 0.22, 0.25, 0.6, 0.25], 120, escalation=0.1, rest=0.05)
     rules = Rules(together=together, tolerance=tolerance, draw=6, patience=0.2)
     survivors = np.flatnonzero(record.survives)
     generator = np.random.default_rng(1)
@@ -77,7 +79,7 @@ def test_lanes_agree_with_the_state_machine(together: int, tolerance: float) -> 
 @pytest.fixture(scope="module")
 def hard() -> Replay:
     """Three classes close together, at a confidence of only a half, so that an error would show."""
-    return replay(recording([0.30, 0.31, 0.33], 200, 0.15, 0.15), 2000, rules=Rules(alpha=0.5))
+    return replay(recorded([0.30, 0.31, 0.33], 200, 0.15, 0.15), 2000, rules=Rules(alpha=0.5))
 
 
 def test_coverage(hard: Replay) -> None:
@@ -90,22 +92,22 @@ def test_coverage(hard: Replay) -> None:
 def test_a_set_too_short_would_be_caught() -> None:
     """With all of alpha spent ten times over, the same figures do show wrong answers and lost intervals."""
     easy = Rules(alpha=0.999, priors=((50.0, 1.0), (50.0, 1.0)), draw=1)
-    found = replay(recording([0.30, 0.31, 0.33], 200, 0.15, 0.15), 500, rules=easy)
+    found = replay(recorded([0.30, 0.31, 0.33], 200, 0.15, 0.15), 500, rules=easy)
     assert found.covered.mean() < 1
     assert found.right.mean() < 1
 
 
 def test_it_costs_little_where_the_gap_is_wide_and_never_more_than_all() -> None:
-    wide = replay(recording([0.2, 0.35, 0.4, 0.4, 0.5, 0.5, 0.55, 0.6, 0.6, 0.65], 500), 50)
+    wide = replay(recorded([0.2, 0.35, 0.4, 0.4, 0.5, 0.5, 0.55, 0.6, 0.6, 0.65], 500), 50)
     assert np.median(wide.share) <= 0.15
     assert wide.right.all()
-    tie = replay(recording([0.4, 0.4, 0.4], 60), 50)
+    tie = replay(recorded([0.4, 0.4, 0.4], 60), 50)
     assert (tie.share <= 1).all()
     assert tie.right.all()
 
 
 def test_the_same_seed_gives_the_same_orders() -> None:
-    record = recording([0.3, 0.35, 0.4], 100)
+    record = recorded([0.3, 0.35, 0.4], 100)
     one, two, other = (replay(record, 20, seed) for seed in (0, 0, 1))
     assert np.array_equal(one.passes, two.passes)
     assert not np.array_equal(one.passes, other.passes)
@@ -113,15 +115,17 @@ def test_the_same_seed_gives_the_same_orders() -> None:
 
 def test_full_is_the_cascade() -> None:
     labels = [0, 0, 0, 1, 1]
-    record = Recording(labels, [1, 1, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1], [COST] * 5)
+    record = RecordedAudit(labels, [1, 1, 0, 1, 1], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1], [COST] * 5)
     assert record.full == 5 * 1 + 4 * 201 + 3 * 1801 + 2 * 6800
-    assert record.beginning == 5 * 1 + 4 * 201
+    assert record.initial_passes == 5 * 1 + 4 * 201
     assert record.accuracy.tolist() == [1 / 3, 0.0]
 
 
 def test_absent_classes_take_no_part() -> None:
-    base = recording([0.2, 0.5], 50)
-    wider = Recording(base.labels * 2, base.clean, base.first, base.escalation, base.rest, base.passes, num_classes=4)
+    base = recorded([0.2, 0.5], 50)
+    wider = RecordedAudit(
+        base.labels * 2, base.clean, base.first, base.escalation, base.rest, base.passes, num_classes=4
+    )
     found = replay(wider, 5)
     assert (found.worst == 0).all()
     assert found.right.all()
@@ -129,8 +133,8 @@ def test_absent_classes_take_no_part() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(ClasswiseError, match="passes: expected shape"):
-        Recording([0], [1], [0], [0], [0], [[1.0]])
+        RecordedAudit([0], [1], [0], [0], [0], [[1.0]])
     with pytest.raises(ClasswiseError, match="for each of the 2 labels"):
-        Recording([0, 1], [1], [0, 0], [0, 0], [0, 0], [COST] * 2)
+        RecordedAudit([0, 1], [1], [0, 0], [0, 0], [0, 0], [COST] * 2)
     with pytest.raises(ClasswiseError, match="orders = 0"):
-        replay(recording([0.5, 0.6], 10), 0)
+        replay(recorded([0.5, 0.6], 10), 0)

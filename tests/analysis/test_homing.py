@@ -14,9 +14,9 @@ from classwise.analysis.homing import Homing, homing
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Precision
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data

@@ -14,9 +14,9 @@ from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
+from classwise.core.config import configurable
 from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import settings
 from classwise.core.threat import Norm, Threat
 
 from .models import Linear, Small, images
@@ -83,7 +83,7 @@ def test_the_first_point_is_on_the_surface_of_the_ball(norm: Norm, epsilon: floa
     assert torch.allclose(distance, torch.full((8,), epsilon * (3 if norm == "L1" else 1)), atol=1e-5)
 
 
-@settings
+@configurable
 class Scripted(AutoPGD):
     """Its loss at evaluation i is ``script[i]``; the gradient is the model's, which is linear."""
 

@@ -17,9 +17,9 @@ from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward, Precision
-from classwise.core.settings import settings
 from classwise.core.threat import Threat
 
 from .models import Linear, Small, images
@@ -203,7 +203,7 @@ def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None
     assert bool(result.success[~result.logits.isfinite().all(1)].all())
 
 
-@settings
+@configurable
 class Astray(Attack):
     """Claims every image broken by a point far outside the ball and the box."""
 

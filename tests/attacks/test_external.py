@@ -16,8 +16,8 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.models.logits import LogitsModel
 

@@ -39,17 +39,17 @@ def test_a_step_is_the_papers_arithmetic() -> None:
         clean, label = x[row].double(), int(case.y[row])
         mean = state["mean"][row].double()
         inner = torch.atanh((2 * clean - 1) * (1 - 1e-6))
-        rewards, draws = [], []
+        rewards, uniform = [], []
         for sample in range(12):
             z = case.normal(tuple(x.shape[1:]), 1 + 1 * 12 + sample)[row].double()
             drawn = clean + (0.5 + 0.5 * torch.tanh(inner + mean + 0.1 * z) - clean).clamp(-0.1, 0.1)
             log_p = model(drawn[None]).log_softmax(1)[0].detach()
             others = torch.cat([log_p[:label], log_p[label + 1 :]]).max()
             rewards.append(-0.5 * max(0.0, float(log_p[label] - others)))
-            draws.append(z)
+            uniform.append(z)
         average = sum(rewards) / 12
         deviation = math.sqrt(sum((reward - average) ** 2 for reward in rewards) / 12)
-        for reward, z in zip(rewards, draws, strict=True):
+        for reward, z in zip(rewards, uniform, strict=True):
             mean = mean + 0.02 / (12 * 0.1) * (reward - average) / (deviation + 1e-7) * z
         assert torch.allclose(ours["mean"][row].double(), mean, atol=2e-4)
         expected = clean + (0.5 + 0.5 * torch.tanh(inner + mean) - clean).clamp(-0.1, 0.1)

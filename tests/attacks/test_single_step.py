@@ -8,8 +8,8 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
+from classwise.core.config import make
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 
 EPSILON = torch.tensor([0.05, 0.02, 0.1, 0.0])

@@ -10,8 +10,8 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 
 from .models import Linear, images

@@ -8,11 +8,11 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
+from classwise.core.config import Count, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, settings
 
 
-@settings
+@configurable
 class RandomSearch(Attack):
     """Corners of the ball: half of the best one's signs are drawn again, and the better of the two stays."""
 

@@ -21,9 +21,9 @@ from classwise.auditing.guards.evidence import Evidence
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH, run_guards
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
-from classwise.core.settings import settings
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 from classwise.stats.metrics import confidence_variance
@@ -476,7 +476,7 @@ def test_a_batch_too_large_for_the_device_is_halved_and_said() -> None:
     assert "not-repeatable" in {warning.name for warning in result.warnings}
 
 
-@settings
+@configurable
 class Towards(Ascent):
     """An attack of a user's own: the loss is minus the label's logit."""
 

@@ -18,9 +18,9 @@ from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.brackets import Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Forward
-from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.stream import Stream
@@ -148,7 +148,7 @@ def test_rows_do_not_depend_on_the_other_images() -> None:
     pd.testing.assert_frame_equal(stream.frame, search(data=data, attacks="fgsm").frame, check_exact=True)
 
 
-@settings
+@configurable
 class Nearest(PGD):
     """A PGD that says it met an adversarial image at a third of the radius."""
 

@@ -26,9 +26,9 @@ from classwise.auditing.guards.chance import excessive
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
-from classwise.core.settings import settings
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
@@ -119,7 +119,7 @@ def wary(z: Tensor, x: Tensor) -> Tensor:
     return torch.where(far[:, None], z.detach(), z)
 
 
-@settings
+@configurable
 class Shy(PGD):
     """An attack that claims many steps and takes them in no direction at all."""
 
@@ -127,7 +127,7 @@ class Shy(PGD):
         return 0 * logits.sum(1)
 
 
-@settings
+@configurable
 class Ratio(Ascent):
     """An attack that says it follows the difference of logits ratio."""
 

@@ -15,8 +15,8 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
+from classwise.core.config import make
 from classwise.core.precision import EXACT, FAST, Precision
-from classwise.core.settings import make
 from tests.attacks.test_contract import SHORT
 from tests.auditing import toys
 

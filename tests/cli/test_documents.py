@@ -60,9 +60,9 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 def commands_of(name: str, text: str) -> Iterator[Command]:
     """The commands of a document: those on lines of their own (indented, or between plain fences), then the others."""
     text = re.sub(r"\\\n\s*", "", text)  # lines that continue the one before
-    prose = FENCED.sub("", text)
+    outside = FENCED.sub("", text)
     lines = [line for language, block in FENCED.findall(text) if not language for line in block.splitlines()]
-    lines += re.findall(r"^    (\S.*)$", prose, re.MULTILINE)
+    lines += re.findall(r"^    (\S.*)$", outside, re.MULTILINE)
     for line in lines:
         program = re.match(r"classwise |torchrun .*?-m classwise ", line)
         if program is None:
@@ -70,7 +70,7 @@ def commands_of(name: str, text: str) -> Iterator[Command]:
         words = shlex.split(line[program.end() :].replace("$(git rev-parse HEAD)", "0123abc"), comments=True)
         end = next((place for place, word in enumerate(words) if word in ("|", "||", "&&", ">", ">>")), len(words))
         yield Command(name, tuple(words[:end]), processes=line.startswith("torchrun"))
-    for line in re.findall(r"`classwise\s([^`]*)`", prose):
+    for line in re.findall(r"`classwise\s([^`]*)`", outside):
         yield Command(name, tuple(shlex.split(line)), whole=False)
 
 

@@ -11,8 +11,8 @@ import torch
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
+from classwise.core.config import Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.schedules.base import Classes, ClassSchedule
@@ -20,7 +20,7 @@ from classwise.training.schedules.base import Classes, ClassSchedule
 from .conftest import QUICK, Classwise
 
 
-@settings
+@configurable
 class Fade(Attack):
     """Move every pixel towards grey, all at once."""
 
@@ -42,7 +42,7 @@ class Fade(Attack):
         return {**state, **seen, "x": faded, "iteration": iteration, "done": iteration > 0}
 
 
-@settings
+@configurable
 class WeakestFirst(ClassSchedule):
     """The class that was weakest in the epoch before trains with a smaller radius."""
 

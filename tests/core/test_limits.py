@@ -9,9 +9,9 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.core import limits
+from classwise.core.config import number, parse_spec, read_yaml
 from classwise.core.errors import LONGEST, ClasswiseError, one_line
 from classwise.core.registry import Registry
-from classwise.core.settings import number, parse_spec, read_yaml
 from classwise.core.threat import Threat
 from classwise.data import DATA
 from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SELECTIONS

@@ -30,15 +30,15 @@ def test_integers_are_equally_frequent() -> None:
 
 
 def test_neighbouring_draws_are_uncorrelated() -> None:
-    draws = CounterRNG(3, "test")
-    plain = draws.uniform(INDEX)
+    uniform = CounterRNG(3, "test")
+    plain = uniform.uniform(INDEX)
     others = {
-        "next image": draws.uniform(INDEX + 1),
-        "next counter": draws.uniform(INDEX, counter=1),
-        "next epoch": draws.at(1).uniform(INDEX),
-        "other purpose": draws.child("more").uniform(INDEX),
+        "next image": uniform.uniform(INDEX + 1),
+        "next counter": uniform.uniform(INDEX, counter=1),
+        "next epoch": uniform.at(1).uniform(INDEX),
+        "other purpose": uniform.child("more").uniform(INDEX),
         "next seed": CounterRNG(4, "test").uniform(INDEX),
-        "next element": draws.uniform(INDEX, (2,))[:, 1],
+        "next element": uniform.uniform(INDEX, (2,))[:, 1],
     }
     for name, other in others.items():
         correlation = float(torch.corrcoef(torch.stack([plain, other]))[0, 1])
@@ -48,8 +48,8 @@ def test_neighbouring_draws_are_uncorrelated() -> None:
 @given(seed=st.integers(0, 2**40), start=st.integers(0, 10**9), counter=st.integers(0, 10**6))
 def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter: int) -> None:
     index = torch.arange(start, start + 9)
-    draws = CounterRNG(seed, "rows")
-    for draw in (draws.uniform, draws.normal):
+    uniform = CounterRNG(seed, "rows")
+    for draw in (uniform.uniform, uniform.normal):
         whole = draw(index, (3, 5), counter)
         for row in (0, 8):
             assert torch.equal(draw(index[row : row + 1], (3, 5), counter)[0], whole[row])
@@ -63,10 +63,10 @@ def test_a_counter_is_the_same_as_a_number_and_as_a_tensor(counter: int) -> None
 
 
 def test_a_counter_may_differ_from_row_to_row() -> None:
-    draws, index = CounterRNG(5), torch.arange(4)
-    mixed = draws.uniform(index, (2,), counter=torch.tensor([0, 7, 0, 7]))
-    assert torch.equal(mixed[0], draws.uniform(index, (2,))[0])
-    assert torch.equal(mixed[1], draws.uniform(index, (2,), counter=7)[1])
+    uniform, index = CounterRNG(5), torch.arange(4)
+    mixed = uniform.uniform(index, (2,), counter=torch.tensor([0, 7, 0, 7]))
+    assert torch.equal(mixed[0], uniform.uniform(index, (2,))[0])
+    assert torch.equal(mixed[1], uniform.uniform(index, (2,), counter=7)[1])
 
 
 def test_the_first_draws_are_what_they_always_were() -> None:

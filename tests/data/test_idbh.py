@@ -70,8 +70,8 @@ def test_crop_shift_by_hand_and_within_its_bounds() -> None:
 def test_shapes_by_the_nearest_pixel() -> None:
     side = 9
     operation = torch.tensor([idbh.SHEAR, idbh.SHEAR, idbh.ROTATE, idbh.COLOUR])
-    draws = torch.tensor([[1.0, 0.9, 0.1], [0.0, 0.1, 0.9], [0.5, 0.9, 0.0], [0.3, 0.3, 0.3]])
-    row, column = shaped(side, side, operation, draws)
+    uniform = torch.tensor([[1.0, 0.9, 0.1], [0.0, 0.1, 0.9], [0.5, 0.9, 0.0], [0.3, 0.3, 0.3]])
+    row, column = shaped(side, side, operation, uniform)
     turn = math.radians(5.5)
     for i, j in ((0, 0), (0, 8), (4, 4), (7, 2)):
         y, x = i - 4.0, j - 4.0

@@ -81,11 +81,11 @@ def test_audits_killed_at_writes_resume_to_the_same_bits(
 def test_processes_killed_at_random_moments_resume_to_the_same_bits(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path
 ) -> None:
-    moments = random.Random(2)
+    instants = random.Random(2)
     killed = [
         (
-            _kill_training(runner, trained, tmp_path / f"run-{case}", after=moments.uniform(0.05, 2.5)),
-            _kill_audit(runner, trained, audited, tmp_path / f"audit-{case}", after=moments.uniform(0.05, 1.5)),
+            _kill_training(runner, trained, tmp_path / f"run-{case}", after=instants.uniform(0.05, 2.5)),
+            _kill_audit(runner, trained, audited, tmp_path / f"audit-{case}", after=instants.uniform(0.05, 1.5)),
         )
         for case in range(6)
     ]

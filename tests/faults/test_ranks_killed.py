@@ -128,9 +128,9 @@ def test_trainings_killed_at_calls_resume_to_the_same_bits(
 def test_trainings_killed_at_random_moments_resume_to_the_same_bits(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    moments = random.Random(sum(victims))
+    instants = random.Random(sum(victims))
     killed = [
-        _kill_training(runner, together[0], tmp_path / str(case), victims, after=moments.uniform(0.1, 1.2))
+        _kill_training(runner, together[0], tmp_path / str(case), victims, after=instants.uniform(0.1, 1.2))
         for case in range(8)
     ]
     assert sum(killed) >= 4  # the others had ended before
@@ -141,10 +141,10 @@ def test_trainings_terminated_at_random_moments_resume_to_the_same_bits(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
     """SIGTERM goes to both, as ``torchrun`` sends it; the first one saves its state and says so."""
-    moments, stopped = random.Random(20), 0
+    instants, stopped = random.Random(20), 0
     for case in range(8):
         out = tmp_path / str(case)
-        request = {"after": moments.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
+        request = {"after": instants.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
         first, second = runner.run_ranks([*TRAIN, "--out", out], out, request, request)
         # After the command, while the interpreter ends, the signal has its usual effect.
         assert {first.status, second.status} <= {0, 143, -signal.SIGTERM}, (first, second)
@@ -173,10 +173,10 @@ def test_audits_killed_at_calls_resume_to_the_same_outcomes(
 def test_audits_killed_at_random_moments_resume_to_the_same_outcomes(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    moments = random.Random(10 + sum(victims))
+    instants = random.Random(10 + sum(victims))
     killed = [
         _kill_audit(
-            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=moments.uniform(0.1, 1.0)
+            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=instants.uniform(0.1, 1.0)
         )
         for case in range(6)
     ]

@@ -153,7 +153,7 @@ def test_audits_are_kept_too(tmp_path: Path) -> None:
 def test_a_store_of_another_version_is_one_line(tmp_path: Path) -> None:
     Store(tmp_path)
     (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
-    with pytest.raises(ClasswiseError, match=r"store of format 9, made by classwise 3.1; this one reads format 1"):
+    with pytest.raises(ClasswiseError, match=r"store of format 9, made by classwise 3.1; this one reads format 2"):
         Store(tmp_path)
     (tmp_path / "store.json").write_text("[]")
     with pytest.raises(ClasswiseError, match="damaged"):

@@ -202,7 +202,7 @@ def test_what_the_terminal_says_of_a_search(
     table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))
     meta = SimpleNamespace(applicable=("clean", "pgd"), model="net", threat="Linf:0.1")
     result: Any = SimpleNamespace(
-        table=table,
+        by_class=table,
         verdict=verdict,
         worst=names[worst],
         meta=meta,

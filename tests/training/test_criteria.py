@@ -12,10 +12,10 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.zoo.heads import CosineHead

@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.stats.pareto import pareto_front
 from classwise.training import SCHEDULES

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
+from classwise.core.config import make
 from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch

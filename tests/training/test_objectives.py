@@ -10,9 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
+from classwise.core.config import make
 from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings

@@ -10,9 +10,9 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.core.bibliography import PAPERS, line_of, papers_of
+from classwise.core.config import make
 from classwise.core.description import CHANGES, Described, Passes, summary
 from classwise.core.registry import Registry
-from classwise.core.settings import make
 from classwise.training import AVERAGERS, CRITERIA, OBJECTIVES, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import PARTS, sources
 from classwise.training.recipe import Recipe

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
+from classwise.core.config import make
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 from classwise.core.threat import Threat
 from classwise.models.modes import frozen
 from classwise.training import OBJECTIVES

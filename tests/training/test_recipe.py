@@ -12,7 +12,7 @@ import yaml
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
-from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear, Step
+from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
@@ -148,7 +148,7 @@ def test_the_digest_ignores_names_and_places_and_nothing_else() -> None:
     ("rate", "expected"),
     [
         (Constant(), {0.0: 1.0, 1.0: 1.0}),
-        (Step(), {0.0: 1.0, 0.499: 1.0, 0.5: 0.1, 0.75: 0.01, 1.0: 0.01}),
+        (MultiStep(), {0.0: 1.0, 0.499: 1.0, 0.5: 0.1, 0.75: 0.01, 1.0: 0.01}),
         (OneCycle(), {0.0: 0.0, 0.2: 0.5, 0.4: 1.0, 0.7: 0.5, 1.0: 0.0}),
         (Cosine(), {0.0: 1.0, 0.5: 0.5, 1.0: 0.0}),
         (Cyclic(), {0.0: 0.0, 0.25: 0.5, 0.5: 1.0, 0.75: 0.5, 0.999: 0.002}),

@@ -73,9 +73,9 @@ def test_another_recipe_or_format_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"state\.pt belongs to another recipe"):
         saved.load(file, "other", 1, CPU)
     for version, message in (
-        (SCHEMA_VERSION - 1, "finish the run with the version"),
-        (SCHEMA_VERSION + 1, "newer than"),
+        (SCHEMA_VERSION - 1, "is older than"),
+        (SCHEMA_VERSION + 1, "is newer than"),
     ):
         changed(file, schema_version=version)
-        with pytest.raises(ClasswiseError, match=f"is of format {version}.*{message}"):
+        with pytest.raises(ClasswiseError, match=f"schema_version {version} .*{message}"):
             read_state(file, CPU)

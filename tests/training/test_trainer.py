@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 import torch
 
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.core.storage import CHECKSUMS
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -237,11 +237,11 @@ def test_a_newer_run_format_is_refused(reference: Run, tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
     assert "environment.json is damaged" in says(lambda: Run.open(tmp_path / "run"))
     (tmp_path / "run" / CHECKSUMS).unlink()
-    assert "format 99" in says(lambda: Run.open(tmp_path / "run"))
+    assert "schema_version 99" in says(lambda: Run.open(tmp_path / "run"))
     assert "holds no run" in says(lambda: Run.open(tmp_path / "nothing"))
 
 
-@settings
+@configurable
 class TwiceAsOftenTowardTheNext(ClassSchedule):
     """Draws class 0 alone from the second step of an epoch on, and aims every attack at the next class."""
 

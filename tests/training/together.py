@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from classwise.cli import main
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.training import trainer
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.recipe import Recipe
@@ -53,7 +53,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Reductions and schedules that look at the batch as a whole, and an update that climbs along its gradient."""
 
 
-@settings
+@configurable
 class Remember(ClassSchedule):
     """Keeps the loss of each class in each epoch."""
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from classwise.core.config import Count, NonNegative, Positive, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import Count, NonNegative, Positive, settings
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.models.modes import evaluating, frozen
@@ -20,7 +20,7 @@ from classwise.models.modes import evaluating, frozen
 _TINY = 1e-12
 
 
-@settings
+@configurable
 class RobustFeatures:
     """Images that a robust network cannot tell from the originals, begun from other images (section 3.1).
 
@@ -70,7 +70,7 @@ class RobustFeatures:
         return images.with_pixels(made, f"{images.name}, robust features")
 
 
-@settings
+@configurable
 class NonRobustFeatures:
     """Images that look as they did and are labelled as a standard network sees them after an attack (section 3.2).
 

@@ -13,9 +13,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Precision
-from classwise.core.settings import make
 from classwise.core.threat import Norm, Threat
 
 

@@ -17,7 +17,7 @@ from classwise.core.threat import Norm, Threat
 class Attack(Described, ABC):
     """An attack: hyper-parameters, a start, a step.
 
-    Subclasses are frozen dataclasses (`classwise.core.settings.settings`). A step may look at its own row only, so the
+    Subclasses are frozen dataclasses (`classwise.core.config.settings`). A step may look at its own row only, so the
     result for an image does not depend on its neighbours; it must not wait for the device.
 
     Example:

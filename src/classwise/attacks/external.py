@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
+from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 from classwise.core.registry import is_builtin, load_object
-from classwise.core.settings import Count, settings
 from classwise.models.base import bare
 
 
-@settings
+@configurable
 class ExternalAttack(Attack):
     """An attack of another library, or a plain function ``(images, labels) -> images``, as one step.
 

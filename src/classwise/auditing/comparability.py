@@ -12,8 +12,8 @@ import numpy as np
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.auditing.result import Audit
+from classwise.core.config import flat_options
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import flat_options
 from classwise.stats.counts import FloatArray
 
 CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}

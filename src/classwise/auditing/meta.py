@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.schema import check_schema_version
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The layout of the table and of this metadata."""
 
 
@@ -107,10 +108,7 @@ class Meta:
             version = int(values.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(f"{where}: these are no outcomes that classwise wrote") from error
-        if version > SCHEMA_VERSION:
-            raise ClasswiseError(
-                f"{where}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
-            )
+        check_schema_version(version, SCHEMA_VERSION, str(where))
         known = {each.name for each in dataclasses.fields(Meta)}
         for key in values.keys() - known:
             raise unknown(f"{where}: metadata field", key, known)

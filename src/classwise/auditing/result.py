@@ -18,6 +18,7 @@ from classwise.auditing import parts
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import read_json, replacing, verify, write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
@@ -25,7 +26,7 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ABOUT = "audit.json"
 """The file that makes a folder an audit's."""
 TRACE = "trace.parquet"
@@ -384,10 +385,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     """
     about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
     version = about["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"{folder}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
-        )
+    check_schema_version(version, SCHEMA_VERSION, str(folder))
     return about
 
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import read_json, replacing, verify, write_text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _FACTS = b"classwise"
 
 
@@ -43,10 +44,7 @@ def read(path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         raise ClasswiseError(
             f"{path} is damaged; remove it and resume, which repeats its part of the search"
         ) from error
-    if version > SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise"
-        )
+    check_schema_version(version, SCHEMA_VERSION, str(path))
     return table.to_pandas(), facts
 
 
@@ -64,9 +62,6 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     about = read_json(path, "search again in another folder", {"schema_version": int, "settings": dict})
     version = about["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"{path}: schema_version {version} is newer than the {SCHEMA_VERSION} known; update classwise"
-        )
+    check_schema_version(version, SCHEMA_VERSION, str(path))
     found: dict[str, Any] = about["settings"]
     return found

@@ -12,8 +12,8 @@ from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
 from classwise.core import limits
+from classwise.core.config import Spec, describe, make, parse_spec
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.settings import Spec, describe, make, parse_spec
 from classwise.core.threat import Threat
 
 DEFAULT_SPECS: tuple[str, ...] = (

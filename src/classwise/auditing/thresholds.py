@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
+from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
-from classwise.core.settings import number
 from classwise.stats.bounds import MEASURES, Bounds
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {

@@ -110,7 +110,7 @@ class ModelSource:
         bare = self.weights is None and self.width is None and not self.model_set and self.mean is None
         if bare and Path(self.model).exists():
             return self.model
-        from classwise.core.settings import read_yaml
+        from classwise.core.config import read_yaml
         from classwise.models import load_model
 
         chosen: dict[str, Any] = {

@@ -88,7 +88,7 @@ def attacks(
     from classwise.attacks.suites import SUITES
     from classwise.cli import docstrings
     from classwise.core.bibliography import line_of
-    from classwise.core.settings import describe, make
+    from classwise.core.config import describe, make
     from classwise.training.citations import papers, sources
 
     if name is None:

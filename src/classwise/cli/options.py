@@ -226,7 +226,7 @@ def share(text: str, option: str, example: str) -> float:
     Raises:
         ClasswiseError: if it is no number.
     """
-    from classwise.core.settings import number
+    from classwise.core.config import number
 
     percent = text.rstrip().endswith("%")
     value = number(text.rstrip().rstrip("%").rstrip())

@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) in [0, 1] to logits (N, classes)."""
 
 
-@settings
+@configurable
 class Precision:
     """How forward passes run; logits always come back in float32.
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from classwise.core import limits
+from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import number
 
 Norm = Literal["Linf", "L2", "L1"]
 

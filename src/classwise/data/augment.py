@@ -9,10 +9,10 @@ import pydantic
 import torch
 from torch import Tensor
 
+from classwise.core.config import configurable
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import settings
 
 
 def crop_flip(
@@ -77,7 +77,7 @@ Padding = Annotated[int, pydantic.Field(ge=0)]
 """The largest shift, in pixels."""
 
 
-@settings
+@configurable
 class Augmentation(Described, ABC):
     """What a training set-up does to the images of a batch."""
 
@@ -86,7 +86,7 @@ class Augmentation(Described, ABC):
         """(N, C, H, W) images, each changed by its own draws."""
 
 
-@settings
+@configurable
 class Plain(Augmentation):
     """No augmentation."""
 
@@ -98,7 +98,7 @@ class Plain(Augmentation):
         return x
 
 
-@settings
+@configurable
 class Crop(Augmentation):
     """A random crop of the padded image, for images whose mirror image is something else, such as digits."""
 
@@ -113,7 +113,7 @@ class Crop(Augmentation):
         return crop_flip(x, index, rng, self.padding, flip=False, border=self.border)
 
 
-@settings
+@configurable
 class CropFlip(Augmentation):
     """A random crop of the padded image, mirrored half of the time: the usual one for CIFAR."""
 

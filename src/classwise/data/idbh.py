@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from classwise.core.config import Share, configurable
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import Share, settings
 from classwise.data.augment import Augmentation
 
 COLOUR, BRIGHTNESS, CONTRAST, SHARPNESS, AUTOCONTRAST, EQUALISE, SHEAR, ROTATE = range(8)
@@ -25,7 +25,7 @@ _AREA = (0.02, 0.33)
 _ASPECT = (0.3, 3.3)
 
 
-@settings
+@configurable
 class IDBHWeak(Augmentation):
     """Flip, crop-shift, one of eight colour or shape operations, and erasing, each image by its own draws.
 
@@ -108,22 +108,22 @@ def crop_shifted(
     return row + top.long(), column + left.long(), kept
 
 
-def shaped(height: int, width: int, operation: Tensor, rng: Tensor) -> tuple[Tensor, Tensor]:
+def shaped(height: int, width: int, operation: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """The row and the column, (N, H, W) int64, that each pixel shows after the shear or the rotation, if it is one.
 
     Args:
         height: rows.
         width: columns.
         operation: (N,) the number of each image's operation.
-        rng: (N, 3) in [0, 1): how far, to which side, and along which axis a shear goes.
+        uniform: (N, 3) in [0, 1): how far, to which side, and along which axis a shear goes.
     """
-    down = torch.arange(height, device=rng.device) - (height - 1) / 2
-    across = torch.arange(width, device=rng.device) - (width - 1) / 2
-    size, side = rng[:, 0], torch.where(rng[:, 1] < 0.5, -1.0, 1.0)
+    down = torch.arange(height, device=uniform.device) - (height - 1) / 2
+    across = torch.arange(width, device=uniform.device) - (width - 1) / 2
+    size, side = uniform[:, 0], torch.where(uniform[:, 1] < 0.5, -1.0, 1.0)
     slope = torch.where(operation == SHEAR, side * (_SHEAR[0] + (_SHEAR[1] - _SHEAR[0]) * size), 0.0)
     degrees = side * (_DEGREES[0] + (_DEGREES[1] - _DEGREES[0]) * size)
     angle = torch.where(operation == ROTATE, degrees.deg2rad(), 0.0)
-    upright = rng[:, 2] < 0.5
+    upright = uniform[:, 2] < 0.5
     sine, cosine = angle.sin(), angle.cos()
     by_column = torch.where(upright, slope, 0.0) - sine
     by_row = torch.where(upright, 0.0, slope) + sine

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.settings import build
 from classwise.data.formats import FORMATS
 from classwise.data.images import Images
 from classwise.data.sets import DATA

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from classwise.core.config import Count, NonNegative, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, NonNegative, settings
 from classwise.data.images import Images
 
 _BATCH = 256
@@ -17,7 +17,7 @@ _FLOOR = (4 / 255) ** 2
 """What is added to every variance: differences of a few levels are noise."""
 
 
-@settings
+@configurable
 class GrabCut:
     """Masks of objects that fill the middle of their images.
 

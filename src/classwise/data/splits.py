@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import write_text
 
 SCHEMA_VERSION = 1
@@ -122,8 +123,7 @@ def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[s
         raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClasswiseError(f"{path} is not a split that classwise wrote") from error
-    if version > SCHEMA_VERSION:
-        raise ClasswiseError(f"{path}: schema version {version} is newer than {SCHEMA_VERSION}; update classwise")
+    check_schema_version(version, SCHEMA_VERSION, str(path))
     if fingerprint and made_for and fingerprint != made_for:
         raise ClasswiseError(
             f"{path} was made for other data ({made_for[:12]}, here {fingerprint[:12]}); make a new split"

@@ -10,9 +10,9 @@ import torch
 
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.result import Audit
+from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress, Silent
-from classwise.core.settings import Spec
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset

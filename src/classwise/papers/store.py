@@ -22,10 +22,10 @@ from filelock import FileLock, Timeout
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.audit import Audit, audit
 from classwise.auditing.result import ABOUT, read_about
+from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
-from classwise.core.settings import Spec
 from classwise.core.storage import is_unused, read_json, write_text
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
@@ -34,7 +34,7 @@ from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _ABOUT = "store.json"
 _LETTERS = 20
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.result import Audit
-from classwise.core.settings import flat_options
+from classwise.core.config import flat_options
 from classwise.reporting import formatting
 
 EARLY_STOP: Mapping[bool, str] = {

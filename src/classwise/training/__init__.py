@@ -52,7 +52,7 @@ LR_SCHEDULES: Registry[LRSchedule] = Registry(
     "learning-rate schedule",
     {
         "constant": "classwise.training.lr_schedules:Constant",
-        "step": "classwise.training.lr_schedules:Step",
+        "step": "classwise.training.lr_schedules:MultiStep",
         "one-cycle": "classwise.training.lr_schedules:OneCycle",
         "cosine": "classwise.training.lr_schedules:Cosine",
         "cyclic": "classwise.training.lr_schedules:Cyclic",

@@ -13,9 +13,9 @@ import pydantic
 import torch
 from torch import Tensor
 
+from classwise.core.config import Count, NonNegative, Number, Share, configurable
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, NonNegative, Number, Share, settings
 from classwise.training.classes import Signals
 
 Weights = Mapping[str, Tensor]
@@ -63,7 +63,7 @@ def blend(average: Weights, new: Weights, decay: float) -> dict[str, Tensor]:
     }
 
 
-@settings
+@configurable
 class NoAverage(Averager):
     """No average."""
 
@@ -76,7 +76,7 @@ class NoAverage(Averager):
         return state
 
 
-@settings
+@configurable
 class EMA(Averager):
     """The exponential moving average of the weights, from a share of training on.
 
@@ -108,7 +108,7 @@ class EMA(Averager):
         return Average(blend(state.weights, weights, self.decay))
 
 
-@settings
+@configurable
 class SWA(Averager):
     """Stochastic weight averaging (Izmailov et al., UAI 2018): the plain mean of late weights.
 
@@ -141,7 +141,7 @@ class SWA(Averager):
         return Average(blend(state.weights, weights, count / (count + 1)), {"count": count + 1})
 
 
-@settings
+@configurable
 class FAWA(Averager):
     """Fairness-aware weight averaging (Wei et al., CVPR 2023, section 4.3): an average that unfair epochs do not enter.
 
@@ -191,7 +191,7 @@ class FAWA(Averager):
         return Average(state.weights, facts, event)
 
 
-@settings
+@configurable
 class GatedAverage(Averager):
     """An exponential average that an epoch enters only if a gate admits it; FAWA with any gate.
 
@@ -237,7 +237,7 @@ class GatedAverage(Averager):
         return Average(state.weights, facts, event)
 
 
-@settings
+@configurable
 class ChartFAWA(GatedAverage):
     """FAWA that compares epochs with each other, as a control chart does (ours).
 
@@ -277,7 +277,7 @@ class ChartFAWA(GatedAverage):
         return reached, reference - self.slack * deviation
 
 
-@settings
+@configurable
 class IUTFAWA(GatedAverage):
     """FAWA that admits an epoch only if every class is shown to reach the threshold (an intersection-union test).
 

@@ -14,10 +14,11 @@ import pandas as pd
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import read_json, verify
 from classwise.training.recipe import Recipe
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Which = Literal["last", "best", "average", "best-average", "interpolated", "adjusted", "equal-norms"]
 
@@ -67,10 +68,7 @@ class Run:
             version = run.environment.get("schema_version", SCHEMA_VERSION)
             if not isinstance(version, int):
                 raise ClasswiseError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
-            if version > SCHEMA_VERSION:
-                raise ClasswiseError(
-                    f"{path} is of format {version}, newer than the {SCHEMA_VERSION} known here; update classwise"
-                )
+            check_schema_version(version, SCHEMA_VERSION, str(path))
         return run
 
     @property

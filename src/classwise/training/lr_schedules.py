@@ -9,9 +9,9 @@ from typing import Annotated
 
 import pydantic
 
+from classwise.core.config import Count, NonNegative, Number, Share, configurable
 from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, NonNegative, Number, Share, settings
 
 
 class LRSchedule(Described, ABC):
@@ -22,7 +22,7 @@ class LRSchedule(Described, ABC):
         """The factor at a share of training in [0, 1]."""
 
 
-@settings
+@configurable
 class Constant(LRSchedule):
     """One rate throughout."""
 
@@ -35,8 +35,8 @@ class Constant(LRSchedule):
         return 1.0
 
 
-@settings
-class Step(LRSchedule):
+@configurable
+class MultiStep(LRSchedule):
     """A drop at each milestone.
 
     Args:
@@ -55,7 +55,7 @@ class Step(LRSchedule):
         return self.gamma ** sum(progress >= milestone for milestone in self.milestones)
 
 
-@settings
+@configurable
 class OneCycle(LRSchedule):
     """Up from 0 to the full rate and down to 0 again, linearly (Smith and Topin 2019; Rice et al. 2020).
 
@@ -75,7 +75,7 @@ class OneCycle(LRSchedule):
         return min(up, down)
 
 
-@settings
+@configurable
 class Cyclic(LRSchedule):
     """Triangles in a row, each from ``low`` up to the full rate and down to ``low`` again (Smith, WACV 2017).
 
@@ -101,7 +101,7 @@ class Cyclic(LRSchedule):
         return self.low + (1 - self.low) * height
 
 
-@settings
+@configurable
 class PiecewiseLinear(LRSchedule):
     """Straight lines between points; level before the first and after the last.
 
@@ -139,7 +139,7 @@ class PiecewiseLinear(LRSchedule):
         return low
 
 
-@settings
+@configurable
 class Cosine(LRSchedule):
     """Half a cosine from the full rate to 0 (Loshchilov and Hutter, ICLR 2017)."""
 

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
+from classwise.core.config import NonNegative, Positive, Share, configurable
 from classwise.core.description import Described
-from classwise.core.settings import NonNegative, Positive, Share, settings
 
 
 class Optimiser(Described, ABC):
@@ -21,7 +21,7 @@ class Optimiser(Described, ABC):
         """The optimiser over all parameters of the model."""
 
 
-@settings
+@configurable
 class SGD(Optimiser):
     """Stochastic gradient descent with momentum."""
 
@@ -44,7 +44,7 @@ class SGD(Optimiser):
         )
 
 
-@settings
+@configurable
 class Adam(Optimiser):
     """Adam (Kingma and Ba, ICLR 2015).
 

@@ -16,10 +16,10 @@ import yaml
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.core.config import Count, Seed, build, configurable, describe, make, parse_spec
 from classwise.core.description import CHANGES, Described, Passes
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Precision
-from classwise.core.settings import Count, Seed, build, describe, make, parse_spec, settings
 from classwise.core.threat import Threat
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
@@ -52,7 +52,7 @@ EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
 """The fields of schedules that are numbers of epochs."""
 
 
-@settings
+@configurable
 class Recipe:
     """One training set-up, complete.
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core import limits
+from classwise.core.config import parse_spec, read_yaml
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.settings import parse_spec, read_yaml
 
 UNCHANGED = "unchanged"
 """The key of a recipe's own part of a budget that lists the fields which the budget leaves as the recipe has them."""

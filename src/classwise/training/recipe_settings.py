@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from classwise.core.config import Count, Number, Seed, Share, configurable
 from classwise.core.description import Described
-from classwise.core.settings import Count, Number, Seed, Share, settings
 
 Part = str | dict[str, Any]
 """A part as a recipe writes it: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
 
 
-@settings
+@configurable
 class UnlabelledSettings(Described):
     """Images without labels that join the training batches under a teacher's labels.
 
@@ -44,7 +44,7 @@ class UnlabelledSettings(Described):
         return round(self.share * batch_size)
 
 
-@settings
+@configurable
 class DataSettings:
     """The training data.
 
@@ -69,7 +69,7 @@ class DataSettings:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-@settings
+@configurable
 class ModelSettings:
     """The model.
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from classwise.attacks.base import Attack
+from classwise.core.config import relative_step
 from classwise.core.distributed import ProcessGroup
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import relative_step
 from classwise.core.storage import check_writable, is_unused, write_text
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data, named_set, stratified_split

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import verify, write_bytes
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
 from classwise.training.history import History
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass
@@ -110,13 +111,5 @@ def read_state(path: Path, device: torch.device) -> dict[str, Any]:
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ClasswiseError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
     version = content["schema_version"]
-    if version > SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"{path} is of format {version}, newer than the {SCHEMA_VERSION} read here; update classwise"
-        )
-    if version < SCHEMA_VERSION:
-        raise ClasswiseError(
-            f"{path} is of format {version}, and format {SCHEMA_VERSION} is read here; finish the run with the version "
-            "that began it, or train in another folder"
-        )
+    check_schema_version(version, SCHEMA_VERSION, str(path))
     return content

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from classwise.core.config import NonNegative, Share, configurable
 from classwise.core.description import Described
-from classwise.core.settings import NonNegative, Share, settings
 
 _TINY = 1e-20
 """Avoids a division by zero for a layer whose gradient is zero."""
@@ -28,7 +28,7 @@ class Update(Described, ABC):
         """Compute the loss and its gradients, and step; ``progress`` is the share of training done, in [0, 1]."""
 
 
-@settings
+@configurable
 class Plain(Update):
     """One backward pass, one step of the optimiser."""
 
@@ -43,7 +43,7 @@ class Plain(Update):
         optimizer.step()
 
 
-@settings
+@configurable
 class AWP(Update):
     """Adversarial weight perturbation (Wu, Xia and Wang, NeurIPS 2020, eq. 8 to 10), around any objective.
 

@@ -11,16 +11,16 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, rows
+from classwise.core.config import Count, Positive, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Positive, settings
 
 TEST_EVERY = 10
 """Steps from one query of the mean's own image to the next."""
 _SHRINK = 1e-6
 
 
-@settings
+@configurable
 class NAttack(Attack):
     """Climb the expected reward of a Gaussian over perturbations in tanh space, under Linf.
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
+from classwise.core.config import Count, Share, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Share, settings
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """After the proposals of these numbers (the first is number 0) the share of painted pixels is halved."""
@@ -25,7 +25,7 @@ SCHEDULED = 10_000
 """Proposals of the search that the milestones are made for."""
 
 
-@settings
+@configurable
 class Square(Attack):
     """Random search over squares, for Linf and L2.
 

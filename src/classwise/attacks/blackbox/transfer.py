@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
+from classwise.core.config import configurable, describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT, Forward
-from classwise.core.settings import describe, make, settings
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel
@@ -35,7 +35,7 @@ def _attack(value: object) -> object:
     return make(ATTACKS, value) if isinstance(value, str) else value
 
 
-@settings
+@configurable
 class Transfer(Attack):
     """Any attack run on a surrogate; the last image of each start is then shown to the model under audit.
 

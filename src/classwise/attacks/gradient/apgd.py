@@ -15,15 +15,15 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.core.config import Count, Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Share, settings
 from classwise.core.threat import Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
 """The wait for the first checkpoint, what each next wait is shorter by, and the shortest, in percent of the steps."""
 
 
-@settings
+@configurable
 class AutoPGD(Attack):
     """What the family shares: the moves, the checkpoints and the best point.
 
@@ -234,7 +234,7 @@ class AutoPGD(Attack):
         return threat.project(inputs.x + threat.radius(inputs.x) * ray, inputs.x)
 
 
-@settings
+@configurable
 class APGD(AutoPGD):
     """Auto-PGD on the cross-entropy, or on the difference of logits ratio.
 
@@ -268,7 +268,7 @@ class APGD(AutoPGD):
         return torch.where(aimed, toward, losses.dlr(logits, y))
 
 
-@settings
+@configurable
 class APGDDLR(APGD):
     """Auto-PGD on the difference of logits ratio unless ``objective`` says else."""
 
@@ -278,7 +278,7 @@ class APGDDLR(APGD):
     objective: Literal["ce", "dlr"] = "dlr"
 
 
-@settings
+@configurable
 class APGDT(AutoPGD):
     """Auto-PGD on the targeted difference of logits ratio, one target after the other.
 

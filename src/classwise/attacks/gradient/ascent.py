@@ -16,14 +16,14 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Positive, StepSize, relative_step, settings
 
 Start = Literal["uniform", "normal", "none"]
 
 
-@settings
+@configurable
 class Ascent(Attack):
     """Steps along the steepest direction of a loss, each projected back into the ball.
 
@@ -117,7 +117,7 @@ class Ascent(Attack):
         return factor * inputs.threat.radius(inputs.x) if relative else factor
 
 
-@settings
+@configurable
 class PGD(Ascent):
     """Projected gradient ascent on a loss.
 
@@ -170,7 +170,7 @@ class PGD(Ascent):
         return self.objective == "kl"
 
 
-@settings
+@configurable
 class PGDT(Ascent):
     """PGD on the margin to one other class at a time: the classes that the clean image is nearest to, a start each.
 
@@ -212,7 +212,7 @@ class PGDT(Ascent):
         return self.loss(logits, state["target"], inputs)
 
 
-@settings
+@configurable
 class FGSM(Ascent):
     """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
 
@@ -229,7 +229,7 @@ class FGSM(Ascent):
         return losses.cross_entropy(logits, y)
 
 
-@settings
+@configurable
 class NFGSM(FGSM):
     """N-FGSM (de Jorge et al., NeurIPS 2022): one step from a noisy image, not brought back to the ball.
 
@@ -257,7 +257,7 @@ class NFGSM(FGSM):
         return x.clamp(0, 1)
 
 
-@settings
+@configurable
 class TemperaturePGD(Ascent):
     """PGD on the cross-entropy of softmax(logits / T); the prediction that counts is the plain one.
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent
-from classwise.core.settings import Count, StepSize, settings
+from classwise.core.config import Count, StepSize, configurable
 
 
-@settings
+@configurable
 class PMA(Ascent):
     """The probability margin attack: ascent on p_max - p_y, its steps shrinking along a quarter of a cosine.
 
@@ -41,7 +41,7 @@ class PMA(Ascent):
         return super()._step_of(inputs, state) * _per_image(shrunk, inputs)
 
 
-@settings
+@configurable
 class MD(Ascent):
     """Margin decomposition: two runs that at first follow one half of the margin each, then the whole.
 

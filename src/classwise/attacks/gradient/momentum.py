@@ -11,11 +11,11 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent, Start
+from classwise.core.config import NonNegative, Share, StepSize, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import NonNegative, Share, StepSize, settings
 
 
-@settings
+@configurable
 class MIFGSM(Ascent):
     """FGSM in many steps along a momentum: g <- decay g + gradient / ‖gradient‖₁, from the image itself.
 
@@ -46,7 +46,7 @@ class MIFGSM(Ascent):
         return momentum, {"momentum": momentum}
 
 
-@settings
+@configurable
 class DIFGSM(MIFGSM):
     """MI-FGSM whose gradients are taken, some of the time, on a smaller copy of the image with black around it.
 

@@ -19,8 +19,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
+from classwise.core.config import Count, Number, Positive, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Number, Positive, settings
 
 _SHRINK = 1 - 1e-6
 """Images are moved this much towards grey, so that the inverse of tanh is finite at black and at white."""
@@ -32,7 +32,7 @@ _BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
 _SMALLEST_TAU = 1 / 256
 
 
-@settings
+@configurable
 class _CarliniWagner(Attack):
     """Descents, each a fresh Adam with one c, until the search over c is over.
 
@@ -154,7 +154,7 @@ class _CarliniWagner(Attack):
         }
 
 
-@settings
+@configurable
 class CarliniWagnerLinf(_CarliniWagner):
     """C&W for Linf: sum max(|x - x0| - tau, 0) + c max(0, z_y - max other), with a tau that shrinks.
 
@@ -212,7 +212,7 @@ class CarliniWagnerLinf(_CarliniWagner):
         }
 
 
-@settings
+@configurable
 class CarliniWagnerL2(_CarliniWagner):
     """C&W for L2: ‖x - x0‖² + c max(0, z_y - max other), every descent from the image itself.
 

@@ -17,11 +17,11 @@ from classwise.attacks.engine import AttackInputs, NoGradientError, State, image
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
 from classwise.attacks.minimal.hyperplane import toward
+from classwise.core.config import Count, Positive, Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import Count, Positive, Share, settings
 
 
-@settings
+@configurable
 class _Boundary(Attack):
     """What both members share: where they step, given the boundary they look at.
 
@@ -120,7 +120,7 @@ class _Boundary(Attack):
         return ray / size.view(-1, *[1] * len(shape))
 
 
-@settings
+@configurable
 class FAB(_Boundary):
     """FAB against every class at once: each step takes the boundary that looks nearest.
 
@@ -166,7 +166,7 @@ class FAB(_Boundary):
         return logits.detach(), value, normal
 
 
-@settings
+@configurable
 class FABTargeted(_Boundary):
     """FAB against one class at a time: the likeliest other class on the clean image, then the second, and so on.
 

@@ -17,11 +17,12 @@ from scipy import stats
 
 from classwise.auditing.meta import Meta
 from classwise.core.errors import ClasswiseError
+from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, replacing, verify
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals, two_sided_z, wilson
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 RADII = "radii.parquet"
 """The file that makes a folder a curve's."""
 OVERALL = "overall"
@@ -229,10 +230,7 @@ class Curve:
             raise ClasswiseError(f"{path} holds no curve; make one with: classwise curve MODEL --out {path}") from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise ClasswiseError(f"{file} is no table of radii that classwise wrote") from error
-        if version > SCHEMA_VERSION:
-            raise ClasswiseError(
-                f"{file}: schema_version {version} is newer than the {SCHEMA_VERSION} known here; update classwise"
-            )
+        check_schema_version(version, SCHEMA_VERSION, str(file))
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
 
 

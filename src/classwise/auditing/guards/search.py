@@ -9,9 +9,9 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards.chance import excessive, stronger
 from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_sample, percent, quoted
 from classwise.auditing.guards.gradients import beyond_suite
+from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import make
 
 NOISES = 10
 """How many draws of noise each image of the sample is given."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from classwise.core import limits
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Column, Images
 
@@ -102,7 +102,7 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-@settings
+@configurable
 class Cifar(Format):
     """The folder ``cifar-10-batches-py`` or ``cifar-100-python``, or one batch file of it."""
 

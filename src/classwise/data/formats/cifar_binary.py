@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text, split_of_file
 from classwise.data.images import Column, Images
 
@@ -17,7 +17,7 @@ _TEN = {"train": [f"data_batch_{number}.bin" for number in range(1, 6)], "test":
 _HUNDRED = {"train": ["train.bin"], "test": ["test.bin"]}
 
 
-@settings
+@configurable
 class CifarBinary(Format):
     """The folder ``cifar-10-batches-bin`` or ``cifar-100-binary``, or one of their files of images.
 

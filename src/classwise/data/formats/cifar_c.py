@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from classwise.core import limits
+from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, check_regular
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
@@ -19,7 +19,7 @@ SEVERITIES = 5
 _LABELS = "labels.npy"
 
 
-@settings
+@configurable
 class CifarC(Format):
     """The folder ``CIFAR-10-C`` (Hendrycks and Dietterich 2019), or one corruption's file of it (``fog.npy``).
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from classwise.core import limits
+from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Images
@@ -19,7 +19,7 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 _SPLITS = frozenset({"train", "test", "val", "valid", "validation"})
 
 
-@settings
+@configurable
 class Folder(Format):
     """``folder/class/*.png``, or ``folder/split/class/*.png``; the classes are the sorted names of the subfolders.
 

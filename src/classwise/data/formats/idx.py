@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from classwise.core import limits
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Images
 
@@ -90,7 +90,7 @@ def find_pair(folder: Path, split: str) -> tuple[Path, Path] | None:
     return None if images is None or labels is None else (images, labels)
 
 
-@settings
+@configurable
 class Idx(Format):
     """A folder with MNIST's four files, or the images file of one split with its labels file beside it."""
 

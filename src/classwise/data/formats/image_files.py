@@ -22,7 +22,7 @@ from classwise.core.errors import ClasswiseError
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 _GREY = ("1", "L", "LA", "La")
-_BROKEN = (
+_DAMAGED = (
     OSError,
     SyntaxError,
     ValueError,
@@ -68,7 +68,7 @@ def decode(content: bytes | Path, where: str, size: int | None = None, resize: i
             picture.load()
             plain = _plain(picture, where)
             return np.asarray(plain if size is None else _square(plain, size, resize or size))
-    except _BROKEN as error:
+    except _DAMAGED as error:
         reason = "it is no picture" if isinstance(error, UnidentifiedImageError) else str(error)
         raise ClasswiseError(f"{where} cannot be decoded: {reason}") from error
 

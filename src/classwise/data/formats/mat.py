@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from classwise.core import limits
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.images import Images
 
@@ -20,7 +20,7 @@ _ENDING = "_32x32.mat"
 _SPLITS = ("train", "test", "extra")
 
 
-@settings
+@configurable
 class Mat(Format):
     """One of SVHN's files of cropped digits (``test_32x32.mat``), or the folder that holds them.
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from classwise.core import limits
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
@@ -41,7 +41,7 @@ _DAMAGED = (
 """What zipfile and numpy raise for archives and headers that are not as they should be."""
 
 
-@settings
+@configurable
 class Npz(Format):
     """An archive with images (``x``, ``images`` or ``data``) and labels (``y``, ``labels`` or ``targets``).
 

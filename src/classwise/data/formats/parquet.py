@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from classwise.core import limits
+from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, settings
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.formats.image_files import decode, stack
 from classwise.data.images import Column, Images, check_labels
@@ -28,7 +28,7 @@ _ROWS = 16
 """Rows whose encoded pictures are in memory at once."""
 
 
-@settings
+@configurable
 class Parquet(Format):
     """One Parquet file, or a folder of them whose names carry the split (``train-00000-of-00002.parquet``).
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_bytes, read_text
 from classwise.data.images import Images
 
@@ -16,7 +16,7 @@ SIDE = 96
 _BYTES = 3 * SIDE * SIDE
 
 
-@settings
+@configurable
 class Stl10Binary(Format):
     """The folder ``stl10_binary``, or one file of images (``test_X.bin``) beside its labels (``test_y.bin``).
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import settings
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import pictures, subfolders
 from classwise.data.formats.image_files import decode, stack
@@ -17,7 +17,7 @@ from classwise.data.images import Images
 _ANNOTATIONS = "val_annotations.txt"
 
 
-@settings
+@configurable
 class TinyImageNetFolder(Format):
     """The folder ``tiny-imagenet-200``: ``train/ID/images/*.JPEG`` and either layout of ``val``.
 

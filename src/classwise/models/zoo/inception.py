@@ -14,7 +14,7 @@ from classwise.models.base import Classifier, channels, pooled, start_for_relu
 Size = int | tuple[int, int]
 
 
-class Step(NamedTuple):
+class Layer(NamedTuple):
     """One convolution of a branch: its channels at width 1, its kernel, and whether it halves the map."""
 
     outputs: int
@@ -59,7 +59,7 @@ def _at_least_three(x: Tensor) -> Tensor:
 class Side(nn.Module):
     """One convolution, then two side by side."""
 
-    def __init__(self, inputs: int, steps: Sequence[Step], outputs: int) -> None:
+    def __init__(self, inputs: int, steps: Sequence[Layer], outputs: int) -> None:
         super().__init__()
         self.first = branch(inputs, steps)
         size = steps[-1].outputs
@@ -72,7 +72,7 @@ class Side(nn.Module):
         return torch.cat([self.a(x), self.b(x)], 1)
 
 
-def branch(inputs: int, steps: Sequence[Step]) -> nn.Sequential:
+def branch(inputs: int, steps: Sequence[Layer]) -> nn.Sequential:
     """Convolutions one behind the other."""
     layers = []
     for outputs, size, halves in steps:
@@ -115,10 +115,10 @@ class InceptionV3(Classifier):
         )
         self._size = stem[4]
         modules = [self._wide(pool) for pool in (32, 64, 64)]
-        modules.append(self._reduction([[Step(384, 3, halves=True)], _to_half(64, 96)], mean=False))
+        modules.append(self._reduction([[Layer(384, 3, halves=True)], _to_half(64, 96)], mean=False))
         modules += [self._factorised(inner) for inner in (128, 160, 160, 192)]
-        long = [Step(192), Step(192, (1, 7)), Step(192, (7, 1)), Step(192, 3, halves=True)]
-        modules.append(self._reduction([[Step(192), Step(320, 3, halves=True)], long], mean=True))
+        long = [Layer(192), Layer(192, (1, 7)), Layer(192, (7, 1)), Layer(192, 3, halves=True)]
+        modules.append(self._reduction([[Layer(192), Layer(320, 3, halves=True)], long], mean=True))
         modules += [self._spread() for _ in range(2)]
         self.mixed = nn.Sequential(*modules)
         self.linear = nn.Linear(self._size, num_classes)
@@ -131,26 +131,26 @@ class InceptionV3(Classifier):
     def _count(self, outputs: int) -> int:
         return channels(outputs, self._width)
 
-    def _branch(self, *steps: Step) -> nn.Sequential:
+    def _branch(self, *steps: Layer) -> nn.Sequential:
         return branch(self._size, self._scaled(steps))
 
-    def _scaled(self, steps: Sequence[Step]) -> list[Step]:
+    def _scaled(self, steps: Sequence[Layer]) -> list[Layer]:
         return [step._replace(outputs=self._count(step.outputs)) for step in steps]
 
     def _pool(self, outputs: int) -> nn.Sequential:
-        return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), *self._branch(Step(outputs)))
+        return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), *self._branch(Layer(outputs)))
 
     def _wide(self, pool: int) -> Mixed:
         """Figure 5 of the paper: 1x1, 5x5, twice 3x3, pool."""
         branches = (
-            self._branch(Step(64)),
-            self._branch(Step(48), Step(64, 5)),
-            self._branch(Step(64), Step(96, 3), Step(96, 3)),
+            self._branch(Layer(64)),
+            self._branch(Layer(48), Layer(64, 5)),
+            self._branch(Layer(64), Layer(96, 3), Layer(96, 3)),
             self._pool(pool),
         )
         return self._mixed(branches, 64, 64, 96, pool)
 
-    def _reduction(self, branches: Sequence[Sequence[Step]], *, mean: bool) -> Mixed:
+    def _reduction(self, branches: Sequence[Sequence[Layer]], *, mean: bool) -> Mixed:
         """Figure 10: branches that halve the map, beside a pool that does."""
         size = self._size + sum(self._count(steps[-1].outputs) for steps in branches)
         mixed = Mixed([*(self._branch(*steps) for steps in branches), Halved(mean=mean)])
@@ -159,18 +159,18 @@ class InceptionV3(Classifier):
 
     def _factorised(self, inner: int) -> Mixed:
         """Figure 6: 7x7 convolutions in two parts."""
-        short = (Step(inner), Step(inner, (1, 7)), Step(192, (7, 1)))
-        long = (Step(inner), Step(inner, (7, 1)), Step(inner, (1, 7)), Step(inner, (7, 1)), Step(192, (1, 7)))
-        branches = (self._branch(Step(192)), self._branch(*short), self._branch(*long), self._pool(192))
+        short = (Layer(inner), Layer(inner, (1, 7)), Layer(192, (7, 1)))
+        long = (Layer(inner), Layer(inner, (7, 1)), Layer(inner, (1, 7)), Layer(inner, (7, 1)), Layer(192, (1, 7)))
+        branches = (self._branch(Layer(192)), self._branch(*short), self._branch(*long), self._pool(192))
         return self._mixed(branches, 192, 192, 192, 192)
 
     def _spread(self) -> Mixed:
         """Figure 7: 3x3 convolutions in two parts side by side."""
         side = self._count(384)
         branches = (
-            self._branch(Step(320)),
-            Side(self._size, self._scaled([Step(384)]), side),
-            Side(self._size, self._scaled([Step(448), Step(384, 3)]), side),
+            self._branch(Layer(320)),
+            Side(self._size, self._scaled([Layer(384)]), side),
+            Side(self._size, self._scaled([Layer(448), Layer(384, 3)]), side),
             self._pool(192),
         )
         return self._mixed(branches, 320, 384, 384, 384, 384, 192)
@@ -180,5 +180,5 @@ class InceptionV3(Classifier):
         return Mixed(branches)
 
 
-def _to_half(first: int, then: int) -> list[Step]:
-    return [Step(first), Step(then, 3), Step(then, 3, halves=True)]
+def _to_half(first: int, then: int) -> list[Layer]:
+    return [Layer(first), Layer(then, 3), Layer(then, 3, halves=True)]

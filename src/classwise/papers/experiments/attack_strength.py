@@ -12,8 +12,8 @@ import numpy as np
 from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes import ALL, Outcomes
+from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Spec
 from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context

@@ -80,7 +80,7 @@ def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> lis
     return [metric(paired_models(audits[one], audits[other])) for one, other in pairs for metric in (average, worst)]
 
 
-class CalibrationAlone(_Parts):
+class CalibrationOnly(_Parts):
     """cfa23 Table 2: CCM and CCR without weight averaging."""
 
     item = "cfa23/T2"
@@ -111,7 +111,7 @@ class CalibrationAlone(_Parts):
         ]
 
 
-class AveragingAlone(_Parts):
+class AveragingOnly(_Parts):
     """cfa23 Table 3: EMA against FAWA, without CCM and CCR."""
 
     item = "cfa23/T3"

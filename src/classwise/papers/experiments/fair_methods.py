@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from classwise.auditing.result import Audit
-from classwise.core.settings import Spec
+from classwise.core.config import Spec
 from classwise.papers import catalogue
 from classwise.papers.context import Context
 from classwise.papers.scales import Name, Scale

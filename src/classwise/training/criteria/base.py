@@ -23,7 +23,7 @@ Base = Callable[[Tensor, Tensor], Tensor]
 
 
 class Criterion(Described, ABC):
-    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.core.settings.settings`)."""
+    """Scores logits against labels. Subclasses are frozen dataclasses (`classwise.core.config.settings`)."""
 
     #: Whether the network must return cosines, as one of the zoo does with ``head: cosine``.
     cosines: ClassVar[bool] = False

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
+from classwise.core.config import NonNegative, Positive, Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import NonNegative, Positive, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.base import Base, Criterion, rescaled
 
 
-@settings
+@configurable
 class Softmax(Criterion):
     """base(s (f - m e_y), y), with the logit of the label lowered by a margin.
 
@@ -45,7 +45,7 @@ class Softmax(Criterion):
         return base(logits.scatter_add(1, y[:, None], -lower[:, None]), y)
 
 
-@settings
+@configurable
 class Hypersphere(Softmax):
     """Hypersphere embedding: CE(s (c - m e_y), y) on the cosines c of a unit feature with unit class weights.
 
@@ -67,7 +67,7 @@ class Hypersphere(Softmax):
     cosines = True
 
 
-@settings
+@configurable
 class Focal(Softmax):
     """The base loss times (1 - p_y)^gamma, p the softmax of the scaled outputs: confident images weigh less.
 
@@ -92,7 +92,7 @@ class Focal(Softmax):
         return doubt * super().__call__(logits, y, settings, base)
 
 
-@settings
+@configurable
 class LabelSmoothing(Softmax):
     """(1 - a) base + a CE to the uniform distribution over all C classes, the label's own among them.
 

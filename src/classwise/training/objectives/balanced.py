@@ -9,16 +9,16 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import Passes
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.objectives.friendly import Past, at_the_boundary
 
 
-@settings
+@configurable
 class Balanced(Objective):
     """CE(f(r), y) + beta KL(S f(x) ‖ S f(w)) + uniform [KL(S f(r) ‖ U) + KL(S f(w) ‖ U)].
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
+from classwise.core.config import configurable, describe, make
 from classwise.core.description import Described, Passes
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import describe, make, settings
 from classwise.core.threat import Threat
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
@@ -90,9 +90,9 @@ def _criterion(value: object) -> object:
     return make(CRITERIA, value) if isinstance(value, str | dict) else value
 
 
-@settings
+@configurable
 class Objective(Described, ABC):
-    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.core.settings.settings`).
+    """A loss of a model on a batch. Subclasses are frozen dataclasses (`classwise.core.config.settings`).
 
     Args:
         criterion: how logits are scored against labels; ``{"name": "he"}`` for hypersphere embedding. Use its `scaled`

@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.losses import divergence
+from classwise.core.config import NonNegative, Share, configurable
 from classwise.core.precision import Forward
-from classwise.core.settings import NonNegative, Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.trades import Trades
 
 
-@settings
+@configurable
 class ConfusionWeighted(Trades):
     """clean CE(f(x), y) + beta KL(S f(x) ‖ S f(x')) + confused G[y, argmax f(x')] CE(f(x'), y).
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
+from classwise.core.config import Share, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import Share, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.objectives.base import TrainingBatch
@@ -63,7 +63,7 @@ def _check(taus: tuple[int, ...], milestones: tuple[float, ...]) -> None:
         )
 
 
-@settings
+@configurable
 class Friendly(AdversarialTraining):
     """CE(f(x'), y), where the inner attack stops tau steps past the boundary.
 
@@ -95,7 +95,7 @@ class Friendly(AdversarialTraining):
         }
 
 
-@settings
+@configurable
 class FriendlyTrades(Trades):
     """TRADES, where the inner attack on the divergence stops tau steps past the boundary.
 

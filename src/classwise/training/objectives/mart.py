@@ -9,15 +9,15 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import Passes
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 
-@settings
+@configurable
 class Mart(Objective):
     """BCE(f(x'), y) + beta KL(S f(x) ‖ S f(x')) (1 - S f(x)_y), x' maximising CE from a start 0.001 N(0, 1) away.
 

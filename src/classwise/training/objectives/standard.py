@@ -7,15 +7,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
+from classwise.core.config import configurable
 from classwise.core.description import Passes
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import settings
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 
 
-@settings
+@configurable
 class Standard(Objective):
     """CE(f(x), y)."""
 

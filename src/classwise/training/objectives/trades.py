@@ -9,15 +9,15 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import Passes
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 
-@settings
+@configurable
 class Trades(Objective):
     """CE(f(x), y) + beta KL(S f(x) ‖ S f(x')), x' maximising the divergence from a start 0.001 N(0, 1) away.
 

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
+from classwise.core.config import NonNegative, configurable
 from classwise.core.precision import Forward
 from classwise.core.rng import CounterRNG
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades
 from classwise.training.schedules.dafa import class_weights
 
 
-@settings
+@configurable
 class Trix(Trades):
     """TRADES, but images of the batch's easy classes go towards another class, drawn evenly.
 

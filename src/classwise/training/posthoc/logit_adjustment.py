@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
+from classwise.core.config import Spec, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
 from classwise.core.progress import Progress, Silent
-from classwise.core.settings import Spec, make
 from classwise.core.storage import check_writable
 from classwise.core.threat import Threat
 from classwise.data import Images

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import Described
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image
@@ -14,7 +14,7 @@ from classwise.training.reductions.base import per_image
 _ROUNDING = 1e-9
 
 
-@settings
+@configurable
 class Codat(Described):
     """max over p of sum_c p_c L_c, where L_c is the mean loss of class c in the batch.
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from classwise.core.config import Positive, configurable
 from classwise.core.description import Described
-from classwise.core.settings import Positive, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image
@@ -47,7 +47,7 @@ def _log_distribution(log_distance: Tensor, gaps: Tensor) -> Tensor:
     return (log_distance.exp() + gaps).log().neg().log_softmax(-1)
 
 
-@settings
+@configurable
 class FAAL(Described):
     """C/N sum_i p_{y_i} l_i, where p is worst for the mean margins of the classes in the batch.
 

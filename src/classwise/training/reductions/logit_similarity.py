@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
+from classwise.core.config import NonNegative, configurable
 from classwise.core.description import Described
-from classwise.core.settings import NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean
 
 
-@settings
+@configurable
 class LogitSimilarity(Described):
     """The mean loss, plus strength * mean over pairs j < k of max(0, cos(mean logits of j, mean logits of k)).
 

@@ -7,15 +7,15 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from classwise.core.config import Count, NonNegative, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import Count, NonNegative, settings
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 Matrix = tuple[tuple[NonNegative, ...], ...]
 
 
-@settings
+@configurable
 class AutoBeta(ClassSchedule):
     """From the epoch ``begin`` on, the class that takes most from the worst class has a lower beta.
 

@@ -7,14 +7,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, settings
+from classwise.core.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.class_weighting import apply_class_weights
 from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 
-@settings
+@configurable
 class _Calibration(RobustAccuracySchedule):
     """A constant that is scaled by lambda + t from an epoch on."""
 
@@ -27,7 +27,7 @@ class _Calibration(RobustAccuracySchedule):
         return torch.where(state["t"].isnan(), constant, (offset + state["t"]) * constant)
 
 
-@settings
+@configurable
 class CCM(_Calibration):
     """Class-wise calibrated margin, eq. 6: eps_k = (lambda1 + t_k) eps.
 
@@ -48,7 +48,7 @@ class CCM(_Calibration):
         return dataclasses.replace(before, epsilon=self._scaled(before.epsilon, self.lambda1, state, epoch))
 
 
-@settings
+@configurable
 class CCR(_Calibration):
     """Class-wise calibrated regularisation, eq. 7 and 8.
 

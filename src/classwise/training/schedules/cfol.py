@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, Share, settings
+from classwise.core.config import NonNegative, Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights
 
 
-@settings
+@configurable
 class CFOL(ClassSchedule):
     """Exp3 over the classes: p = mix U + (1 - mix) softmax(w), U uniform over the classes that have images.
 

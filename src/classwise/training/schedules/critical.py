@@ -6,13 +6,13 @@ import dataclasses
 
 import torch
 
-from classwise.core.settings import ClassName, NonNegative, settings
+from classwise.core.config import ClassName, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 
 
-@settings
+@configurable
 class CriticalClass(ClassSchedule):
     """The losses of one class weigh ``weight``, those of all others 1.
 
@@ -53,7 +53,7 @@ class CriticalClass(ClassSchedule):
         return apply_class_weights(before, state["weights"], self.terms)
 
 
-@settings
+@configurable
 class TowardsClass(ClassSchedule):
     """Attacks on images of other classes go towards one class; those on its own images are untargeted.
 

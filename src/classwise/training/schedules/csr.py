@@ -7,13 +7,13 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, Positive, settings
+from classwise.core.config import NonNegative, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 
-@settings
+@configurable
 class ConfusionSpectrum(ClassSchedule):
     """Sets ``pair_weight`` to u1 v1^T of the last epoch's confusion rates, stretched to [low, high].
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from classwise.core.settings import Count, NonNegative, settings
+from classwise.core.config import Count, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights, warn_once
@@ -31,7 +31,7 @@ def class_weights(confidence: Tensor, strength: float) -> Tensor:
     return 1 + moved.sum(1) - moved.sum(0)
 
 
-@settings
+@configurable
 class DAFA(ClassSchedule):
     """Weights from the mean confidences of the last warm-up epoch, fixed from then on.
 
@@ -92,7 +92,7 @@ class DAFA(ClassSchedule):
         return dataclasses.replace(after, epsilon=before.epsilon * weights, step_size=step)
 
 
-@settings
+@configurable
 class AverageDAFA(DAFA):
     """DAFA whose P is that of the averaged weights, on the validation split under its attack (ours).
 

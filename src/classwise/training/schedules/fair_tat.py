@@ -6,12 +6,12 @@ import dataclasses
 
 import torch
 
-from classwise.core.settings import Positive, settings
+from classwise.core.config import Positive, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 
-@settings
+@configurable
 class FairTAT(ClassSchedule):
     """Targets are drawn among the other classes in proportion to their false positives of the last epoch.
 

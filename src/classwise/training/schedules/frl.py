@@ -7,13 +7,13 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.settings import Count, NonNegative, Positive, Share, settings
+from classwise.core.config import Count, NonNegative, Positive, Share, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights
 
 
-@settings
+@configurable
 class FRL(ClassSchedule):
     """Multipliers of the constraint that no class errs by more than ``tolerance`` above the mean of the classes.
 

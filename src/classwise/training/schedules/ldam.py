@@ -9,14 +9,14 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, Positive, settings
+from classwise.core.config import NonNegative, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 from classwise.training.schedules.long_tail import Base, balanced, effective
 
 
-@settings
+@configurable
 class LDAM(ClassSchedule):
     """The logit margin of class c is largest (n_c / min n)^(-1/4); late in training effective-number weights join it.
 

@@ -13,7 +13,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, Number, settings
+from classwise.core.config import NonNegative, Number, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights, warn_once
@@ -32,7 +32,7 @@ def balanced(weights: Tensor, present: Tensor) -> Tensor:
     return (weights * present.sum() / weights.sum().clamp_min(1e-12)).float()
 
 
-@settings
+@configurable
 class ClassWeights(ClassSchedule):
     """Weights w with sum C over the classes that have images, on the loss or on the drawing of images.
 

@@ -6,13 +6,13 @@ import dataclasses
 
 from torch import Tensor
 
-from classwise.core.settings import Number, Share, settings
+from classwise.core.config import Number, Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 
-@settings
+@configurable
 class Margins(RobustAccuracySchedule):
     """eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from classwise.core.settings import settings
+from classwise.core.config import configurable
 from classwise.training.classes import Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 
-@settings
+@configurable
 class RobustAccuracySchedule(ClassSchedule):
     """Holds t, the robust accuracy of each class on the training batches of the last epoch.
 

@@ -11,7 +11,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from classwise.core.settings import Count, Positive, Share, settings
+from classwise.core.config import Count, Positive, Share, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
@@ -24,7 +24,7 @@ _NEAR = 1e-9
 """How near a solution's mean probability must come to its target."""
 
 
-@settings
+@configurable
 class LIS(ClassSchedule):
     """1/T grows linearly from the first epoch to the last.
 
@@ -54,7 +54,7 @@ class LIS(ClassSchedule):
         return dataclasses.replace(before, scale=state["one"] * (self.first + (self.last - self.first) * share))
 
 
-@settings
+@configurable
 class CMP(ClassSchedule):
     """1/T such that the mean largest probability of the training images follows a line.
 

@@ -6,13 +6,13 @@ import dataclasses
 
 import torch
 
+from classwise.core.config import ClassName, NonNegative, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings import ClassName, NonNegative, settings
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 
-@settings
+@configurable
 class VectorBeta(ClassSchedule):
     """Other betas for some of the classes; the others have that of the objective.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.core.settings import NonNegative, settings
+from classwise.core.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights
 
 
-@settings
+@configurable
 class WAT(ClassSchedule):
     """Losses of class c weigh C w_c + w_{C+1}, where w = softmax(rate * the experts' losses summed over the epochs).
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def settings(cls: type[T]) -> type[T]:
+def configurable(cls: type[T]) -> type[T]:
     """Make the class a frozen, keyword-only dataclass that validates its values and refuses unknown keys.
 
     Its constructor raises `ClasswiseError` for an invalid value.

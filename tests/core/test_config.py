@@ -12,9 +12,9 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.gradient.ascent import PGD
+from classwise.core.config import describe, flat_options, make, parse_spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.registry import Registry
-from classwise.core.settings import describe, flat_options, make, parse_spec
 from classwise.core.storage import check_writable, replacing, write_text
 
 

@@ -1,7 +1,7 @@
 """Words that this project does not use, in identifiers, help texts, error messages, docstrings, comments and documents.
 
-Run ``python -m tools.check_language``: it prints each occurrence as ``file:line: word: text`` and exits with status 1 if
-there is one. Each word has a standard one that replaces it.
+Run ``python -m tools.check_language``: it prints each occurrence as ``file:line: word: text`` and exits with status 1
+if there is one. Each word has a standard one that replaces it.
 """
 
 from __future__ import annotations

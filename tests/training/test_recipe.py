@@ -12,7 +12,7 @@ import yaml
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
-from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, OneCycle, PiecewiseLinear
+from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, MultiStep, OneCycle, PiecewiseLinear
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 

@@ -72,7 +72,7 @@ def test_weights_of_a_run_under_its_own_radius(classwise: Classwise, tmp_path: P
 
 @pytest.mark.slow
 def test_json_is_the_audit(classwise: Classwise, run: Path, tmp_path: Path) -> None:
-    words = ["audit", run, *FAST, "--subset=100", f"--out={tmp_path / 'a'}", "--stop=never", "--seed=3"]
+    words = ["audit", run, *FAST, "--subset=100", f"--out={tmp_path / 'a'}", "--no-early-stop", "--seed=3"]
     said = classwise(*words, "--json", "--fail-if=worst(all) <= 1", "--fail-if=overall(clean) < 0")
     assert said.status == 1
     facts = json.loads(said.out)

@@ -19,7 +19,7 @@ def test_interpolate_writes_a_model_and_says_what_it_tried(
     words = ("interpolate-weights", run, "--start", run_folder, "--attack", "pgd:steps=1", "--shares", "0.3,0.7")
     said = classwise(*words)
     assert said.status == 0, said.err
-    assert "kept" in said.out
+    assert "saved" in said.out
     assert (run / "checkpoints" / "interpolated.safetensors").is_file()
     said = classwise(*words, "--json", "--out", tmp_path / "mix.safetensors")
     assert said.status == 0, said.err

@@ -122,7 +122,7 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
         said = classwise("recipes", *words)
         assert (said.status, said.err.count("\n")) == (2, 1)
-        assert "name one recipe" in said.err
+        assert "expected one recipe" in said.err
 
 
 def test_what_to_cite(classwise: Classwise) -> None:

@@ -114,7 +114,7 @@ def test_options_of_one_model_are_refused(classwise: Classwise, runs: Path, opti
 def test_commands_that_take_one_model_refuse_a_folder_of_seeds(classwise: Classwise, runs: Path, command: str) -> None:
     said = classwise(command, runs)
     assert (said.status, said.err.count("\n")) == (2, 1)
-    assert f"{runs} holds a run of each seed, and this command takes one; name one of the runs" in said.err
+    assert f"{runs} contains a run per seed, and this command takes one run; name one of them" in said.err
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(classwise: Classwise, runs: Path) -> None:

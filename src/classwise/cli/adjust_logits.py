@@ -18,10 +18,10 @@ def adjust_logits(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     which: Annotated[
         str | None,
-        typer.Option("--which", help="Such as last, best-average or interpolated. [the one that speaks for it]"),
+        typer.Option("--which", help="Such as last, best-average or interpolated. [selected by validation]"),
     ] = None,
     attack: Annotated[
-        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+        str, typer.Option("--attack", help="Attack on the validation split, at the run's radius.")
     ] = "pgd:steps=8,step_size=0.25eps",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/adjusted.safetensors]")
@@ -29,9 +29,9 @@ def adjust_logits(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Adjust the logits of a trained model, class by class.
+    """Fit a logit adjustment per class after training.
 
-    The constants are found on the run's validation split, added to the logits inside the model, and saved with it.
+    The constants are fitted on the validation split of the run and saved in the bias of the last layer.
 
     \b
     Example:

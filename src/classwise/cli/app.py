@@ -1,4 +1,4 @@
-"""The program: its commands, and the one place where an error becomes a line and an exit status."""
+"""The ``classwise`` program: its commands, and the conversion of errors to one line and an exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from classwise.core.version import __version__
 
 
 def _statuses() -> str:
-    """The table of exit statuses, as the help shows it."""
+    """The table of exit statuses for the help text."""
     rows = [
         textwrap.fill(status.meaning, 78, initial_indent=f"{status.value:>5}  ", subsequent_indent=" " * 7)
         for status in ExitStatus
@@ -82,22 +82,22 @@ def classwise(
         False, "--debug", envvar="CLASSWISE_DEBUG", help="Print the trace of an error before its line."
     ),
 ) -> None:
-    """Class-wise adversarial robustness: find the weakest classes of a classifier, and train them robust.
+    """Evaluate and train image classifiers for class-wise adversarial robustness.
 
     \b
     Example:
-        classwise demo                                                     train, audit and compare, in two minutes
+        classwise demo                                                     train, audit and compare; two minutes
         classwise train cfa-at --budget short --data cifar10 --out runs/cfa
         classwise audit runs/cfa --html cfa.html
     """  # noqa: D301  # \b keeps the lines of the example apart
-    del version, debug  # `run` reads the latter, before the command begins
+    del version, debug  # `run` reads ``debug`` before the command starts
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a command, whatever it raises.
+    """Run a command and convert every exception to an exit status.
 
     Args:
-        words: what follows the program's name.
+        words: the arguments after the program's name.
 
     Returns:
         The exit status.
@@ -107,7 +107,7 @@ def run(words: Sequence[str]) -> int:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     debug = False
     try:
-        # What typer's own way of calling adds is left out: it makes statuses of errors, also those of user code.
+        # Typer's own entry point is not used: it converts errors, also those of user code, to exit statuses.
         command = typer.main.get_command(app)
         try:
             with command.make_context("classwise", list(words) or ["--help"]) as context:
@@ -119,19 +119,19 @@ def run(words: Sequence[str]) -> int:
                 raise
             status = ended.exit_code if words else ExitStatus.BAD_INPUT
         sys.stdout.flush()
-    except BaseException as error:  # noqa: BLE001  # also SystemExit of the user's code
+    except BaseException as error:  # noqa: BLE001  # also SystemExit of user code
         status, line = failures.failure(error)
         console.flush_or_discard(sys.stdout)
         if debug:
             console.print_error("".join(traceback.format_exception(error)).rstrip())
-        if line and _speaks(error):
+        if line and _prints_error(error):
             console.print_error(f"classwise: {one_line(line)}")
     console.flush_or_discard(sys.stderr)
     return int(status)
 
 
-def _speaks(error: BaseException) -> bool:
-    """Of several processes the first one reports; another one only what the first has not received."""
+def _prints_error(error: BaseException) -> bool:
+    """Whether this process prints the error: rank 0 does; another rank only if rank 0 has not received it."""
     first = os.environ.get("RANK", "0") == "0"
     common = isinstance(error, (ClasswiseError, *interruption.STOPS))
     return first or bool(getattr(error, "unheard", not common))

@@ -45,28 +45,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowOptions:
-    """What the outcomes hold."""
+    """Options that determine the rows of the outcomes table."""
 
     cascade: Annotated[
         bool | None,
         typer.Option(
             "--cascade/--no-cascade",
-            help="Run an attack only on the images that survive those before it. [so for autoattack and fast]",
+            help="Run each attack on the survivors of those before it. [on for autoattack and fast]",
         ),
     ] = None
     early_stop: Annotated[
         bool,
         typer.Option(
             "--early-stop/--no-early-stop",
-            help="Stop attacking an image at the first success, or run all steps, as confusion needs.",
+            help="Stop an attack at its first success, or run all steps (for confusion figures).",
         ),
     ] = True
     group: Annotated[
-        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column, not by class.")
+        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
     ] = None
     save: Annotated[
         list[str] | None,
-        typer.Option("--save", metavar="logits|features|images", help="Save these too. May be repeated."),
+        typer.Option("--save", metavar="logits|features|images", help="Tensors to save. May be repeated."),
     ] = None
 
 
@@ -88,17 +88,17 @@ def audit(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Exit with 1 if it holds (for several seeds: for any of them), as 'worst(all) < 0.2' or "
-            "'mcd(pgd) > 20%'; with 3 if that depends on images that are not judged. May be repeated. It can name "
-            "overall, macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
-            "worst.split; write the ends as worst(all).low.",
+            help="Exit with 1 if the condition is true (for several seeds: for any), such as 'worst(all) < 0.2' or "
+            "'mcd(pgd) > 20%'; with 3 if it depends on images not evaluated. May be repeated. Measures: overall, "
+            "macro, worst, worst20, cv, mcd, nrr, hmw, overall.low, overall.high, worst.low, worst.high and "
+            "worst.split, the last five written as worst(all).low.",
         ),
     ] = None,
     max_time: MaxTime = None,
     estimate: Estimate = False,
     json: Json = False,
 ) -> None:
-    """Report the robust accuracy of each class under attack.
+    """Report robust accuracy per class under attack.
 
     \b
     Examples:
@@ -111,8 +111,8 @@ def audit(
     from classwise.auditing.suite import norm_of, parse_attacks
     from classwise.core.distributed import launched, local_device
 
-    # Everything that is wrong whatever the model and the images are is found before they are read.
-    thresholds = _conditions(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
+    # Options are validated before the model and the images are loaded.
+    thresholds = _thresholds(fail_if, parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
     settings: dict[str, Any] = {
         "cascade": rows.cascade,
         "early_stop": rows.early_stop,
@@ -143,7 +143,7 @@ def audit(
         settings |= limits | {"out": folder, "name": name}
         result = _run(network, images, ball, attacks.suite, settings)
         page = page or folder / "page.html"
-        if processes.is_main:  # before any process ends: torchrun ends the others then
+        if processes.is_main:  # before a process exits, since torchrun then stops the others
             _write_page(result, page, run, thresholds)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
@@ -177,11 +177,11 @@ def _write_page(result: Audit, page: Path, run: Run | None, thresholds: dict[str
 
 
 def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
-    """Print an audit, and end as its conditions ask.
+    """Print an audit and exit with the status of its thresholds.
 
     Raises:
-        IncompleteError: if no condition holds, but one is undecided, or images are not judged.
-        typer.Exit: with 1 if a condition holds.
+        IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
+        typer.Exit: with 1 if a condition is true.
     """
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
@@ -204,12 +204,12 @@ def _conclude(result: Audit, thresholds: dict[str, Threshold], folder: Path, pag
 
 
 def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
-    """What is printed after a verdict does not change it."""
+    """Ignore errors of printing once the thresholds are decided."""
     return console.status_decided() if thresholds else contextlib.nullcontext()
 
 
-def _conditions(texts: list[str] | None, suite: Suite) -> dict[str, Threshold]:
-    """The conditions by their text; each must speak of something that the audit will know."""
+def _thresholds(texts: list[str] | None, suite: Suite) -> dict[str, Threshold]:
+    """Parse the thresholds, by their text; each must name an attack of the suite."""
     from classwise.auditing.outcomes import ALL, BEST, CLEAN, UNION
     from classwise.auditing.thresholds import Threshold
 

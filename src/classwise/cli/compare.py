@@ -40,26 +40,26 @@ def compare(
             "with the first.",
         ),
     ],
-    attack: Annotated[str, typer.Option("--attack", help="Compare under this attack, not under all together.")] = "all",
+    attack: Annotated[str, typer.Option("--attack", help="Compare under this attack instead of all attacks.")] = "all",
     group: Annotated[
-        str | None, typer.Option("--group", metavar="COLUMN", help="Compare by this column's groups.")
+        str | None, typer.Option("--group", metavar="COLUMN", help="Group by this column instead of the class.")
     ] = None,
     across: Annotated[
         str | None,
         typer.Option(
             "--across",
             metavar="threat|attacks",
-            help="Show audits that differ in this at each of its values, without tests.",
+            help="Show results at each value of this field, without tests.",
         ),
     ] = None,
     allow_incomplete: Annotated[
         bool,
-        typer.Option("--allow-incomplete", help="Show bounds for audits that lack verdicts, without tests."),
+        typer.Option("--allow-incomplete", help="Show bounds for incomplete audits, without tests."),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write a page, too; - is stdout.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write a page; - is stdout.")] = None,
     json: Json = False,
 ) -> None:
-    """Put audits of the same images side by side, with intervals.
+    """Compare audits of the same images, with intervals.
 
     Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are refused.
     Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
@@ -116,7 +116,7 @@ def _methods(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path
 
 
 def show_comparison(comparison: Comparison | Crossing) -> None:
-    """Print a comparison: a row per method, and every method against the first; without tests where there are none."""
+    """Print a comparison: a row per method, and each method against the first, with tests where available."""
     from classwise.auditing.compare import Crossing, population
 
     if isinstance(comparison, Crossing) or not comparison.complete:
@@ -137,7 +137,7 @@ def show_comparison(comparison: Comparison | Crossing) -> None:
 
 
 def _about(comparison: Comparison) -> str:
-    """What the columns hold for methods of several seeds."""
+    """The note on the columns, for methods of several seeds."""
     level = f"{100 * (1 - comparison.alpha):g} %"
     several = any(number > 1 for number in comparison.seeds.values())
     over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
@@ -182,7 +182,7 @@ def method_row(name: object, row: Any) -> tuple[object, ...]:
 
 
 def _pair_lines(pair: Pair, comparison: Comparison) -> list[str]:
-    """One method against another in words, in points of accuracy."""
+    """The difference of two methods, in percentage points."""
     alpha, kinds = comparison.alpha, "groups" if comparison.group else "classes"
     overall, minima = pair.overall, pair.minima
     differ = pair.classes[pair.classes["adjusted"] < alpha]
@@ -205,7 +205,7 @@ def _points(share: float) -> str:
 
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
-    """A comparison for programs; accuracies are fractions."""
+    """A comparison as JSON; accuracies are fractions."""
     from classwise.auditing.compare import Crossing, population
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}

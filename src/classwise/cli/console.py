@@ -1,4 +1,4 @@
-"""What the commands print: tables, JSON, and how long work goes on, each in a form for terminals and one for logs."""
+"""Output of the commands: tables, JSON and progress, for terminals and for logs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 SECONDS_BETWEEN_LINES = 30.0
-"""How often a log hears of work that goes on."""
+"""Seconds between progress lines in a log."""
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Progress]:
-    """A listener on stderr: a bar with the time left on a terminal, plain lines elsewhere."""
+    """A progress listener on stderr: a bar on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty():
         yield Lines()
         return
@@ -42,7 +42,7 @@ def progress() -> Iterator[Progress]:
 
 
 class Bar:
-    """A bar on a terminal."""
+    """A progress bar on a terminal."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -50,14 +50,14 @@ class Bar:
         self._fresh = True
 
     def start(self, task: str, total: int) -> None:
-        """Replace the bar by a new one."""
+        """Start a new bar."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(task, total=total)
         self._fresh = True
 
     def advance(self, amount: int) -> None:
-        """Move the bar; what a resumed task begins with says nothing about speed."""
+        """Advance the bar; units done before a resume do not count for the speed."""
         if self._task is None:
             return
         if self._fresh:
@@ -72,7 +72,7 @@ class Bar:
 
 
 class Lines:
-    """Lines with the time of day, for logs."""
+    """Progress lines with the time of day, for logs."""
 
     def __init__(self) -> None:
         self._task, self._total, self._done = "", 0, 0
@@ -80,13 +80,13 @@ class Lines:
         self._reported = 0.0
 
     def start(self, task: str, total: int) -> None:
-        """Say what begins."""
+        """Log the start of a task."""
         self._task, self._total, self._done, self._first = task, total, 0, None
         self._reported = time.monotonic()
         self.log(f"{task}: {total:,} to do")
 
     def advance(self, amount: int) -> None:
-        """Say how far it is, now and then."""
+        """Log the progress at intervals."""
         self._done += amount
         now = time.monotonic()
         if self._first is None:  # what a resumed task begins with says nothing about speed
@@ -105,7 +105,7 @@ class Lines:
 
 
 def open_streams() -> None:
-    """Give a process that was started without stdout or stderr (``>&-``) ones that discard what they receive."""
+    """Open null devices for a process that was started without stdout or stderr (``>&-``)."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_WRONLY)
@@ -117,7 +117,7 @@ def open_streams() -> None:
 
 
 def print_error(line: str) -> None:
-    """Print a line on stderr; where its reader has closed the pipe, neither this line nor a later one is an error."""
+    """Print a line on stderr; a closed pipe is not an error."""
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:
@@ -125,7 +125,7 @@ def print_error(line: str) -> None:
 
 
 def flush_or_discard(stream: TextIO) -> None:
-    """Write out what a stream holds; what its reader does not take, the interpreter must not try again at its end."""
+    """Flush a stream; if its reader is gone, discard the buffer, so that the interpreter does not retry at exit."""
     try:
         stream.flush()
     except OSError:
@@ -133,7 +133,7 @@ def flush_or_discard(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """From here on, discard what is written to a stream, and what it holds."""
+    """Redirect a stream to the null device and discard its buffer."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
@@ -141,7 +141,7 @@ def discard(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def resumable(how: str) -> Iterator[None]:
-    """Say how work that is stopped in this block continues, if anything of it is saved."""
+    """Add a note on how to resume to a stop in this block, if progress was saved."""
     try:
         yield
     except interruption.STOPS as stop:
@@ -152,7 +152,7 @@ def resumable(how: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def status_decided() -> Iterator[None]:
-    """Print the results of an evaluation whose verdict is known: a reader that closes the pipe does not change it."""
+    """Print results after the exit status is decided: a closed pipe does not change it."""
     try:
         yield
         sys.stdout.flush()
@@ -161,7 +161,7 @@ def status_decided() -> Iterator[None]:
 
 
 def duration(seconds: float) -> str:
-    """A time in the words of people: ``about 40 s``, ``about 12 min``, ``about 3 h 20 min``."""
+    """A rounded duration: ``about 40 s``, ``about 12 min``, ``about 3 h 20 min``."""
     if seconds < 90:
         return f"about {math.ceil(seconds)} s"
     minutes = round(seconds / 60)
@@ -169,12 +169,12 @@ def duration(seconds: float) -> str:
 
 
 def echo(line: str, *, err: bool = False) -> None:
-    """Print a line, which may hold names that are not ours, on stdout or stderr."""
+    """Print a line on stdout or stderr, with control characters escaped."""
     typer.echo(printable(line), err=err)
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> None:
-    """Print a table: drawn on a terminal, in aligned columns elsewhere. Numbers are set to the right."""
+    """Print a table: drawn on a terminal, aligned columns elsewhere. Numbers are right-aligned."""
     columns, title = [printable(column) for column in columns], printable(title)
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     right = [bool(cells) and all(_is_number(row[place]) for row in cells) for place in range(len(columns))]
@@ -205,7 +205,7 @@ def _is_number(cell: str) -> bool:
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON value; NaN becomes null, and anything with a ``tolist`` its plain numbers."""
+    """Print one JSON value; NaN becomes null, arrays become lists."""
     typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
 
 
@@ -222,7 +222,7 @@ def _plain(value: Any) -> Any:
 
 
 def percent(share: float) -> str:
-    """A fraction as people read it: 0.4235 is ``42.4``; a missing one is a dash."""
+    """A fraction in percent: 0.4235 is ``42.4``; NaN is a dash."""
     return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 

@@ -33,13 +33,9 @@ def curve(
     *,
     threat: Annotated[
         str | None,
-        typer.Option(
-            "--threat", metavar="NORM:RADIUS", help="The norm and the largest radius. [twice the data's usual one]"
-        ),
+        typer.Option("--threat", metavar="NORM:RADIUS", help="Norm and largest radius. [twice the data's usual one]"),
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", metavar="N", help="How often the range of radii is halved. [6]")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", help="Number of bisections. [6]")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The curve's folder. [RUN/curves/curve-DATA-SPLIT]")
     ] = None,
@@ -47,7 +43,7 @@ def curve(
     html: Page = None,
     json: Json = False,
 ) -> None:
-    """Find the accuracy of each class at every radius.
+    """Compute robust accuracy per class at every radius.
 
     For every image, bisection finds the smallest radius at which an attack succeeds.
 
@@ -105,7 +101,7 @@ def _write(found: Curve, folder: Path, page: Path, *, json: bool) -> None:
 
 
 def show_curve(found: Curve) -> None:
-    """Print a curve: a row per class, the weakest first, with its mean and median radius."""
+    """Print a curve: per class the mean and median radius, weakest class first."""
     from classwise.reporting.pages.curve import radius_table
 
     table = radius_table(found)

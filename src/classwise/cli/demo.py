@@ -1,4 +1,4 @@
-"""``classwise demo``: the whole way on small images, in a minute or two."""
+"""``classwise demo``: the complete workflow on small images, in one or two minutes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ SMALL = {
     "optimizer.lr": "0.1",
     "batch_size": "64",
 }
-"""What makes the recipes small."""
+"""Overrides that make the recipes small."""
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs and pages go.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the runs and pages.")] = Path(
+        "runs/demo"
+    ),
 ) -> None:
-    """Train, audit and compare two small classifiers of digits.
+    """Train, audit and compare two classifiers of digits.
 
-    AT is adversarial training; CFA-AT calibrates it class by class (Wei et al., CVPR 2023). With 54 test images a class
-    and one seed it shows the way, not the worth of a method. What a demo before has made is not made again.
+    AT is adversarial training; CFA-AT calibrates it class by class (Wei et al., CVPR 2023). With 54 test images per
+    class and one seed it shows the workflow and does not rank the methods. Finished steps are not repeated.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Exit statuses of the command line: one meaning each."""
+"""Exit statuses of the command line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import enum
 
 
 class ExitStatus(enum.IntEnum):
-    """What the exit status of ``classwise`` means; the statuses above 128 are those of the shell: 128 + signal."""
+    """Exit statuses of ``classwise``; statuses above 128 follow the shell convention 128 + signal."""
 
-    SUCCESS = 0, "the command finished, and no --fail-if condition holds"
-    THRESHOLD_FAILED = 1, "a --fail-if condition holds; nothing else gives 1"
+    SUCCESS = 0, "the command finished, and no --fail-if condition is true"
+    THRESHOLD_FAILED = 1, "a --fail-if condition is true; nothing else gives 1"
     BAD_INPUT = 2, "an argument, a file or the environment is wrong; one line on stderr says what is accepted"
     INCOMPLETE = 3, "the evaluation is incomplete, so its verdict is unknown; --resume continues it"
-    USER_CODE = 4, "code of yours (a model, an attack, a callable) raised or exited; --debug prints the trace"
+    USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"
     INTERNAL_ERROR = 70, "an error inside classwise; please report it with the trace that --debug prints"
     INTERRUPTED = 130, "stopped by Ctrl-C (SIGINT)"
     CLOSED_PIPE = 141, "the reader of stdout closed the pipe before the command had finished (SIGPIPE)"

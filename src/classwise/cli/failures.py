@@ -1,4 +1,4 @@
-"""What went wrong, as an exit status and one line: bad input, a stop on request, code of the user, or our own error."""
+"""Conversion of an exception to an exit status and one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STOPPED = {signal.SIGINT: ExitStatus.INTERRUPTED, signal.SIGTERM: ExitStatus.TE
 
 
 class Failure(NamedTuple):
-    """How a command failed.
+    """The failure of a command.
 
     Args:
         status: the exit status.
@@ -36,7 +36,7 @@ class Failure(NamedTuple):
 
 
 def failure(error: BaseException) -> Failure:
-    """The exit status and the line of an error that ended a command."""
+    """The exit status and the error line of an exception that ended a command."""
     if (number := interruption.received()) is not None:
         return _stopped(error, _STOPPED[number])
     if isinstance(error, ClasswiseError):
@@ -88,7 +88,7 @@ def _stopped(error: BaseException, status: ExitStatus) -> Failure:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the words given, and where help is."""
+    """The usage error, with a pointer to the help."""
     message = str(error.format_message()) if hasattr(error, "format_message") else str(error)
     cause: Any = error.__cause__
     if hasattr(cause, "errors"):  # pydantic's complaint, which newer typers repeat without the value

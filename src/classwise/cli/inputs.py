@@ -1,4 +1,4 @@
-"""The options that name a model, images and attacks, and how these are read; shared by the commands that attack."""
+"""Options that select a model, images and attacks, shared by the commands that run attacks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model, named but not yet read.
+    """Options that select a model, not yet loaded.
 
     Raises:
-        ClasswiseError: for values that are wrong whatever the model is.
+        ClasswiseError: for an invalid combination of options.
     """
 
     model: Annotated[
@@ -37,9 +37,12 @@ class ModelSource:
     weights: Annotated[Path | None, typer.Option("--weights", help="A .safetensors, .pt or .pth file.")] = None
     width: Annotated[float | None, typer.Option("--width", help="The model's width factor.")] = None
     mean: Annotated[
-        str | None, typer.Option("--mean", metavar="A,B,C", help="With --std: the normalisation the weights expect.")
+        str | None,
+        typer.Option("--mean", metavar="A,B,C", help="Mean of each channel, with --std: input normalisation."),
     ] = None
-    std: Annotated[str | None, typer.Option("--std", metavar="A,B,C", help="The deviation of each channel.")] = None
+    std: Annotated[str | None, typer.Option("--std", metavar="A,B,C", help="Standard deviation of each channel.")] = (
+        None
+    )
     model_set: Annotated[
         list[str] | None,
         typer.Option("--model-set", metavar="KEY=VALUE", help="A setting of the model, such as depth=34."),
@@ -49,7 +52,7 @@ class ModelSource:
         _ = self.normalisation
         pairs(self.model_set, "--model-set")
         if (self.mean is None) != (self.std is None):
-            raise ClasswiseError("--mean and --std go together; give both or neither")
+            raise ClasswiseError("--mean and --std must be given together")
 
     @property
     def normalisation(self) -> dict[str, list[float] | None]:
@@ -58,7 +61,7 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """A name for folders."""
+        """The model's name in folder names."""
         return Path(self.model).stem.replace(":", "-")
 
     def seed_runs(self) -> list[Run]:
@@ -73,7 +76,7 @@ class ModelSource:
         return seed_runs(self.model)
 
     def run(self, *, needed: bool) -> Run | None:
-        """The run whose folder, or one of whose weights files, this is.
+        """The run of this folder or weights file.
 
         Raises:
             ClasswiseError: for a path or a name of nothing, or one without a run that is needed.
@@ -97,12 +100,12 @@ class ModelSource:
         """
         if self.seed_runs():
             raise ClasswiseError(
-                f"{self.model} holds a run of each seed, and this command takes one; name one of the runs"
+                f"{self.model} contains a run per seed, and this command takes one run; name one of them"
             )
         return self.run(needed=needed)
 
     def load(self, images: Images, device: str) -> nn.Module | str:
-        """The model; the path itself where that is enough, so that an evaluation knows the run behind it.
+        """The model, or its path where the evaluation needs to know the run.
 
         Raises:
             ClasswiseError: if it cannot be read.
@@ -120,7 +123,7 @@ class ModelSource:
         for key in chosen:
             if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "container"):
                 raise ClasswiseError(
-                    f"--model-set {key}: not an option of a model; see --weights, --width, --mean and their like"
+                    f"--model-set {key}: not a setting of the model; use --weights, --width, --mean or --std"
                 )
         chosen |= self.normalisation
         return load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
@@ -128,20 +131,20 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Images, named but not yet read."""
+    """Options that select images, not yet loaded."""
 
-    data: Annotated[
-        str | None, typer.Option("--data", help="A data set's name, or a path; of a run folder, the run's own data.")
-    ] = None
+    data: Annotated[str | None, typer.Option("--data", help="A data set's name or a path. [the data of the run]")] = (
+        None
+    )
     split: Annotated[str, typer.Option("--split", help="The split to attack.")] = "test"
-    subset: Annotated[
-        int | None, typer.Option("--subset", metavar="N", help="Only N images, classes in proportion.")
-    ] = None
+    subset: Annotated[int | None, typer.Option("--subset", metavar="N", help="Use N images, stratified by class.")] = (
+        None
+    )
     root: Root = None
     data_set: DataOptions = None
 
     def load(self, run: Run | None, seed: int) -> Images:
-        """The images; those of a run where none are named.
+        """The images; those of the run if none are selected.
 
         Raises:
             ClasswiseError: if they cannot be read, or neither images nor a run is named.
@@ -152,7 +155,7 @@ class DataSource:
         data, root = self.data, self.root
         if data is None:
             if run is None:
-                raise ClasswiseError("give the images to attack, as in --data cifar10 or --data photos/")
+                raise ClasswiseError("--data is required, such as --data cifar10 or --data photos/")
             data, root = run.recipe.data.name, root or run.recipe.data.root
             chosen |= run.recipe.data.options
         chosen |= pairs(self.data_set, "--data-set")
@@ -161,16 +164,16 @@ class DataSource:
 
 @dataclass(frozen=True)
 class AttackOptions:
-    """The attacks, their random numbers, and where they run."""
+    """Options of the attacks, their seed and device."""
 
     attack: Annotated[
         list[str] | None,
-        typer.Option("--attack", metavar="SPEC", help="Such as pgd:steps=50; may be repeated. Else the default suite."),
+        typer.Option("--attack", metavar="SPEC", help="Attack, such as pgd:steps=50. May be repeated. [default suite]"),
     ] = None
-    seed: Annotated[int, typer.Option("--seed", help="The seed of the attacks and of --subset.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the attacks and of --subset.")] = 0
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, help="Images on the device at once. [128, or as many large images as fit]"),
+        typer.Option("--batch-size", min=1, help="Images per batch. [128, or as many large images as fit]"),
     ] = None
     device: Device = "cpu"
 
@@ -181,7 +184,7 @@ class AttackOptions:
 
 
 def threat_of(text: str | None, run: Run | None) -> Threat | None:
-    """The threat that is asked for, else that of the run; None for neither.
+    """The threat of the option or of the run, or None.
 
     Raises:
         ClasswiseError: for a threat that cannot be read.

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def interpolate_weights(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that started from a model.")],
+    run: Annotated[Path, typer.Argument(help="A run folder; the run must have a model.start.")],
     which: Annotated[
-        str | None, typer.Option("--which", help="last, best, average or best-average. [the one that speaks for it]")
+        str | None, typer.Option("--which", help="Such as last or best-average. [selected by validation]")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option("--start", help="The model before: a run or weights. [the recipe's model.start]")
+        Path | None, typer.Option("--start", help="The initial model: a run or weights. [model.start of the recipe]")
     ] = None,
     shares: Annotated[
-        str, typer.Option("--shares", help="The shares of the fine-tuned weights to try.")
+        str, typer.Option("--shares", help="Shares of the fine-tuned weights to try.")
     ] = "0.3,0.4,0.5,0.6,0.7",
     attack: Annotated[
-        str, typer.Option("--attack", help="What the validation split is attacked with, at the run's radius.")
+        str, typer.Option("--attack", help="Attack on the validation split, at the run's radius.")
     ] = "pgd:steps=10,step_size=0.25eps",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="[RUN/checkpoints/interpolated.safetensors]")
@@ -35,10 +35,9 @@ def interpolate_weights(
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Interpolate fine-tuned weights with those before.
+    """Interpolate initial and fine-tuned weights.
 
-    The mix that does best on the run's validation split, by overall plus worst class, is saved; `classwise
-    adjust-logits RUN --which interpolated` accepts it.
+    Save the interpolation with the best overall plus worst-class robust accuracy on the validation split.
 
     \b
     Example:
@@ -74,11 +73,11 @@ def _print(found: WeightInterpolation, json: bool) -> None:
         console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
         return
     rows = [
-        (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "kept" if share == found.share else "")
+        (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "saved" if share == found.share else "")
         for share, row in tried.iterrows()
     ]
     console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
-    typer.echo(f"{found.path}; the validation split chose it, so its accuracies there are too high")
+    typer.echo(f"{found.path}; selected on the validation split, so its accuracies there are biased upwards")
 
 
 def _shares(text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""``classwise data | attacks | models | recipes``: what there is, from the registries themselves."""
+"""``classwise data | attacks | models | recipes | cite``: lists generated from the registries."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
 
 def data(
-    source: Annotated[
-        str | None, typer.Argument(help="A data set's name, or a path; without it, list the names.")
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="The split to look into.")] = "test",
+    source: Annotated[str | None, typer.Argument(help="A data set's name or a path. [list the names]")] = None,
+    split: Annotated[str, typer.Option("--split", help="The split to show.")] = "test",
     root: Root = None,
     options: DataOptions = None,
     json: Json = False,
 ) -> None:
-    """List the named data sets, or look into one, or into files.
+    """List the data sets, or show one or a path.
 
     \b
     Examples:
@@ -73,10 +71,10 @@ def _list_data(json: bool) -> None:
 
 
 def attacks(
-    name: Annotated[str | None, typer.Argument(help="An attack; without it, list all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An attack or a suite. [list all]")] = None,
     json: Json = False,
 ) -> None:
-    """List the attacks and suites, or show one with its settings.
+    """List the attacks and suites, or show one.
 
     \b
     Examples:
@@ -103,7 +101,7 @@ def attacks(
         for line in lines:
             typer.echo(f"source: {line}")
         rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
-        console.show(["suite", "attacks, each on what those before it left standing"], rows)
+        console.show(["suite", "attacks, each on the survivors of those before it"], rows)
         return
     cls = ATTACKS.load(name)
     lines = [line_of(source) for source in sources(cls)]
@@ -119,7 +117,7 @@ def attacks(
     typer.echo(f"norms: {', '.join(cls.norms)}")
     for line in lines:
         typer.echo(f"source: {line}")
-    console.show(["setting", "default", "values", "what it is"], settings)
+    console.show(["setting", "default", "values", "description"], settings)
     example = vars(cls).get("example", name) if name in ATTACKS else name  # not that of a registered base class
     typer.echo(f"as a spec: {example}")
 
@@ -127,7 +125,7 @@ def attacks(
 def _settings(
     registry: Registry[Any], cls: type, defaults: Mapping[str, Any], prefix: str = ""
 ) -> list[tuple[str, Any, str, str]]:
-    """Each setting as a spec names it, its default, what it may be and what it is; those of parts within too."""
+    """Key, default, accepted values and description of each setting, nested parts included."""
     from classwise.cli import docstrings
 
     meanings, values = docstrings.meanings(cls), docstrings.values(cls)
@@ -141,7 +139,7 @@ def _settings(
 
 
 def models(json: Json = False) -> None:
-    """List the models of the zoo.
+    """List the model zoo.
 
     Parameters are counted for ten classes of colour images.
 
@@ -162,7 +160,9 @@ def models(json: Json = False) -> None:
     if json:
         console.show_json({name: {"parameters": count, "summary": summary} for name, count, summary in rows})
         return
-    console.show(["name", "parameters", "what it is"], [(name, f"{count:,}", summary) for name, count, summary in rows])
+    console.show(
+        ["name", "parameters", "description"], [(name, f"{count:,}", summary) for name, count, summary in rows]
+    )
 
 
 def recipes(
@@ -170,16 +170,16 @@ def recipes(
         list[str] | None,
         typer.Argument(
             metavar="[show] [NAME]",
-            help="A recipe's name or file, to print it as it is written; with show, every default too. [list all]",
+            help="A recipe's name or file; show prints it with all defaults. [list all]",
         ),
     ] = None,
     budget: Budget = None,
     changes: Changes = None,
     json: Json = False,
 ) -> None:
-    """List the recipes and their budgets, or print one as YAML.
+    """List the recipes, or print one as YAML.
 
-    The cost is that of an image in a step, in forward passes.
+    The cost is per image and step, in forward passes.
 
     \b
     Examples:
@@ -197,12 +197,12 @@ def recipes(
     whole = names[:1] == ["show"]
     names = names[whole:]
     if len(names) > 1 or (whole and not names):
-        raise ClasswiseError(f"recipes {given}: name one recipe, as in classwise recipes show cfa-at")
+        raise ClasswiseError(f"recipes {given}: expected one recipe, such as classwise recipes show cfa-at")
     if not names:
         if wanted:
-            raise ClasswiseError("--set changes one recipe; name it, as in classwise recipes at --set epochs=60")
+            raise ClasswiseError("--set requires the name of a recipe, such as classwise recipes at --set epochs=60")
         if budget is not None:
-            raise ClasswiseError("--budget is of one recipe; name it, as in classwise recipes at --budget short")
+            raise ClasswiseError("--budget requires the name of a recipe, such as classwise recipes at --budget short")
         found = [(Recipe.read(known), budgets_of(known)) for known in recipe_names()]
         if json:
             console.show_json({one.name: _recipe_facts(one, budgets) for one, budgets in found})
@@ -211,7 +211,7 @@ def recipes(
             (one.name, one.epochs, one.parts.passes.equivalents, ", ".join(budgets), one.description)
             for one, budgets in found
         ]
-        console.show(["name", "epochs", "cost", "budgets", "what it is"], rows)
+        console.show(["name", "epochs", "cost", "budgets", "description"], rows)
         return
     recipe = Recipe.read(names[0], wanted, budget=budget)
     if whole:
@@ -228,7 +228,7 @@ def _recipe_facts(recipe: Recipe, budgets: list[str]) -> dict[str, Any]:
 
 
 def _whole(recipe: Recipe) -> Recipe:
-    """The recipe with every default of every part; a radius that the data decide stays open."""
+    """The recipe with all defaults of all parts; a threat that depends on the data set stays null."""
     from classwise.core.threat import Threat
 
     threat = recipe.parts.threat
@@ -241,7 +241,7 @@ def cite(
     name: Annotated[str, typer.Argument(help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")],
     json: Json = False,
 ) -> None:
-    """Print what to cite for a method, an attack or a suite.
+    """Print the references of a method or an attack.
 
     \b
     Examples:
@@ -255,7 +255,7 @@ def cite(
         console.show_json([dataclasses.asdict(paper) for paper in found])
         return
     if not found:
-        typer.echo(f"% {name}: no paper; it is common property or this library's own")
+        typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
         return
     typer.echo("\n\n".join(paper.bibtex() for paper in found))
 
@@ -268,4 +268,4 @@ def _list(found: Mapping[str, str], json: bool) -> None:
     if json:
         console.show_json({name: {"summary": summary} for name, summary in found.items()})
         return
-    console.show(["name", "what it is"], list(found.items()))
+    console.show(["name", "description"], list(found.items()))

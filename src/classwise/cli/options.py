@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text becomes values."""
+"""Options shared by several commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -15,31 +15,29 @@ import typer
 
 from classwise.core.errors import ClasswiseError
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs in place of tables.")]
-Root = Annotated[
-    str | None, typer.Option("--root", metavar="DIR", help="The data directory, looked at before the usual places.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Root = Annotated[str | None, typer.Option("--root", metavar="DIR", help="Data directory, searched first.")]
 DataOptions = Annotated[
     list[str] | None,
     typer.Option("--data-set", metavar="KEY=VALUE", help="A setting of the format, such as size=64."),
 ]
-Device = Annotated[str, typer.Option("--device", help="Where to compute, such as cpu, cuda or cuda:1.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue in the output folder, or load what is finished.")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, and do no more.")]
+Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue in the output folder, or load a finished result.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Time two steps, print passes and minutes, then exit.")]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", help="One of the recipe's budgets, such as short, in place of the whole training."),
+    typer.Option("--budget", help="Training budget of the recipe, such as short. [full]"),
 ]
 Threat = Annotated[
     str | None,
     typer.Option(
-        "--threat", metavar="NORM:RADIUS", help="Such as Linf:8/255; else the run's, else the data's usual one."
+        "--threat", metavar="NORM:RADIUS", help="Threat, such as Linf:8/255. [the run's or the data's usual one]"
     ),
 ]
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--html", metavar="FILE", help="The page; - is stdout, and tables go to stderr. [page.html in the folder]"
+        "--html", metavar="FILE", help="The page; - is stdout, with tables on stderr. [page.html in the folder]"
     ),
 ]
 MaxTime = Annotated[
@@ -47,19 +45,19 @@ MaxTime = Annotated[
     typer.Option(
         "--max-time",
         metavar="MINUTES",
-        help="Stop after so many minutes, above 0; the result may then be incomplete.",
+        help="Time limit in minutes; the result may be incomplete.",
     ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change a field, such as optimizer.lr=0.05. May be repeated."),
+    typer.Option("--set", metavar="FIELD=VALUE", help="Override a field, such as optimizer.lr=0.05. May be repeated."),
 ]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take groups of options: a parameter of a dataclass type becomes one option for each field.
+    """Expand each parameter of a dataclass type into one option per field.
 
-    So a group is declared once, with the types, help and defaults of its options, whatever commands take it.
+    A group of options is thus declared once, with types, help and defaults, for all commands that use it.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}

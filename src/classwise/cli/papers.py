@@ -25,28 +25,28 @@ TAKES = {
     "run": ("--scale", "--store", "--device", "--json"),
     "page": ("--store", "--out"),
 }
-"""What the command does, and the options that each of it takes."""
+"""The options of each action."""
 SCALE = "smoke"
 STORE = Path("runs/papers")
 
 
 def papers(
-    what: Annotated[str, typer.Argument(metavar="list|show|run|page", help="What to do.")],
+    what: Annotated[str, typer.Argument(metavar="list|show|run|page", help="The action.")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; of list and page, papers. [all papers]"),
+        typer.Argument(metavar="[ID...]", help="Items such as kdd21/T1; for list and page, papers. [all papers]"),
     ] = None,
     scale: Annotated[
         str, typer.Option("--scale", help="smoke (seconds), laptop (minutes to two hours) or full (a GPU).")
     ] = SCALE,
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Where models and results are kept.")] = STORE,
+    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="Folder of models and results.")] = STORE,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The folder of the pages. [pages, in the store]")
     ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """List, explain and rerun what the four papers print and claim.
+    """List, show and rerun items of the four papers.
 
     Items share trained models; repeat the command to resume an interrupted run.
 
@@ -98,7 +98,7 @@ def _short(text: str, letters: int = 60) -> str:
 
 
 def _facts(item: Item) -> dict[str, Any]:
-    """An item for programs."""
+    """An item as JSON."""
     from classwise.papers.catalogue import EXPERIMENTS
 
     facts = dataclasses.asdict(item)
@@ -165,7 +165,7 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
     for name in names:  # all of them before any work
         scale_of(name, scale)
     if scale == "full" and device == "cpu":
-        typer.echo("full scale on a CPU: a network trains for days; see --device, or --scale laptop", err=True)
+        typer.echo("full scale on a CPU takes days per network; use --device cuda or --scale laptop", err=True)
     kept = Store(new_folder(store))
     results = []
     for name in names:
@@ -180,10 +180,10 @@ def _run(names: list[str], scale: str, store: Path, device: str, json: bool) -> 
 
 
 def _report_together(results: list[Result]) -> None:
-    """Print the verdicts that change if all claims of this call are corrected together, not item by item."""
+    """Print the verdicts that change if all claims of this call are corrected jointly instead of per item."""
     from classwise.papers.page import ANSWERS, answer_text, corrected
 
-    typer.echo("All claims of a paper in this call corrected together (Holm):")
+    typer.echo("Joint Holm correction of all claims of a paper in this call:")
     pairs = [
         pair
         for before, after in zip(results, corrected(results), strict=True)
@@ -191,15 +191,15 @@ def _report_together(results: list[Result]) -> None:
     ]
     changed = [(single, joint) for single, joint in pairs if single.answer != joint.answer]
     for single, joint in changed:
-        typer.echo(f"{single.claim} {answer_text(joint)} (by itself: {ANSWERS[single.answer]}): {single.estimand}")
+        typer.echo(f"{single.claim} {answer_text(joint)} (separately: {ANSWERS[single.answer]}): {single.estimand}")
     if not changed:
-        typer.echo(f"none of the {len(pairs)} verdicts changes")
+        typer.echo(f"none of the {len(pairs)} verdicts change")
     for line in _claim_lines(corrected(results)):
         typer.echo(line)
 
 
 def _claim_lines(results: Sequence[Result]) -> list[str]:
-    """A line for each claim of several parts, which has a verdict only if all were tested."""
+    """A line for each claim of several parts; its verdict requires that all parts were tested."""
     from classwise.papers import catalogue
     from classwise.papers.page import ANSWERS, claim_verdict, partly_text
 
@@ -213,7 +213,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
 
 
 def _results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Results for programs; a test of a part of a claim gives the claim no answer before all parts are tested."""
+    """Results as JSON; a claim of several parts has a verdict only if all parts were tested."""
     from classwise.papers.page import PARTLY, claim_verdict
 
     verdicts = [(result.item, one) for result in results for one in result.verdicts]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from classwise.auditing.result import Audit
 
 NAMED = 5
-"""How many damaged files an error names."""
+"""Number of damaged files that an error message names."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +29,21 @@ class ExportOptions:
 
     export: Annotated[
         str | None,
-        typer.Option("--export", metavar="csv,md,png,pdf,svg", help="Write tables and figures as files too."),
+        typer.Option("--export", metavar="csv,md,png,pdf,svg", help="Also write tables and figures as files."),
     ] = None
     files: Annotated[
-        Path | None, typer.Option("--files", metavar="DIR", help="Where they go. [files, beside the page]")
+        Path | None, typer.Option("--files", metavar="DIR", help="Their folder. [files, beside the page]")
     ] = None
     raw_csv: Annotated[
         bool,
-        typer.Option(
-            "--raw-csv", help="Leave CSV texts unchanged. [an apostrophe is put before texts that begin with = + - @]"
-        ),
+        typer.Option("--raw-csv", help="Do not escape CSV cells that begin with = + - @ [escaped with an apostrophe]"),
     ] = False
 
     def __post_init__(self) -> None:
         if self.files is not None and self.export is None:
-            raise ClasswiseError(
-                "--files says where exported files go; name their forms with --export, as in --export csv,pdf"
-            )
+            raise ClasswiseError("--files requires --export with the formats, such as --export csv,pdf")
         if self.raw_csv and "csv" not in self.formats:
-            raise ClasswiseError("--raw-csv says how CSV files are written; ask for them with --export csv")
+            raise ClasswiseError("--raw-csv requires --export csv")
 
     @property
     def formats(self) -> list[str]:
@@ -66,7 +62,7 @@ class RobustBenchOptions:
     robustbench: Annotated[
         Path | None,
         typer.Option(
-            "--robustbench", metavar="FILE", help="Write RobustBench's model_info too, of an audit by autoattack."
+            "--robustbench", metavar="FILE", help="Also write RobustBench's model_info of an AutoAttack audit."
         ),
     ] = None
     robustbench_info: Annotated[
@@ -74,17 +70,17 @@ class RobustBenchOptions:
         typer.Option(
             "--robustbench-info",
             metavar="KEY=VALUE",
-            help="What only the author knows, such as venue='ICML 2020'. May be repeated.",
+            help="A field of the author, such as venue='ICML 2020'. May be repeated.",
         ),
     ] = None
 
     def __post_init__(self) -> None:
         if self.facts and self.robustbench is None:
-            raise ClasswiseError("--robustbench-info says what goes into a file; name it with --robustbench FILE")
+            raise ClasswiseError("--robustbench-info requires --robustbench FILE")
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the author adds, by key."""
+        """The fields of the author, by key."""
         return pairs(self.robustbench_info, "--robustbench-info")
 
 
@@ -98,17 +94,15 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The page; - is stdout. [page.html in the audit]")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only compare the files of the folder with their checksums.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only verify the checksums of the folder.")] = False,
     allow_incomplete: Annotated[
         bool,
         typer.Option(
-            "--allow-incomplete", help="Write bounds of an incomplete audit; else it is refused with status 3."
+            "--allow-incomplete", help="Write bounds of an incomplete audit instead of exiting with status 3."
         ),
     ] = False,
 ) -> None:
-    """Write the page of an audit again, and its tables and figures.
+    """Write the page, tables and figures of an audit.
 
     \b
     Examples:
@@ -160,7 +154,7 @@ def _write(audit: Audit, page: Path, exported: ExportOptions, target: Path | Non
 
 
 def _check(folder: Path) -> None:
-    """Compare the files of a folder with their checksums.
+    """Verify the checksums of a folder.
 
     Raises:
         ClasswiseError: if a file differs; it names the first ones.

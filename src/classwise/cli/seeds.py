@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def refuse_for_seeds(model: ModelSource, **given: object) -> None:
-    """Refuse options that are about a single model.
+    """Refuse options that apply to a single model.
 
     Raises:
         ClasswiseError: naming the first such option that was given.
@@ -34,7 +34,7 @@ def refuse_for_seeds(model: ModelSource, **given: object) -> None:
         if value:
             option = f"--{name.replace('_', '-')}"
             raise ClasswiseError(
-                f"{option} is for one model, and {model.model} holds a run of each seed; name one of the runs"
+                f"{option} applies to one model, and {model.model} contains a run per seed; name one of the runs"
             )
 
 
@@ -106,7 +106,7 @@ def _show(folder: Path, audits: Mapping[int, Audit], total: int) -> None:
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
     columns = ("seed", *COLUMNS[2:])
     console.show(columns, [(row[0], *row[2:]) for row in rows], f"{name}: accuracy in percent under all")
-    console.echo("intervals of a seed: new images, this training")
+    console.echo("intervals per seed: new images, fixed model")
     if len(audits) > 1:
         console.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
     for seed, audit in audits.items():

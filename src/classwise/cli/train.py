@@ -37,31 +37,30 @@ def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (see classwise recipes) or a YAML file.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="The run folder; with --seeds, of a folder per seed. [runs/RECIPE]"),
+        typer.Option("--out", metavar="DIR", help="The run folder, with --seeds the parent folder. [runs/RECIPE]"),
     ] = None,
     data: Annotated[str | None, typer.Option("--data", help="A data set's name, or a path.")] = None,
     root: Root = None,
     options: DataOptions = None,
     budget: Budget = None,
     changes: Changes = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", help="Short for --set epochs=N.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Short for --set seed=N.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Same as --set epochs=N.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Same as --set seed=N.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
     resume: Resume = False,
     estimate: Estimate = False,
     on_nan: Annotated[
         str,
-        typer.Option(
-            "--on-nan", metavar="stop|continue", help="What to do when the loss or the weights are not finite."
-        ),
+        typer.Option("--on-nan", metavar="stop|continue", help="Action if the loss or the weights are not finite."),
     ] = "stop",
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write each epoch for TensorBoard too.")
+        Path | None,
+        typer.Option("--tensorboard", metavar="DIR", help="Also write metrics of each epoch for TensorBoard."),
     ] = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
-    """Train a classifier by a recipe, into a run folder.
+    """Train a classifier by a recipe into a run folder.
 
     \b
     Examples:
@@ -83,7 +82,7 @@ def train(
     for key, value in pairs(options, "--data-set").items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
-        raise ClasswiseError("--seed and --seeds exclude each other; give one of them")
+        raise ClasswiseError("--seed and --seeds are mutually exclusive")
     plan, policy = Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
@@ -93,7 +92,7 @@ def train(
         device = check_device(local_device(device))
         if estimate:
             if processes.world_size > 1:
-                raise ClasswiseError("--estimate times one process; leave torchrun out, and divide by the processes")
+                raise ClasswiseError("--estimate times one process; run it without torchrun")
             _estimate(plan, len(folders), device, json)
             return
         with console.resumable("continue with --resume"):
@@ -104,12 +103,12 @@ def train(
         console.show_json([_facts(run) for run in runs])
         return
     for run in runs:
-        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, kept {', '.join(run.kept())}")
+        typer.echo(f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.kept())}")
     typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
 
 
 def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | None) -> None:
-    """Add what an option asks for; None is an option that was not given.
+    """Add the override of an option; None is an absent option.
 
     Raises:
         ClasswiseError: if ``--set`` asks for another value of the field.
@@ -160,34 +159,34 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 class _EnoughTimedError(Exception):
-    """Two steps have been timed."""
+    """Raised once two steps are timed."""
 
 
 class _Stopwatch:
-    """A listener that ends a training after a warm-up step and two steps more."""
+    """A progress listener that stops training after a warm-up step and two timed steps."""
 
     def __init__(self) -> None:
         self.total = 0
         self.times: list[float] = []
 
     def start(self, task: str, total: int) -> None:
-        """Note how many steps there would be."""
+        """Record the total number of steps."""
         del task
         self.total = total
 
     def advance(self, amount: int) -> None:
-        """Note when a step ended: the start, the warm-up, and two more."""
+        """Record the end times of the start, the warm-up step and two more steps."""
         del amount
         self.times.append(time.monotonic())
         if len(self.times) == 4:
             raise _EnoughTimedError
 
     def log(self, line: str) -> None:
-        """Nothing here is worth a line."""
+        """Ignore log lines."""
 
 
 def _estimate(plan: Recipe, runs: int, device: str, json: bool) -> None:
-    """Time two steps in a folder that is thrown away."""
+    """Time two steps in a temporary folder."""
     from classwise.training.train import train as train_one
 
     watch = _Stopwatch()

@@ -37,29 +37,28 @@ def worst_class(
     *,
     threat: Threat = None,
     confidence: Annotated[
-        str, typer.Option("--confidence", metavar="SHARE", help="Of the answer, above 0 and below 1.")
+        str, typer.Option("--confidence", metavar="SHARE", help="Confidence of the result, between 0 and 1.")
     ] = "0.95",
     tolerance: Annotated[
         str | None,
         typer.Option(
             "--tolerance",
             metavar="SHARE",
-            help="On the worst-class accuracy, as 2%: the class found may be this much above the worst one. [0; 2% "
-            "from 100 classes on]",
+            help="Tolerance on the worst-class accuracy, such as 2%. [0; 2% from 100 classes on]",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="A folder for the search and its page, to resume it from. [none]"),
+        typer.Option("--out", metavar="DIR", help="Folder for the search state and the page. [none]"),
     ] = None,
     resume: Resume = False,
     html: Page = None,
     max_time: MaxTime = None,
     json: Json = False,
 ) -> None:
-    """Find the worst class for a fraction of an audit's passes.
+    """Find the worst class without a full audit.
 
-    The answer holds at a stated confidence: only sampled images are attacked by the whole suite.
+    The result is valid at a stated confidence: the whole suite attacks only a sample of the images.
 
     \b
     Examples:
@@ -70,10 +69,10 @@ def worst_class(
     from classwise.auditing.worst_class.search import find_worst_class
     from classwise.core.distributed import launched, local_device
 
-    threat_of(threat, None)  # refused before anything is read
+    threat_of(threat, None)  # validated before anything is loaded
     settings: dict[str, Any] = _certainty(confidence, tolerance) | {"max_time": seconds(max_time)}
     if resume and out is None:
-        raise ClasswiseError("--resume needs the folder of the search; give --out")
+        raise ClasswiseError("--resume requires --out, the folder of the search")
     page = new_file(html, "--html")
     refuse_json(json, page)
     run = model.single_run(needed=data.data is None)
@@ -102,17 +101,17 @@ def _certainty(confidence: str, tolerance: str | None) -> dict[str, float | None
     Raises:
         ClasswiseError: if they are out of range.
     """
-    sure = share(confidence, "--confidence", "0.95 or 95%")
-    if not 0 < sure < 1:
-        raise ClasswiseError(f"--confidence {confidence} should lie between 0 and 1, as 0.95 or 95%")
+    level = share(confidence, "--confidence", "0.95 or 95%")
+    if not 0 < level < 1:
+        raise ClasswiseError(f"--confidence {confidence} must be between 0 and 1, such as 0.95 or 95%")
     slack = None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%")
     if slack is not None and not 0 <= slack < 1:
-        raise ClasswiseError(f"--tolerance {tolerance} should be at least 0 and below 1, as 0.02 or 2%")
-    return {"confidence": sure, "tolerance": slack}
+        raise ClasswiseError(f"--tolerance {tolerance} must be at least 0 and below 1, such as 0.02 or 2%")
+    return {"confidence": level, "tolerance": slack}
 
 
 def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
-    """Write the page, if one is asked for, and print the answer."""
+    """Write the page, if requested, and print the result."""
     from classwise.reporting import report
 
     with printing_beside(page):
@@ -127,7 +126,7 @@ def _write(found: WorstClass, page: Path | None, *, json: bool) -> None:
 
 
 def show_worst_class(result: WorstClass) -> None:
-    """Print a search: a row per class, the worst class, the guarantee, the passes."""
+    """Print a search: a row per class, the worst class, the guarantee, the cost."""
     rows = [
         (
             name,
@@ -140,9 +139,18 @@ def show_worst_class(result: WorstClass) -> None:
         for name, row in result.by_class.iterrows()
     ]
     first = result.meta.applicable[1]
-    sure = f"{100 * (1 - result.verdict.alpha):.6g}"
+    level = f"{100 * (1 - result.verdict.alpha):.6g}"
     title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
-    columns = ["class", "n", "clean", first, "all, estimate", f"all, {sure} % together", "unsettled", "may be worst"]
+    columns = [
+        "class",
+        "n",
+        "clean",
+        first,
+        "all, estimate",
+        f"all, {level} % simultaneous",
+        "unsettled",
+        "may be worst",
+    ]
     console.show(columns, rows, title)
     verdict = result.verdict
     at = f"{console.percent(verdict.estimate)} % {console.interval(verdict.low, verdict.high)}"
@@ -152,14 +160,14 @@ def show_worst_class(result: WorstClass) -> None:
     console.echo(f"guarantee: {result.sentence}")
     if verdict.unsettled:
         images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
-        console.echo(f"unsettled: {images} that only a full audit would attack to the end")
+        console.echo(f"unsettled: {images} that only a full audit would attack with every attack")
     share = result.passes / result.full_audit_passes
     part = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
     console.echo(f"passes: {result.passes:,}, {part} of a full audit's; {console.duration(result.seconds)}")
 
 
 def worst_class_facts(result: WorstClass) -> dict[str, Any]:
-    """A search for programs; accuracies are fractions."""
+    """A search as JSON; accuracies are fractions."""
     verdict = result.verdict
     return {
         "worst": {

@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 import pytest
-
 from tools.check_language import names, phrases, python_uses, uses, words_of
 
 HERE = Path("sample.py")

@@ -107,7 +107,7 @@ def test_the_tests_of_all_parts_test_those_of_an_installed_package(tmp_path: Pat
         "tests/training/test_passes.py",
         "tests/models/test_zoo.py",
         "tests/data/sets/test_sets.py",
-        "tests/core/test_settings.py",
+        "tests/core/test_config.py",
     )
     words = ("-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "toy-", *files)
     done = python(install(tmp_path, ENTRY_POINTS), *words)

@@ -84,7 +84,7 @@ def test_the_choice_is_logged_recorded_and_kept(tmp_path: Path, monkeypatch: pyt
     memory(monkeypatch, 1e6)
     again = audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
-    with pytest.raises(ClasswiseError, match="batch was"):
+    with pytest.raises(ClasswiseError, match="batch_size was"):
         audit(network(), images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch_size=128)
 
 

@@ -79,7 +79,7 @@ def test_two_processes_give_the_outcomes_of_one(ranks: list[dict[str, Any]]) -> 
 
 def test_all_of_them_get_the_result(ranks: list[dict[str, Any]]) -> None:
     assert_same(ranks[1]["shared"].outcomes.frame, ranks[0]["shared"].outcomes.frame)
-    assert ranks[1]["shared"].worst() == ranks[0]["shared"].worst()
+    assert ranks[1]["shared"].worst_class() == ranks[0]["shared"].worst_class()
 
 
 def test_what_one_began_two_can_finish(ranks: list[dict[str, Any]], folder: Path) -> None:

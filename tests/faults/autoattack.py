@@ -40,7 +40,7 @@ class KillIn(Silent):
     def __init__(self, stage: str) -> None:
         self.stage, self.now = stage, ""
 
-    def begin(self, label: str, total: int) -> None:
+    def start(self, label: str, total: int) -> None:
         self.now = label
         if label == self.stage and not total:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -86,7 +86,7 @@ class Faults:
 
             return exchange
 
-        for name in ("meet", "add"):
+        for name in ("barrier", "all_reduce"):
             setattr(processes._TorchProcessGroup, name, counted(name))
 
     def _inside(self, path: Any) -> bool:

@@ -9,7 +9,7 @@ Example:
     >>> accuracy
     array([1. , 0.5, 0. ])
     >>> metrics.worst_class(accuracy)
-    WorstClass(label=2, accuracy=0.0)
+    LowestAccuracy(label=2, accuracy=0.0)
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def worst_class(accuracy: ArrayLike) -> LowestAccuracy:
     Example:
         >>> from classwise import metrics
         >>> metrics.worst_class([0.9, 0.5, 0.1])
-        WorstClass(label=2, accuracy=0.1)
+        LowestAccuracy(label=2, accuracy=0.1)
     """
     lowest = float(_present(accuracy).min())
     return LowestAccuracy(int(np.flatnonzero(np.asarray(accuracy) == lowest)[0]), lowest)

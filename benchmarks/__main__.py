@@ -10,10 +10,10 @@ from benchmarks import (
     comparison,
     evaluation,
     methods,
-    racing,
     scaling,
     strength,
     training_step,
+    worst_class,
 )
 
 ALL = {
@@ -23,7 +23,7 @@ ALL = {
     "strength": strength.run,
     "attacks": attacks.run,
     "autoattack": autoattack.run,
-    "racing": racing.run,
+    "worst-class": worst_class.run,
     "scaling": scaling.run,
 }
 LONG = {"comparison": comparison.run}

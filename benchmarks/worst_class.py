@@ -1,6 +1,6 @@
 """Racing for the worst class, replayed: the share of a full audit's passes, and how often the answer is right.
 
-The outcomes are either recorded (``docs/results/racing/*.csv``, of a real model) or made up to have a certain gap.
+The outcomes are either recorded (``docs/results/worst-class/*.csv``, of a real model) or made up to have a certain gap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.pairing import table
 from benchmarks.replay import RecordedAudit, replay
 from classwise.stats.best_arm import Rules, usual_draw, usual_tolerance
 
-RECORDED = Path(__file__).parents[1] / "docs" / "results" / "racing"
+RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"
 BATCH = 128
 
 FATES = ("clean", "first", "escalation", "rest", "stands")

@@ -155,7 +155,7 @@ def uses(root: Path = ROOT) -> Iterator[Use]:
     for name in DOCUMENTS:
         place = root / name
         for path in [place] if place.is_file() else sorted(place.rglob("*")):
-            if path.suffix in _SUFFIXES and "results" not in path.relative_to(root).parts:
+            if path.suffix in _SUFFIXES and not (path.suffix == ".html" and "results" in path.parts):
                 found = phrases(path.relative_to(root), path.read_text(encoding="utf-8"))
                 yield from (use for use in found if not (name == OLD_NAMES and use.text.startswith("| ")))
 

@@ -36,7 +36,7 @@ def audited(method: Method, weights: Path, place: Place) -> None:
                 continue
             log(f"{method.name}, seed {place.seed}: audit by {suite}")
             data = images("test", count if count is not None else place.scale.test)
-            audit(weights, data, attacks=attacks, out=folder, resume=True, device=place.device, name=method.name)
+            audit(weights, data, attacks=attacks, out=folder, resume=True, device=place.device)
 
 
 def run(*, quick: bool) -> str:

@@ -148,7 +148,7 @@ def test_a_permuted_data_set_gives_the_same_rows(net: toys.Linear) -> None:
 def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toys.images()
     plain = run(data=data)
-    monkeypatch.setattr("classwise.auditing.plan.PIECE_BYTES", 10_000)  # several pieces
+    monkeypatch.setattr("classwise.auditing.inputs.PIECE_BYTES", 10_000)  # several pieces
     names = data.class_names
     loader = DataLoader(TensorDataset(data.x, data.y), batch_size=7)
     for source in (Stream(loader, names), Stream(iter(zip(data.x, data.y, strict=True)), names)):
@@ -273,8 +273,13 @@ def test_a_folder_holds_one_audit(tmp_path: Path) -> None:
 
 def test_a_run_folder_gets_its_audit_inside(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: at\n")
-    run(out=tmp_path, name="test")
-    assert Audit.load(tmp_path).path == tmp_path / "audits" / "test"
+    assert run(out=tmp_path).name == "audit"
+    assert Audit.load(tmp_path).path == tmp_path / "audits" / "audit"
+
+
+def test_an_audit_has_the_name_of_its_folder(tmp_path: Path) -> None:
+    assert run(out=tmp_path / "digits-test").name == "digits-test"
+    assert Audit.load(tmp_path / "digits-test").name == "digits-test"
 
 
 @pytest.mark.slow
@@ -493,20 +498,22 @@ def test_an_attack_of_a_users_own_needs_no_registration() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"model": toys.model(classes=4)}, "the model has 4 classes and toy 3"),
+        ({"model": toys.model(classes=4)}, "the model has 4 classes, the data set 'toy' has 3; the numbers must agree"),
         (
             {
                 "model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)),
                 "data": Images(torch.rand(4, 3, 6, 6), torch.tensor([0, 1, 2, 0])),
             },
-            "cannot read images of shape .3, 6, 6",
+            "the model does not accept images of shape .3, 6, 6",
         ),
-        ({"threat": None}, "no radius is usual for 'toy'"),
+        ({"threat": None}, "data set 'toy' has no usual threat; give one, such as threat='Linf:8/255'"),
         ({"threat": "Linf:-1"}, "epsilon = -1.0"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
-        ({"batch_size": 8}, "batch_size = 8: below 32"),
-        ({"cascade": True, "early_stop": False}, "a cascade runs each attack on the survivors"),
+        ({"batch_size": 8}, "batch_size = 8: must be at least 32"),
+        ({"cascade": True, "early_stop": False}, "cascade=True requires early_stop=True"),
         ({"max_time": 0.0}, "max_time = 0.0"),
+        ({"batchsize": 32}, r"unknown option of audit\(\): 'batchsize'; did you mean 'batch_size'"),
+        ({"treat": "Linf:0.1"}, "did you mean 'threat'"),
         ({"data": "digits"}, "is text"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), "save": "features"}, "has no method features"),
     ],
@@ -528,7 +535,7 @@ def test_images_without_names_may_lack_the_last_classes() -> None:
 
 def test_image_numbers_must_differ() -> None:
     data = toys.images()
-    with pytest.raises(ClasswiseError, match="image 0 is there 2 times"):
+    with pytest.raises(ClasswiseError, match="image index 0 occurs 2 times; it must be unique"):
         run(data=data.take(torch.tensor([0, 0, 1])))
 
 
@@ -588,7 +595,7 @@ def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch:
         spent.append((model.forwards - before[0], model.backwards - before[1]))
         return found
 
-    monkeypatch.setattr("classwise.auditing.audit.run_guards", counted)
+    monkeypatch.setattr("classwise.auditing.execution.run_guards", counted)
     run(model=model, data=toys.images(strength=0.2, noise=0.0), threat="Linf:1e-4", attacks=attacks)
     rows = 96  # 90 images in batches of 32
     for used, most, each in zip(spent[0], PASSES, PASSES_OF_EACH, strict=True):

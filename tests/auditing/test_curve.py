@@ -232,7 +232,7 @@ class Hungry(toys.Linear):
     [
         ({"rounds": 0}, "rounds = 0: between 1 and 30"),
         ({"highest": 0.0}, "highest = 0.0: the largest radius"),
-        ({"highest": None}, "no Linf radius is usual for 'toy'; give the largest radius"),
+        ({"highest": None}, "data set 'toy' has no usual Linf radius; give the largest radius"),
         ({"norm": "Linv"}, "unknown norm 'Linv'; did you mean 'Linf'"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),
         ({"model": Hungry(toys.patterns(3), 0.2).eval(), "batch_size": 64}, "no memory for 64 images"),

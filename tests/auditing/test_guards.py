@@ -516,7 +516,7 @@ def seen(**more: Any) -> Evidence:
         return ()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("classwise.auditing.audit.run_guards", keep)
+        patch.setattr("classwise.auditing.execution.run_guards", keep)
         run(**more)
     return kept[0]
 

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.analysis.base import last_iterates
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.audit import audit
+from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import ABOUT, Audit
+from classwise.auditing.result import Audit
 from classwise.auditing.thresholds import Threshold, met
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
@@ -144,7 +145,7 @@ def test_images_without_any_row_have_their_class_from_the_metadata() -> None:
 def test_a_missing_part_is_noticed(tmp_path: Path) -> None:
     whole = audit(linear(), toy_images(90), "Linf:0.01", ["fgsm", "pgd:steps=2"], out=tmp_path / "a")
     assert json.loads((tmp_path / "a" / ABOUT).read_text())["complete"]
-    parts.listed(tmp_path / "a" / "outcomes")[-1].unlink()
+    outcome_files.listed(tmp_path / "a" / "outcomes")[-1].unlink()
     found = Audit.load(tmp_path / "a")
     assert not found.complete
     assert found.outcomes.missing == {"pgd": 90}
@@ -167,9 +168,9 @@ class Counted:
 
 @pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from classwise.auditing import plan, runner
+    from classwise.auditing import inputs, runner
 
-    monkeypatch.setattr(plan, "PIECE_BYTES", 1)
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 1)
     late = iter([False] * 5)
     with monkeypatch.context() as patched:
         patched.setattr(runner.Runner, "late", property(lambda _: next(late, True)))

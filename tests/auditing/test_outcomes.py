@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.auditing.meta import SCHEMA_VERSION
+from classwise.auditing.outcome_files import COLUMNS
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.parts import COLUMNS
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.storage import CHECKSUMS
 

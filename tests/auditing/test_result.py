@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.outcomes import Outcomes
-from classwise.auditing.result import ABOUT, Audit, AuditWarning
+from classwise.auditing.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.auditing import plan
+from classwise.auditing import inputs
 from classwise.auditing.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
@@ -187,8 +187,7 @@ def test_the_model_is_left_as_it_was(data: Images) -> None:
     [
         ({"confidence": 0.0}, "confidence = 0.0"),
         ({"tolerance": -1.0}, "tolerance = -1.0"),
-        ({"draw": 0}, "draw = 0"),
-        ({"together": 0}, "together = 0"),
+        ({"early_stop": True}, "unknown option of find_worst_class"),
         ({"max_time": 0}, "max_time = 0"),
         ({"batch_size": 8}, "batch_size = 8"),
         ({"attacks": "pdg"}, "did you mean"),
@@ -256,7 +255,7 @@ def test_the_first_pass_is_continued(
 ) -> None:
     """Interrupted after every 100 images, it attacks the others only."""
     source: Any = list(zip(torch.split(data.x, 50), torch.split(data.y, 50), strict=True)) if streamed else data
-    monkeypatch.setattr(plan, "PIECE_BYTES", 150 * data.x[0].nbytes)
+    monkeypatch.setattr(inputs, "PIECE_BYTES", 150 * data.x[0].nbytes)
 
     def search(**more: Any) -> WorstClass:
         return cw.find_worst_class(model(4), source, EPSILON, SUITE, **QUICK, **more)

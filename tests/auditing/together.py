@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from classwise.auditing import plan
+from classwise.auditing import inputs
 from classwise.auditing.audit import audit
 from classwise.auditing.curve.search import robustness_curve
 from classwise.cli import main
@@ -83,7 +83,7 @@ def command_line(folder: Path) -> dict[str, Any]:
 
 def python(folder: Path, rank: int) -> dict[str, Any]:
     data, net = toys.images(101), toys.model()
-    plan.PIECE_BYTES = 10_000  # a stream in several pieces
+    inputs.PIECE_BYTES = 10_000  # a stream in several pieces
     found: dict[str, Any] = {}
     found["shared"] = audit(net, data, save="logits", trace=[4, 80], **SETTINGS)
     if rank == 0:

@@ -200,7 +200,7 @@ def test_an_error_of_a_model_names_it_in_whichever_pass(
     """The first passes see whether model and images fit, whether there is a gradient, and what memory they take."""
     words = ["mynets:Net", f"--model-set=mode={mode}", f"--model-set=passes={passes}"]
     said = classwise("audit", *words, *AUDIT, f"--out={nets / 'audit'}", "--fail-if=worst(all) < 0")
-    shape = "; the model was given images of shape (1, 8, 8) (channels, height, width)"
+    shape = "; the model was called with images of shape (1, 8, 8) (channels, height, width)"
     named = rf"classwise: mynets\.Net\.fail \(mynets\.py:\d+\) {re.escape(error)}"
     assert said.status == 4
     assert re.fullmatch(named + re.escape(shape) * (passes == 0), said.err.splitlines()[-1])
@@ -210,7 +210,7 @@ def test_images_that_a_layer_of_torch_refuses_are_bad_input(classwise: Classwise
     words = ["torch.nn:Conv2d", *(f"--model-set={each}" for each in ("out_channels=10", "kernel_size=3"))]
     said = classwise("audit", *words, "--model-set=in_channels=3", *AUDIT, f"--out={nets / 'audit'}")
     assert said.status == 2
-    assert "the model cannot read images of shape (1, 8, 8) (channels, height, width): Given groups=1" in said.err
+    assert "the model does not accept images of shape (1, 8, 8) (channels, height, width): Given groups=1" in said.err
 
 
 def test_a_module_without_shapes_is_bad_input(classwise: Classwise, nets: Path) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.writer import OutcomeWriter
 from classwise.cli import console, main
 from classwise.core import interruption
@@ -168,7 +168,7 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
     assert not (folder / "page.html").exists()
     assert classwise(*words, f"--out={folder}", "--resume").status == 0
     resumed, whole = (
-        parts.read_all(place)[0].sort_values(["attack", "index"], ignore_index=True)
+        outcome_files.read_all(place)[0].sort_values(["attack", "index"], ignore_index=True)
         for place in (folder, tmp_path / "whole")
     )
     pd.testing.assert_frame_equal(resumed, whole)

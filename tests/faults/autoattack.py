@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from classwise.auditing import audit as auditing
+from classwise.auditing import execution
 from classwise.auditing import writer
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
@@ -63,7 +63,7 @@ def run(out: Path, progress: Silent | None = None, *, resume: bool = False) -> O
 
 def main(folder: Path) -> None:
     writer.BLOCK_ROWS = BLOCK
-    vars(auditing)["SAMPLE"] = 4  # what guards find is not the question
+    vars(execution)["SAMPLE"] = 4  # what guards find is not the question
     whole = run(folder / "whole")
     for stage in STAGES:
         out = folder / stage

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.storage import CHECKSUMS
@@ -60,7 +60,7 @@ def detected(file: Path, places: list[tuple[int, int]], load: Callable[[], objec
 
 def _rows(part: Path) -> Callable[[], object]:
     def load() -> object:
-        frame, meta = parts.read(part)
+        frame, meta = outcome_files.read(part)
         return frame.to_json(double_precision=15), meta
 
     return load
@@ -89,7 +89,7 @@ def audit(audited: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.hostile)])
 def test_flips_in_an_outcomes_part(audit: Path, count: int) -> None:
-    part = parts.listed(audit / "outcomes")[-1]
+    part = outcome_files.listed(audit / "outcomes")[-1]
     assert detected(part, flips(part, count, seed=count), _rows(part)) == count
 
 
@@ -119,7 +119,7 @@ def test_flips_in_the_other_files(run: Run, audit: Path, count: int) -> None:
 
 @pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.hostile)])
 def test_flips_in_the_checksums_never_change_a_number(audit: Path, count: int) -> None:
-    part = parts.listed(audit / "outcomes")[0]
+    part = outcome_files.listed(audit / "outcomes")[0]
     listed, content = part.with_name(CHECKSUMS), part.read_bytes()
     expected = _rows(part)()
     good = listed.read_bytes()
@@ -137,7 +137,7 @@ def test_flips_in_the_checksums_never_change_a_number(audit: Path, count: int) -
 @pytest.mark.parametrize("count", [20, pytest.param(150, marks=pytest.mark.hostile)])
 def test_page_checksums_detect_flips_where_there_is_no_list(audit: Path, tmp_path: Path, count: int) -> None:
     """A part that was copied elsewhere: a flip in a page is refused, one in the footer may only break its reading."""
-    part = Path(shutil.copy(parts.listed(audit / "outcomes")[-1], tmp_path))
+    part = Path(shutil.copy(outcome_files.listed(audit / "outcomes")[-1], tmp_path))
     content = part.read_bytes()
     pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     chance = random.Random(4)

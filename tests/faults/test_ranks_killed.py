@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.training.folder import Run
 
 from .client import AUDIT, TRAIN, Ended, Runner, files_of_run, rows_of_audit, temporaries
@@ -105,8 +105,8 @@ def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
 ) -> None:
     """Each carries its own misclassified images into the attacks, although it reads the rows of both."""
     out = Path(shutil.copytree(audited, tmp_path / "audit"))
-    for part in parts.listed(out / "outcomes"):
-        if set(parts.read(part)[0]["attack"]) != {"clean"}:
+    for part in outcome_files.listed(out / "outcomes"):
+        if set(outcome_files.read(part)[0]["attack"]) != {"clean"}:
             part.unlink()
     ended = runner.run_ranks(["audit", trained, *AUDIT, "--out", out, "--resume"], out, {}, {})
     assert [each.status for each in ended] == [0, 0], ended

@@ -17,7 +17,7 @@ from classwise.analysis.base import AnalysisResult
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.auditing.audit import audit
-from classwise.auditing.result import ABOUT
+from classwise.auditing.audit_folder import ABOUT
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.outcomes import CLEAN
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.storage import verify, write_bytes
@@ -106,7 +106,7 @@ class Artifacts:
 
 def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows: Array) -> None:
     """Write one part of kept tensors, whole or not at all."""
-    path = folder / FOLDER / kind / parts.name(number).replace(".parquet", ".safetensors")
+    path = folder / FOLDER / kind / outcome_files.name(number).replace(".parquet", ".safetensors")
     content = save({"index": index, kind: np.ascontiguousarray(rows)}, {"attack": attack})
     write_bytes(path, content, checksum=True)
 
@@ -131,7 +131,7 @@ def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
 
 def remove_orphans(folder: Path) -> None:
     """Remove kept parts whose part of outcomes was never written: what an audit that was killed leaves behind."""
-    whole = {path.stem for path in parts.listed(folder / "outcomes")}
+    whole = {path.stem for path in outcome_files.listed(folder / "outcomes")}
     for path in (folder / FOLDER).glob("*/*.safetensors"):
         if path.stem not in whole:
             path.unlink(missing_ok=True)  # another process may have been faster

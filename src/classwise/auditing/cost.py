@@ -1,11 +1,11 @@
-"""What an audit will cost, before it is run: passes are timed, and those of a step of each attack are counted."""
+"""`estimate`: upper bounds on the passes and the minutes of an audit, measured on a few passes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.guards.table import PASSES, PASSES_OF_EACH
-from classwise.auditing.plan import Model, prepare
+from classwise.auditing.inputs import Model
+from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, Suite, norm_of, parse_attacks
-from classwise.core.precision import FAST, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Batch, Images
@@ -25,16 +26,16 @@ from classwise.models.modes import evaluating, frozen
 
 @dataclass(frozen=True)
 class Estimate:
-    """The most that an audit will cost; images that break early cost less.
+    """Upper bounds on the cost of an audit; images that are misclassified early cost less.
 
     Attributes:
-        images: how many there are; 0 if a stream does not tell.
+        images: number of images; 0 for a stream of unknown length.
         forwards: forward passes of single images.
         backwards: backward passes of single images.
-        minutes: at the measured speed.
-        guard_minutes: about what the guards take after the attacks, on at most 128 images.
+        minutes: duration of these passes at the measured speed.
+        guard_minutes: approximate duration of the guards, which run after the attacks on at most 128 images.
         batch_size: images on the device at once.
-        note: why that is not the usual batch, or that it may not fit; else empty.
+        note: why the batch size is not the default one, or may not fit into memory; else empty.
     """
 
     images: int
@@ -53,68 +54,56 @@ def estimate(
     threat: Threat | str | None = None,
     attacks: Attacks | None = None,
     *,
-    early_stop: bool = True,
-    precision: Precision = FAST,
-    batch_size: int | None = None,
-    seed: int = 0,
     device: str | torch.device | None = None,
-    **_: Any,
+    **options: Unpack[AuditOptions],
 ) -> Estimate:
-    """How many passes and minutes an audit with these settings takes at most.
+    """Estimate how many passes and minutes an audit takes at most.
 
-    The passes of one step of each attack are counted on a few images, and a pass is timed on one batch; an image takes
-    the steps of all starts, and a pass to verify each start.
+    The passes of one step of each attack are counted on a few images, and a pass is timed on one batch. An image takes
+    the steps of all restarts, and a pass to verify each restart.
 
     Args:
-        model: as `classwise.auditing.audit.audit` takes it, and so on; its other settings do not change the cost.
+        model: see `classwise.auditing.audit.audit`.
         data: the images.
         threat: the ball.
         attacks: the attacks.
-        early_stop: as in `audit`.
-        precision: how gradients are computed.
-        batch_size: images on the device at once; None: as many as fit.
-        seed: of the draws.
         device: where to run.
+        **options: as of `audit`. ``cascade``, ``save`` and ``trace`` do not change the estimate.
 
     Raises:
-        ClasswiseError: as `audit` does.
+        ClasswiseError: see `audit`.
     """
+    check_options(estimate, options, AuditOptions)
     suite = parse_attacks(attacks, norm_of(threat))
-    settings: dict[str, Any] = {
-        "early_stop": early_stop,
-        "cascade": False,
-        "precision": precision,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
-    ready = prepare(model, data, suite, threat, device=device, **settings)
+    measured: AuditOptions = {**options, "cascade": False, "save": (), "trace": ()}
+    ready = prepare(model, data, suite, threat, device=device, **measured)
     suite, engine = ready.plan.suite, ready.plan.engine(ready.model)
     piece = next(ready.pieces)
     batch_size = engine.batch_size
     x = _batch(piece, batch_size, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
-        judge_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
+        logits_seconds = _timed(lambda: engine.passes.logits(x), engine.device)
     classes = engine.passes.classes(x)
-    judged = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
-    forwards, backwards, seconds = judged, 0, judged * judge_seconds
+    plain = 1 + sum(each.starts_for(classes) + each.needs_reference for each in suite.attacks.values())
+    forwards, backwards, seconds = plain, 0, plain * logits_seconds
     clocks: dict[tuple[bool, bool], tuple[float, float]] = {}
     for attack in suite.attacks.values():
         with engine.forward_for(attack) as passes:
-            more, back = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
-            kind = attack.precise, back > 0
+            added, gradients = _cost(engine, passes, attack, piece, ready.plan.threat, classes)
+            kind = attack.precise, gradients > 0
             if kind not in clocks:
-                clocks[kind] = _clock(passes, x, engine.device, gradients=back > 0)
+                clocks[kind] = _clock(passes, x, engine.device, gradients=gradients > 0)
         forward_seconds, both_seconds = clocks[kind]
-        forwards, backwards = forwards + more, backwards + back
-        seconds += (more - back) * forward_seconds + back * both_seconds
+        forwards, backwards = forwards + added, backwards + gradients
+        seconds += (added - gradients) * forward_seconds + gradients * both_seconds
     images = ready.meta.images or 0
     minutes = -(-images // batch_size) * seconds / 60
-    guards = _guard_seconds(suite, judge_seconds, clocks) * -(-min(images, SAMPLE) // batch_size) / 60
+    guards = _guard_seconds(suite, logits_seconds, clocks) * -(-min(images, SAMPLE) // batch_size) / 60
     return Estimate(images, images * forwards, images * backwards, minutes, guards, batch_size, ready.note)
 
 
 def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, bool], tuple[float, float]]) -> float:
-    """Seconds that the guards take for one batch of their sample."""
+    """Seconds of the guards for one batch of their sample."""
     both = max((both for _, both in clocks.values()), default=0.0)
     types = len({type(attack) for attack in suite.attacks.values()})
     forwards, backwards = (all_ + types * each for all_, each in zip(PASSES, PASSES_OF_EACH, strict=True))
@@ -122,30 +111,30 @@ def _guard_seconds(suite: Suite, forward: float, clocks: Mapping[tuple[bool, boo
 
 
 def _clock(model: CountedForward, x: Tensor, device: torch.device, *, gradients: bool) -> tuple[float, float]:
-    """Seconds of a forward pass, and of one with its gradient; 0 for the latter where none is taken."""
+    """Seconds of a forward pass, and of a forward and backward pass; 0 for the latter without gradients."""
     both = _timed(lambda: value_and_gradient(model, x, _first_logit), device) if gradients else 0.0
     return _timed(lambda: model(x), device), both
 
 
 def _batch(piece: Images, count: int, device: torch.device) -> Batch:
-    """So many images on the device; the first ones again where there are fewer."""
+    """The first ``count`` images on the device; repeated cyclically if there are fewer."""
     return Batch(*(tensor.to(device) for tensor in piece.batch(torch.arange(count) % len(piece))))
 
 
 def _cost(
     engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat, classes: int
 ) -> tuple[int, int]:
-    """Forward and backward passes of an image that stands to the end of all starts, from one step of a few images."""
+    """Forward and backward passes of an image that is robust in all restarts, from one step on a few images."""
     index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch_size), engine.device)
     epsilon = threat.epsilon
     if isinstance(epsilon, Tensor):
         threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
     reference = engine.passes.logits(x) if attack.needs_reference else None
-    case = AttackInputs(
+    inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
     )
-    state, before = attack.start(model, case), (model.forwards, model.backwards)
-    attack.step(model, case, state)
+    state, before = attack.start(model, inputs), (model.forwards, model.backwards)
+    attack.step(model, inputs, state)
     steps = attack.length * attack.starts_for(classes)
     forwards, backwards = model.forwards - before[0], model.backwards - before[1]
     return steps * forwards // len(x), steps * backwards // len(x)
@@ -156,7 +145,7 @@ def _first_logit(logits: Tensor) -> Tensor:
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call: the mean of two, after one to warm up."""
+    """Seconds of one call: the mean of two calls after a warm-up."""
     work()
     _wait(device)
     begin = time.perf_counter()

@@ -18,9 +18,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.meta import Meta
-from classwise.auditing.parts import COLUMNS
+from classwise.auditing.outcome_files import COLUMNS
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
@@ -95,7 +95,7 @@ class Outcomes:
     meta: Meta
 
     def __post_init__(self) -> None:
-        typed = parts.typed(self.frame, self.meta)
+        typed = outcome_files.typed(self.frame, self.meta)
         order = {label: place for place, label in enumerate(self.meta.attacks)}
         strangers = sorted(set(typed["attack"]) - set(order))
         if strangers:
@@ -426,9 +426,9 @@ class Outcomes:
         Raises:
             ClasswiseError: if the folder holds parts already, or cannot be written.
         """
-        if parts.listed(Path(folder)):
+        if outcome_files.listed(Path(folder)):
             raise ClasswiseError(f"{folder} holds outcomes already; give another folder")
-        parts.write(Path(folder) / parts.name(0), self.frame, self.meta)
+        outcome_files.write(Path(folder) / outcome_files.name(0), self.frame, self.meta)
 
     @classmethod
     def load(cls, path: str | Path) -> Outcomes:
@@ -437,7 +437,7 @@ class Outcomes:
         Raises:
             ClasswiseError: if there are no outcomes, a file is damaged, or a newer version wrote it.
         """
-        frame, meta = parts.read_all(Path(path))
+        frame, meta = outcome_files.read_all(Path(path))
         return cls(frame, meta)
 
     @classmethod

@@ -12,24 +12,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from classwise.auditing import parts
+from classwise.auditing import outcome_files
 from classwise.auditing.artifacts import Artifacts
+from classwise.auditing.audit_folder import (
+    ABOUT,
+    SCHEMA_VERSION,
+    audit_in,
+    folder_for,
+    read_about,
+    read_trace,
+    write_trace,
+)
 from classwise.auditing.outcomes import ALL, CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.schema import check_schema_version
-from classwise.core.storage import read_json, replacing, verify, write_text
+from classwise.core.storage import write_text
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE, BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals, wilson
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
-SCHEMA_VERSION = 2
-ABOUT = "audit.json"
-"""The file that makes a folder an audit's."""
-TRACE = "trace.parquet"
 LOWER, UPPER = "lower_bound", "upper_bound"
 """The ends of the columns of an incomplete audit's tables: what holds however the images not judged turn out."""
 
@@ -310,19 +313,13 @@ class Audit:
         folder = folder_for(Path(path), self.name)
         if self.path is not None and folder.resolve() == self.path.resolve():
             return folder
-        if (folder / ABOUT).exists() or parts.listed(folder / "outcomes"):
+        if (folder / ABOUT).exists() or outcome_files.listed(folder / "outcomes"):
             raise ClasswiseError(f"{folder} holds an audit already; give another folder")
         self.outcomes.save(folder / "outcomes")
         self.artifacts.save(folder)
-        self.write_trace(folder)
+        write_trace(folder, self.trace)
         write_about(folder, self)
         return folder
-
-    def write_trace(self, folder: Path) -> None:
-        """Write the trace, if there is one, into the audit's folder."""
-        if self.trace is not None:
-            with replacing(folder / TRACE, checksum=True) as temporary:
-                self.trace.to_parquet(temporary, index=False)
 
     @staticmethod
     def load(path: str | Path) -> Audit:
@@ -332,8 +329,8 @@ class Audit:
             IncompleteError: if the audit has not judged any image.
             ClasswiseError: if there is no audit, there are several, or a newer version wrote it.
         """
-        folder = _found(Path(path))
-        if (folder / ABOUT).is_file() and not parts.listed(folder / "outcomes"):
+        folder = audit_in(Path(path))
+        if (folder / ABOUT).is_file() and not outcome_files.listed(folder / "outcomes"):
             raise IncompleteError(f"{folder}: no image is judged yet; continue the audit with --resume")
         outcomes = Outcomes.load(folder)
         about = read_about(folder) if (folder / ABOUT).is_file() else {}
@@ -349,14 +346,9 @@ class Audit:
             path=folder,
             environment=about.get("environment", {}),
             artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),
-            trace=_read_trace(folder / TRACE) if (folder / TRACE).is_file() else None,
+            trace=read_trace(folder),
             alpha=about.get("alpha", 0.05),
         )
-
-
-def folder_for(path: Path, name: str) -> Path:
-    """Where an audit goes that a user wants in ``path``: a run folder keeps its audits under ``audits``."""
-    return path / "audits" / name if (path / "recipe.yaml").is_file() else path
 
 
 def write_about(folder: Path, audit: Audit, **more: Any) -> None:
@@ -375,36 +367,3 @@ def write_about(folder: Path, audit: Audit, **more: Any) -> None:
         **more,
     }
     write_text(folder / ABOUT, json.dumps(about, indent=2) + "\n", checksum=True)
-
-
-def read_about(folder: Path) -> dict[str, Any]:
-    """What `write_about` wrote.
-
-    Raises:
-        ClasswiseError: if it is damaged, or a newer version wrote it.
-    """
-    about = read_json(folder / ABOUT, "run the audit again in another folder", {"schema_version": int})
-    version = about["schema_version"]
-    check_schema_version(version, SCHEMA_VERSION, str(folder))
-    return about
-
-
-def _read_trace(file: Path) -> pd.DataFrame:
-    verify(file)
-    try:
-        return pd.read_parquet(file)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ClasswiseError(f"{file} is not a valid Parquet file; run the audit again in another folder") from error
-
-
-def _found(path: Path) -> Path:
-    """The audit's own folder."""
-    if not (path / "recipe.yaml").is_file():
-        return path
-    audits = sorted(folder.parent for folder in path.glob(f"audits/*/{ABOUT}"))
-    if not audits:
-        raise ClasswiseError(f"{path} is a run without an audit; make one with: classwise audit {path}")
-    if len(audits) > 1:
-        names = ", ".join(str(folder) for folder in audits)
-        raise ClasswiseError(f"{path} holds several audits; name one of {names}")
-    return audits[0]

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Finished, Job
 from classwise.auditing.artifacts import EXAMPLES
+from classwise.auditing.outcome_rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.plan import Plan
-from classwise.auditing.rows import attacked_rows, carried_rows, clean_rows, skipped_rows
 from classwise.auditing.trace import trace_rows
 from classwise.auditing.writer import OutcomeWriter
 from classwise.core import interruption

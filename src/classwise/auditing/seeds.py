@@ -5,30 +5,38 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
+
+import torch
 
 from classwise.auditing.audit import audit
-from classwise.auditing.result import ABOUT, Audit, folder_for
+from classwise.auditing.audit_folder import ABOUT, folder_for
+from classwise.auditing.inputs import Group
+from classwise.auditing.plan import AuditOptions, check_options
+from classwise.auditing.result import Audit
+from classwise.auditing.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
+from classwise.core.threat import Threat
 from classwise.training.folder import Run, runs_in
 
 
 def seed_runs(folder: str | Path) -> list[Run]:
-    """The runs in a folder that ``train --seeds`` made, by seed.
+    """Runs of a folder written by ``train --seeds``, by seed.
 
     Raises:
-        ClasswiseError: if it holds none, runs that differ in more than the seed, or two of one seed.
+        ClasswiseError: if it contains no run, runs that differ in more than the seed, or two runs of one seed.
     """
     runs = sorted((Run.open(path) for path in runs_in(Path(folder))), key=lambda run: run.recipe.seed)
     if not runs:
         raise ClasswiseError(
-            f"{folder} holds no runs seed-0, seed-1, ...; make them with: classwise train RECIPE --seeds 0,1"
+            f"{folder} contains no runs seed-0, seed-1, ...; train them with: classwise train RECIPE --seeds 0,1"
         )
     for run in runs[1:]:
         if dataclasses.replace(run.recipe, seed=0) != dataclasses.replace(runs[0].recipe, seed=0):
-            raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each by itself")
+            raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each separately")
     for one, other in itertools.pairwise(runs):
         if one.recipe.seed == other.recipe.seed:
             raise ClasswiseError(
@@ -40,35 +48,44 @@ def seed_runs(folder: str | Path) -> list[Run]:
 def audit_seeds(
     folder: str | Path,
     data: Any,
-    *args: Any,
+    threat: Threat | str | None = None,
+    attacks: Attacks | None = None,
+    *,
+    name: str = "audit",
+    group: Group | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     max_time: float | None = None,
-    name: str = "audit",
+    device: str | torch.device | None = None,
     progress: Progress | None = None,
-    **settings: Any,
+    distributed: bool = True,
+    **options: Unpack[AuditOptions],
 ) -> dict[int, Audit]:
-    """Audit each run in a folder of seeds, each into its own run's ``audits/<name>``.
+    """Audit every run of a folder of training seeds, into ``audits/<name>`` of each run.
 
-    `classwise.auditing.compare.compare` reads the same folder as one method and gives means over the seeds.
+    `classwise.compare` reads the same folder as one method and reports means over the seeds.
 
     Args:
-        folder: a folder that ``train --seeds`` made: ``seed-0``, ``seed-1``, ...
+        folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
         data: as of `classwise.audit`.
-        *args: threat and attacks, as of `classwise.audit`.
-        out: a folder for the audits, ``seed-0``, ``seed-1``, ... in it; by default those of the runs.
-        resume: continue audits that were interrupted, load finished ones, and make the missing ones.
-        max_time: seconds for all seeds together; those for which none is left have no audit.
-        name: what the audits are called.
-        progress: where progress is reported.
-        **settings: further arguments of `classwise.audit`, such as ``seed``, which is that of the attacks.
+        threat: as of `classwise.audit`.
+        attacks: as of `classwise.audit`.
+        name: the folder of each audit in the ``audits`` of its run.
+        group: as of `classwise.audit`.
+        out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
+        resume: continue interrupted audits, load finished ones, and run the missing ones.
+        max_time: seconds for all seeds together; seeds that do not start in time have no audit.
+        device: as of `classwise.audit`.
+        progress: receives the progress.
+        distributed: as of `classwise.audit`.
+        **options: as of `classwise.audit`; ``seed`` is that of the attacks.
 
     Returns:
         The audits by training seed, ascending.
 
     Raises:
-        ClasswiseError: as `classwise.audit` does; if the runs differ in more than the seed; or, before any work, if a
-            run has such an audit already and ``resume`` is not asked for.
+        ClasswiseError: see `classwise.audit`; if the runs differ in more than the seed; or, before any work, if a run
+            has such an audit already and ``resume`` is false.
 
     Example:
         >>> import tempfile
@@ -81,30 +98,44 @@ def audit_seeds(
         >>> {seed: audit.names for seed, audit in audits.items()}
         {0: ('clean', 'pgd', 'all'), 1: ('clean', 'pgd', 'all')}
     """
+    check_options(audit_seeds, options, AuditOptions)
     runs = seed_runs(folder)
-    places = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
-    for place in places.values():
-        if not resume and (folder_for(place, name) / ABOUT).is_file():
-            raise ClasswiseError(
-                f"{place} holds an audit already; continue with resume (--resume), or give another out"
-            )
+    folders = {run.recipe.seed: run.audits / name if out is None else Path(out) / run.path.name for run in runs}
+    if not resume:
+        _check_new(folders.values())
     started = time.monotonic()
-    found: dict[int, Audit] = {}
+    audits: dict[int, Audit] = {}
     for run in runs:
-        left = None if max_time is None else max_time - (time.monotonic() - started)
-        if left is not None and left <= 0:
+        remaining = None if max_time is None else max_time - (time.monotonic() - started)
+        if remaining is not None and remaining <= 0:
             break
         if progress is not None:
             progress.log(f"seed {run.recipe.seed}: {run.path}")
-        found[run.recipe.seed] = audit(
+        audits[run.recipe.seed] = audit(
             run.path,
             data,
-            *args,
-            out=places[run.recipe.seed],
+            threat,
+            attacks,
+            group=group,
+            out=folders[run.recipe.seed],
             resume=resume,
-            max_time=left,
-            name=name,
+            max_time=remaining,
+            device=device,
             progress=progress,
-            **settings,
+            distributed=distributed,
+            **options,
         )
-    return found
+    return audits
+
+
+def _check_new(folders: Iterable[Path]) -> None:
+    """Check that no folder contains an audit.
+
+    Raises:
+        ClasswiseError: naming the first one that does.
+    """
+    for folder in folders:
+        if (folder_for(folder) / ABOUT).is_file():
+            raise ClasswiseError(
+                f"{folder} already contains an audit; continue it with resume (--resume), or give another out"
+            )

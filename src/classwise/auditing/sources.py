@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from classwise.auditing import parts
-from classwise.auditing.result import ABOUT, Audit
+from classwise.auditing import outcome_files
+from classwise.auditing.audit_folder import ABOUT
+from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def audits_in(path: Path) -> list[Path]:
     if runs := runs_in(path):
         return runs
     single = (path / ABOUT).is_file() or (path / "recipe.yaml").is_file() or not path.is_dir()
-    if single or parts.listed(path) or parts.listed(path / "outcomes"):
+    if single or outcome_files.listed(path) or outcome_files.listed(path / "outcomes"):
         return [path]
     found = [folder for folder in sorted(path.iterdir()) if (folder / ABOUT).is_file()]
     stems = {re.sub(r"\d+$", "", folder.name) for folder in found}

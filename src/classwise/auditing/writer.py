@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from classwise.auditing import artifacts, parts
+from classwise.auditing import artifacts, outcome_files
 from classwise.auditing.artifacts import Artifacts
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import Outcomes
@@ -48,8 +48,8 @@ class OutcomeWriter:
         if folder is None:
             return
         artifacts.remove_orphans(folder)
-        for path in parts.listed(folder / "outcomes"):
-            frame, _ = parts.read(path)
+        for path in outcome_files.listed(folder / "outcomes"):
+            frame, _ = outcome_files.read(path)
             self._next = int(path.stem.removeprefix("part-")) + 1 + place
             for label, rows in frame.groupby("attack", sort=False):
                 self._done[str(label)].append(rows)
@@ -78,7 +78,7 @@ class OutcomeWriter:
             return
         if self.folder is not None and not self.folder.is_dir():
             raise ClasswiseError(f"{self.folder} was removed during the audit; start the audit again")
-        rows = parts.filled([block for block, _ in self._waiting], self.meta)
+        rows = outcome_files.filled([block for block, _ in self._waiting], self.meta)
         label = str(rows["attack"].iloc[0])
         for kind in dict.fromkeys(kind for _, tensors in self._waiting for kind in tensors):
             blocks = [tensors[kind] for _, tensors in self._waiting if kind in tensors]
@@ -88,7 +88,7 @@ class OutcomeWriter:
             else:
                 artifacts.write(self.folder, kind, label, self._next, index, values)
         if self.folder is not None:
-            parts.write(self.folder / "outcomes" / parts.name(self._next), rows, self.meta)
+            outcome_files.write(self.folder / "outcomes" / outcome_files.name(self._next), rows, self.meta)
         self._waiting = []  # first, as a signal may stop the process here: a part is never written under two numbers
         self._done[label].append(rows)
         self._next += self._among
@@ -97,7 +97,7 @@ class OutcomeWriter:
         """The rows of one attack that there are for some images, by their numbers, in their order."""
         self.flush()
         if not self._done[label]:
-            return pd.DataFrame(columns=[*parts.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
+            return pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups]).set_index("index", drop=False)
         rows = pd.concat(self._done[label]).set_index("index", drop=False)
         return rows.loc[index[np.isin(index, rows.index)]]
 

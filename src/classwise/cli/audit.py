@@ -139,8 +139,8 @@ def audit(
             if processes.is_main:
                 _estimate(network, images, ball, attacks.suite, settings, json)
             return
-        name, folder = _place(model, run, images, out)
-        settings |= limits | {"out": folder, "name": name}
+        folder = _place(model, run, images, out)
+        settings |= limits | {"out": folder}
         result = _run(network, images, ball, attacks.suite, settings)
         page = page or folder / "page.html"
         if processes.is_main:  # before a process exits, since torchrun then stops the others
@@ -149,11 +149,11 @@ def audit(
         _conclude(result, thresholds, folder, page, json=json)
 
 
-def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> tuple[str, Path]:
-    """The name of an audit, and its folder."""
+def _place(model: ModelSource, run: Run | None, images: Images, out: Path | None) -> Path:
+    """The folder of an audit."""
     checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
     name = "-".join(filter(None, (images.name, images.split, checkpoint)))
-    return name, out or (run.audits / name if run else Path("audits") / f"{model.name}-{name}")
+    return out or (run.audits / name if run else Path("audits") / f"{model.name}-{name}")
 
 
 def _run(

@@ -70,7 +70,6 @@ def curve(
             "batch_size": attacks.batch_size,
             "seed": attacks.seed,
             "device": device,
-            "name": name,
         }
         settings |= {} if rounds is None else {"rounds": rounds}
         norm: Norm = "Linf" if ball is None else ball.norm

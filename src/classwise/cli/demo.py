@@ -80,6 +80,4 @@ def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: 
     run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)
     listener.log(f"attacking {recipe} on {len(images)} test images")
     place = run.audits / "digits-test"
-    return audit(
-        str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener, name="digits-test"
-    )
+    return audit(str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener)

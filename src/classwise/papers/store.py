@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from classwise.auditing.artifacts import Kind
 from classwise.auditing.audit import Audit, audit
-from classwise.auditing.result import ABOUT, read_about
+from classwise.auditing.audit_folder import ABOUT, read_about
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
@@ -218,7 +218,6 @@ class Store:
                 resume=True,
                 device=device,
                 progress=listener,
-                name=key,
                 distributed=False,
             )
 

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import pandas as pd
 import torch
@@ -19,14 +19,15 @@ from classwise.auditing.curve.bisection import Bisection
 from classwise.auditing.curve.folder import SEARCH, SavedBrackets, claimed
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.folders import check_place, settings_of
+from classwise.auditing.inputs import Model, usual_radius
 from classwise.auditing.meta import Meta
-from classwise.auditing.plan import Model, Prepared, prepare, usual_radius
+from classwise.auditing.plan import AttackOptions, check_options
+from classwise.auditing.preparation import Prepared, prepare
 from classwise.auditing.suite import Attacks, Suite, parse_attacks
 from classwise.core import interruption
 from classwise.core.distributed import process_group
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
@@ -46,15 +47,12 @@ def robustness_curve(
     *,
     highest: float | None = None,
     rounds: int = ROUNDS,
-    precision: Precision = FAST,
-    batch_size: int | None = None,
-    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
     device: str | torch.device | None = None,
     progress: Progress | None = None,
     distributed: bool = True,
-    name: str = "curve",
-    out: str | Path | None = None,
-    resume: bool = False,
+    **options: Unpack[AttackOptions],
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
@@ -65,15 +63,12 @@ def robustness_curve(
         attacks: as `audit` takes them; an image is robust at a radius if every attack fails at it.
         highest: the largest radius of the search; None: twice the data's usual one.
         rounds: how often the range is halved: an image's bracket ends at most ``highest / 2**rounds`` wide.
-        precision: how gradients are computed; success is decided in float32.
-        batch_size: as `audit` takes it.
-        seed: of the attacks' random numbers.
+        out: a folder for the curve; each finished round of the search is written into it.
+        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         device: where to run; None: where the model is.
         progress: receives the progress of the search.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
-        name: what the curve is called.
-        out: a folder for the curve; each finished round of the search is written into it.
-        resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
+        **options: ``precision`` of the gradients, ``batch_size`` and ``seed`` of the attacks, as of `audit`.
 
     Returns:
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
@@ -90,19 +85,13 @@ def robustness_curve(
         0.05
     """
     folder = _checked(highest, rounds, out)
+    check_options(robustness_curve, options, AttackOptions)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
         listener = progress if progress is not None and processes.is_main else Silent()
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
         suite = parse_attacks(attacks, norm)
-        settings: dict[str, Any] = {
-            "early_stop": True,
-            "cascade": True,
-            "precision": precision,
-            "batch_size": batch_size,
-            "seed": seed,
-        }
-        ready = prepare(model, source, suite, ball, device=device, **settings)
+        ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
         _report_limits(ready, suite, listener)
         chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}
         found = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
@@ -113,17 +102,17 @@ def robustness_curve(
         processes.barrier()  # nobody writes before everybody has read what is saved
         search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
         parts = processes.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
-        if not processes.is_main:
-            result: Curve = processes.broadcast(None)
-            return result
-        facts = environment(search.engine.device) | (
-            {"processes": processes.world_size} if processes.world_size > 1 else {}
-        )
-        result = Curve(*_merged(parts, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
-        if folder is not None:
-            result.write(folder)
-            saved.remove()
-        processes.broadcast(result)
+        curve: Curve | None = None
+        if processes.is_main:
+            facts = environment(search.engine.device)
+            if processes.world_size > 1:
+                facts |= {"processes": processes.world_size}
+            name = "curve" if folder is None else folder.resolve().name
+            curve = Curve(*_merged(parts, ready.meta), float(cast("float", ball.epsilon)), rounds, name, facts)
+            if folder is not None:
+                curve.write(folder)
+                saved.remove()
+        result: Curve = processes.broadcast(curve)
         return result
 
 

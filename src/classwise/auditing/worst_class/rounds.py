@@ -13,7 +13,8 @@ from torch import Tensor
 
 from classwise.attacks.engine import Finished, Job
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.plan import Plan, Prepared
+from classwise.auditing.plan import Plan
+from classwise.auditing.preparation import Prepared
 from classwise.auditing.suite import attack_length
 from classwise.auditing.worst_class.folder import SavedSearch
 from classwise.auditing.worst_class.ledger import Ledger, SurvivorCounts

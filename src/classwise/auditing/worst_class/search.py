@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -13,8 +13,10 @@ import torch
 
 from classwise.auditing.applicable import require_applicable
 from classwise.auditing.folders import check_place, settings_of
+from classwise.auditing.inputs import Model
 from classwise.auditing.meta import Meta
-from classwise.auditing.plan import Model, prepare
+from classwise.auditing.plan import AttackOptions, check_options
+from classwise.auditing.preparation import prepare
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.worst_class.folder import SEARCH, SavedSearch, claimed
 from classwise.auditing.worst_class.ledger import SurvivorCounts
@@ -22,7 +24,6 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST, Precision
 from classwise.core.progress import Progress, Silent
 from classwise.core.threat import Threat
 from classwise.stats.best_arm import Race, Rules, usual_draw, usual_tolerance
@@ -42,16 +43,12 @@ def find_worst_class(
     *,
     confidence: float = 0.95,
     tolerance: float | None = None,
-    draw: int | None = None,
-    together: int | None = None,
-    precision: Precision = FAST,
-    batch_size: int | None = None,
-    seed: int = 0,
     max_time: float | None = None,
-    device: str | torch.device | None = None,
-    progress: Progress | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[AttackOptions],
 ) -> WorstClass:
     """Find the worst class by racing (best-arm identification), without running every attack on every image.
 
@@ -67,16 +64,13 @@ def find_worst_class(
         attacks: the suite: first the attack for all images, then the escalating one, then the rest. None: `SUITE`.
         confidence: of the answer, above 0 and below 1; over the random order of the samples.
         tolerance: the answer may be this much (a fraction) above the worst class. None: 0; 0.02 from 100 classes on.
-        draw: how many survivors of a class to sample at once. None: see `usual_draw`.
-        together: how many classes to sample from at once. None: as many as fill a batch; 1 takes the fewest passes.
-        precision: how gradients are computed; success is decided in float32.
-        batch_size: as `audit` takes it.
-        seed: of the attacks' random numbers and of the order in which survivors are sampled.
         max_time: seconds after which no further round is begun; then more classes may be the worst.
-        device: where to run; None: where the model is.
-        progress: receives the progress of the search.
         out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
+        device: where to run; None: where the model is.
+        progress: receives the progress of the search.
+        **options: ``precision`` of the gradients, ``batch_size``, and ``seed`` of the attacks and of the order in
+            which survivors are sampled, as of `audit`.
 
     Returns:
         The worst class with its interval, and the classes that may be it.
@@ -93,17 +87,11 @@ def find_worst_class(
         True
     """
     deadline = _deadline(max_time)
-    chosen = _checked(confidence, tolerance, draw, together)
+    chosen = _checked(confidence, tolerance)
+    check_options(find_worst_class, options, AttackOptions)
     _check_folder(out)
     suite = parse_attacks(SUITE if attacks is None else attacks, norm_of(threat))
-    settings: dict[str, Any] = {
-        "early_stop": True,
-        "cascade": True,
-        "precision": precision,
-        "batch_size": batch_size,
-        "seed": seed,
-    }
-    ready = prepare(model, data, suite, threat, device=device, **settings)
+    ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     with contextlib.ExitStack() as stack:
         facts = settings_of(ready.plan, ready.meta) | chosen
@@ -137,8 +125,8 @@ def _deadline(max_time: float | None) -> float:
     return float("inf") if max_time is None else time.monotonic() + max_time
 
 
-def _checked(confidence: float, tolerance: float | None, draw: int | None, together: int | None) -> dict[str, Any]:
-    """The rules as they are asked for, under the names of a search's folder.
+def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
+    """The requested error probability and tolerance (None: the default), as stored in a search's folder.
 
     Raises:
         ClasswiseError: for a value out of range.
@@ -146,8 +134,8 @@ def _checked(confidence: float, tolerance: float | None, draw: int | None, toget
     if not 0 < confidence < 1:
         raise ClasswiseError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
     alpha = round(1 - confidence, 15)  # 0.05, and not 0.05 + 4e-17, of 0.95
-    Rules(alpha, tolerance or 0.0, draw=1 if draw is None else draw, together=1 if together is None else together)
-    return {"alpha": alpha, "tolerance": tolerance, "draw": draw, "together": together}
+    Rules(alpha, tolerance or 0.0)
+    return {"alpha": alpha, "tolerance": tolerance}
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
@@ -166,14 +154,14 @@ def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race,
 
 
 def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> Rules:
-    """The rules of the race, where None leaves the choice to the counts."""
-    draw: int = chosen["draw"] or usual_draw(counts.images)
+    """The rules of the race: draws as the class sizes suggest, from as many classes at once as fill a batch."""
+    draw = usual_draw(counts.images)
     usual = usual_tolerance(int((counts.images > 0).sum()))
     return Rules(
         alpha=chosen["alpha"],
         tolerance=usual if chosen["tolerance"] is None else chosen["tolerance"],
         draw=draw,
-        together=chosen["together"] or max(1, batch_size // draw),
+        together=max(1, batch_size // draw),
     )
 
 

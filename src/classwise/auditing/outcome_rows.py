@@ -1,4 +1,4 @@
-"""Rows of the outcomes table from logits and finished attacks; `classwise.auditing.parts.filled` completes them."""
+"""Rows of the outcomes table from logits and finished attacks; `classwise.auditing.outcome_files.filled` completes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scipy import special
 from torch import Tensor
 
 from classwise.attacks.engine import Finished
+from classwise.auditing.outcome_files import REPORTED
 from classwise.auditing.outcomes import CLEAN
-from classwise.auditing.parts import REPORTED
 from classwise.core.threat import Threat
 from classwise.stats.metrics import confidence_variance
 

@@ -9,7 +9,7 @@ import torch
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.audit import audit
-from classwise.auditing.plan import name_of, threat_for, training_attack_of
+from classwise.auditing.inputs import name_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import DATA
@@ -54,7 +54,7 @@ def test_models_are_called_by_their_names() -> None:
 
 def test_the_usual_radius_is_that_of_the_data_set() -> None:
     assert threat_for(load_data("digits"), None) == Threat.parse(DATA.load("digits").threat)
-    with pytest.raises(ClasswiseError, match="no radius is usual"):
+    with pytest.raises(ClasswiseError, match="has no usual threat"):
         threat_for(Stream([(torch.rand(1, 4, 4), 0)], name="digits"), None)
 
 
@@ -65,6 +65,6 @@ def test_a_stream_can_be_grouped_by_superclass_only() -> None:
 
 
 def test_an_attack_that_lacks_the_norm_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="attack 'square' has no L1 form; it knows Linf and L2"):
+    with pytest.raises(ClasswiseError, match="attack 'square' does not support L1; it supports Linf and L2"):
         audit(toys.model(), toys.images(), "L1:1", ["pgd", "square"], out=tmp_path / "new")
     assert not (tmp_path / "new").exists()

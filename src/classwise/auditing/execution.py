@@ -1,0 +1,281 @@
+"""The execution of a prepared audit: claim its folder, run the attacks, gather the rows, run the guards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing import outcome_files
+from classwise.auditing.audit_folder import ABOUT, read_about, write_trace
+from classwise.auditing.folders import claim, settings_of
+from classwise.auditing.guards import SAMPLE, Evidence, Probe, Scale, run_guards
+from classwise.auditing.outcomes import Outcomes
+from classwise.auditing.plan import AuditOptions
+from classwise.auditing.preparation import Prepared
+from classwise.auditing.result import Audit, write_about
+from classwise.auditing.runner import Runner
+from classwise.auditing.writer import OutcomeWriter
+from classwise.core import interruption
+from classwise.core.distributed import ProcessGroup
+from classwise.core.environment import environment
+from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import owned
+from classwise.core.progress import Progress
+from classwise.data.images import Images
+from classwise.data.loading import named_set
+from classwise.data.stream import Stream
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time that an audit may take.
+
+    Args:
+        max_time: seconds; None: no limit.
+        started: when the audit began, on the monotonic clock.
+
+    Raises:
+        ClasswiseError: unless the time is above 0.
+    """
+
+    max_time: float | None
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        if self.max_time is not None and not self.max_time > 0:
+            raise ClasswiseError(f"max_time = {self.max_time}: must be a number of seconds above 0")
+
+    @property
+    def deadline(self) -> float:
+        """The monotonic time after which no further image is started; infinity without a limit."""
+        return math.inf if self.max_time is None else self.started + self.max_time
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A prepared audit, the processes that run it, and the folder that it is written into.
+
+    Args:
+        ready: the model, the images and the plan.
+        folder: the audit's folder; None: rows are held in memory.
+        processes: the processes that share the images.
+        progress: receives the progress of this process.
+        limit: the time that the audit may take.
+    """
+
+    ready: Prepared
+    folder: Path | None
+    processes: ProcessGroup
+    progress: Progress
+    limit: TimeLimit
+
+    @property
+    def name(self) -> str:
+        """Name of the audit: that of its folder."""
+        return "audit" if self.folder is None else self.folder.resolve().name
+
+    def run(self, *, resume: bool, group: str | None, training_attack: Attack | None) -> Audit:
+        """Run the audit in all processes and return its result in each.
+
+        Args:
+            resume: whether the folder may contain this audit already.
+            group: the grouping that tables use in place of the class.
+            training_attack: the attack of the model's training, if known.
+
+        Raises:
+            ClasswiseError: if the folder cannot be claimed, or the processes have different settings or images.
+        """
+        if self.ready.note:
+            self.progress.log(self.ready.note)
+        settings = settings_of(self.ready.plan, self.ready.meta)
+        _check_same_settings(self.processes.all_gather(settings))
+        with self._claimed(settings, resume=resume):
+            runner = self._attack()
+            writer = self._gathered(runner.writer)
+            fingerprint = self._stream_fingerprint()
+            result: Audit | None = None
+            if self.processes.is_main:
+                outcomes = self._outcomes(writer, runner.images, fingerprint)
+                evidence = self._evidence(runner, outcomes, training_attack)
+                result = self._result(runner, outcomes, evidence, group)
+                result = dataclasses.replace(result, artifacts=writer.artifacts)
+                if self.folder is not None:
+                    write_trace(self.folder, result.trace)
+                    write_about(self.folder, result, settings=settings)
+            shared: Audit = self.processes.broadcast(result)
+            return shared
+
+    @contextlib.contextmanager
+    def _claimed(self, settings: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
+        """Own the audit's folder, from the first process."""
+        folder = self.folder
+        if folder is None or not self.processes.is_main:
+            yield
+            return
+        columns = [*outcome_files.COLUMNS, *self.ready.meta.groups]
+        empty = Audit(Outcomes(pd.DataFrame(columns=columns), self.ready.meta), name=self.name)
+        with owned(folder):
+            claim(
+                folder,
+                "audit",
+                ABOUT,
+                settings,
+                resume=resume,
+                read=lambda: read_about(folder).get("settings", {}),
+                write=lambda: write_about(folder, empty, settings=settings),
+            )
+            yield
+
+    def _attack(self) -> Runner:
+        """Run the clean pass and every attack on the images of this process."""
+        ready, processes = self.ready, self.processes
+        processes.barrier()
+        writer = OutcomeWriter(self.folder, ready.meta, processes.rank, processes.world_size)
+        processes.barrier()  # no process writes before all have read which file numbers are used
+        if ready.meta.not_applicable:
+            names = ", ".join(ready.meta.not_applicable)
+            self.progress.log(f"not applicable: {names}; the model has no gradient: {ready.no_gradient}")
+        if processes.world_size > 1:
+            self.progress.log(
+                f"{processes.world_size} processes share the images; the counts shown are those of the first process"
+            )
+        runner = Runner(
+            ready.model,
+            ready.plan,
+            writer,
+            self.progress,
+            deadline=self.limit.deadline,
+            sample_size=SAMPLE,
+            processes=processes,
+        )
+        try:
+            runner.run(ready.pieces)
+        except interruption.STOPS as stop:
+            if self.folder is not None:
+                stop.add_note(f"{writer.count():,} outcomes are saved in {self.folder}")
+            raise
+        return runner
+
+    def _gathered(self, writer: OutcomeWriter) -> OutcomeWriter:
+        """The writer with the rows of all processes, in the first process; elsewhere the writer of the process."""
+        processes = self.processes
+        if processes.world_size == 1:
+            return writer
+        notes = dict.fromkeys(note for each in processes.all_gather(writer.meta.notes) for note in each)
+        others = processes.gather(None if writer.folder is not None else writer)
+        if not processes.is_main:
+            return writer
+        meta = dataclasses.replace(writer.meta, notes=tuple(notes))
+        if writer.folder is not None:
+            return OutcomeWriter(writer.folder, meta)
+        writer.meta = meta
+        writer.merge(others[1:])
+        return writer
+
+    def _stream_fingerprint(self) -> str:
+        """Hash of the images of a stream, which is known once they were read; empty for images in memory.
+
+        Raises:
+            ClasswiseError: if the processes have read different images.
+        """
+        source = self.ready.source
+        if not isinstance(source, Stream):
+            return ""
+        fingerprints = self.processes.all_gather(source.fingerprint())
+        if len({each for each in fingerprints if each}) > 1:
+            raise ClasswiseError("the processes have read different images; all need the same stream in the same order")
+        return str(fingerprints[0])
+
+    def _outcomes(self, writer: OutcomeWriter, images: int | None, fingerprint: str) -> Outcomes:
+        """The outcomes of all processes; ``images`` and ``fingerprint`` complete the metadata of a stream."""
+        outcomes = writer.outcomes()
+        if isinstance(self.ready.source, Stream):
+            images = outcomes.meta.images if images is None else images
+            meta = dataclasses.replace(outcomes.meta, data_hash=fingerprint, images=images)
+            outcomes = Outcomes(outcomes.frame, meta)
+        for label, count in outcomes.missing.items():
+            self.progress.log(f"{label}: {count} images are not judged, the time limit was reached")
+        return outcomes
+
+    def _evidence(self, runner: Runner, outcomes: Outcomes, training_attack: Attack | None) -> Evidence:
+        """The evidence for the guards."""
+        ready, probe = self.ready, _probe(runner, self.ready)
+        if probe is not None:
+            self.progress.log(f"guards: a sample of {len(probe.batch.x)} images")
+        return Evidence(
+            outcomes,
+            ready.plan.suite.attacks,
+            was_training=ready.was_training,
+            untrained=ready.untrained,
+            no_gradient=ready.no_gradient,
+            overwrites=runner.engine.passes.overwrites,
+            training_attack=training_attack,
+            probe=probe,
+        )
+
+    def _result(self, runner: Runner, outcomes: Outcomes, evidence: Evidence, group: str | None) -> Audit:
+        """Run the guards and build the result, without its artifacts."""
+        facts: dict[str, Any] = {"seconds": round(self.limit.elapsed, 3), "max_time": self.limit.max_time}
+        if self.processes.world_size > 1:
+            facts["processes"] = self.processes.world_size
+        return Audit(
+            outcomes=outcomes,
+            warnings=run_guards(evidence),
+            group=group,
+            name=self.name,
+            path=self.folder,
+            environment=environment(runner.engine.device) | facts,
+            trace=pd.concat(runner.traces, ignore_index=True) if runner.traces else None,
+        )
+
+
+def with_saved_batch_size(options: AuditOptions, folder: Path) -> AuditOptions:
+    """The options with the batch size of the audit in a folder, unless they have one or there is none."""
+    if options.get("batch_size") is not None or not (folder / ABOUT).is_file():
+        return options
+    saved = read_about(folder).get("settings", {}).get("batch_size")
+    return {**options, "batch_size": saved} if isinstance(saved, int) and saved >= SMALLEST_BATCH else options
+
+
+def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Check that all processes run the same audit.
+
+    Raises:
+        ClasswiseError: naming the first process and setting that differ.
+    """
+    for rank, other in enumerate(settings):
+        for key, value in settings[0].items():
+            if other[key] != value:
+                first, differing = json.dumps(value), json.dumps(other[key])
+                raise ClasswiseError(
+                    f"all processes need the same {key}: process {rank} has {differing[:80]}, process 0 {first[:80]}"
+                )
+
+
+def _probe(runner: Runner, ready: Prepared) -> Probe | None:
+    """The model and a sample of images for the guards; None after the deadline."""
+    if runner.sample is None or runner.late:
+        return None
+    threat = runner.plan.threat
+    if runner.sample_radius is not None:
+        threat = threat.with_epsilon(runner.sample_radius)
+    sample = type(runner.sample)(*(tensor.to(runner.engine.device) for tensor in runner.sample))
+    known = named_set(ready.source) if isinstance(ready.source, Images) else None
+    scale = None if known is None else Scale(known.mean, known.std)
+    return Probe(runner.engine, sample, threat, runner.plan.precision, scale, gradients=not ready.no_gradient)

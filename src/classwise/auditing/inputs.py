@@ -1,0 +1,216 @@
+"""The model, the images and the threat of an evaluation, read and checked before the first attack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.base import Attack
+from classwise.attacks.engine import Engine
+from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.precision import check_device
+from classwise.core.threat import Threat
+from classwise.core.user_code import raised_within
+from classwise.data.images import Batch, Column, Images
+from classwise.data.loading import named_set
+from classwise.data.stream import Stream
+from classwise.models.base import Classifier, Wrapper, bare
+from classwise.models.loading.loader import load_model
+from classwise.models.logits import LogitsModel
+
+Model = nn.Module | str | Path
+Group = str | Column | Sequence[Any] | Tensor
+"""The name of a grouping of the data, or a value for each image."""
+
+VALUES_COLUMN = "group"
+"""The column of a grouping that is given as one value for each image."""
+PIECE_BYTES = 256 << 20
+"""Size of the pieces in which a stream is audited: every attack runs on a piece while it is in memory."""
+
+
+def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:
+    """Load or wrap the model as a module that returns logits, on the device (None: where it is)."""
+    if not isinstance(model, nn.Module):
+        return load_model(model, data=source, device=device or "cpu")
+    wrapped = model if isinstance(model, Classifier | Wrapper) else LogitsModel(model)
+    wrapped.training = model.training  # the flag of the wrapper only; its submodules keep theirs
+    if device is None:
+        return wrapped
+    check_device(device)
+    return wrapped.to(device)
+
+
+def name_of(model: Model) -> str:
+    """Name of the model in reports: the path that it was read from, its name in the zoo, or its class."""
+    if not isinstance(model, nn.Module):
+        return str(model)
+    spec = getattr(model, "spec", None)
+    return str(spec["name"]) if isinstance(spec, dict) and "name" in spec else type(bare(model)).__name__
+
+
+def training_attack_of(model: Model) -> Attack | None:
+    """Training attack of the run that a path belongs to; None for a module and for weights outside a run."""
+    if isinstance(model, nn.Module):
+        return None
+    from classwise.training.folder import Run
+
+    folders = (Path(model), *Path(model).parents[:2])
+    run = next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
+    # Including the fields that the objective sets, such as the divergence of TRADES.
+    return None if run is None else run.recipe.parts.attack
+
+
+def usual_radius(source: Images | Stream, norm: str) -> float:
+    """The usual radius of a named data set in a norm.
+
+    Raises:
+        ClasswiseError: if the data set has no usual radius in this norm.
+    """
+    known = named_set(source) if isinstance(source, Images) else None
+    usual = None if known is None else Threat.parse(known.threat)
+    if usual is None or usual.norm != norm or isinstance(usual.epsilon, Tensor):
+        raise ClasswiseError(f"data set {source.name!r} has no usual {norm} radius; give the largest radius to search")
+    return usual.epsilon
+
+
+def threat_for(source: Images | Stream, threat: Threat | str | None) -> Threat:
+    """Parse the threat; None: the usual one of a named data set.
+
+    Raises:
+        ClasswiseError: if the data have no usual threat, or per-image radii do not match the images.
+    """
+    if threat is None:
+        known = named_set(source) if isinstance(source, Images) else None
+        if known is None:
+            raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as threat='Linf:8/255'")
+        return Threat.parse(known.threat)
+    ball = Threat.parse(threat)
+    if isinstance(ball.epsilon, Tensor):
+        count = len(source) if isinstance(source, Images) else None
+        if ball.epsilon.shape != (count,):
+            accepted = "one number for a stream" if count is None else f"one number, or shape ({count},)"
+            raise ClasswiseError(f"threat: radii have shape {tuple(ball.epsilon.shape)}; expected {accepted}")
+    return ball
+
+
+def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
+    """Add a grouping to the columns of the data.
+
+    Raises:
+        ClasswiseError: if the data have no grouping of that name, or the values do not match the images.
+    """
+    if group is None:
+        return source
+    columns = source.columns if isinstance(source, Images) else {}
+    if isinstance(group, str):
+        known = [*columns, "class", *(["superclass"] if source.superclasses is not None else [])]
+        if group not in known:
+            raise unknown("grouping of the data:", group, known)
+        return source
+    if not isinstance(source, Images):
+        raise ClasswiseError("a stream can be grouped by superclass only; load the images for another grouping")
+    return _rebuilt(source, source.class_names, {**columns, VALUES_COLUMN: _column(group)})
+
+
+def group_name(group: Group | None) -> str | None:
+    """Name of the grouping's column in the outcomes; None for the class."""
+    if group is None or isinstance(group, str):
+        return None if group == "class" else group
+    return VALUES_COLUMN
+
+
+def _column(group: Column | Sequence[Any] | Tensor) -> Column:
+    if isinstance(group, Column):
+        return group
+    values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
+    if values.ndim != 1:
+        raise ClasswiseError(f"grouping: values have shape {values.shape}; expected (N,), one for each image")
+    kinds, ids = np.unique(values, return_inverse=True)
+    return Column(torch.from_numpy(ids.astype(np.int64)), tuple(str(kind) for kind in kinds))
+
+
+def logits_on(engine: Engine, batch: Batch) -> int:
+    """Number of logits that the model returns for a batch.
+
+    Raises:
+        ClasswiseError: if a layer of torch or of the zoo rejects the images. An error of other code, such as the
+            forward method of a user's model, is raised unchanged, with the shape of the images as a note.
+    """
+    try:
+        (logits,) = engine.predict([batch.x])
+    except torch.OutOfMemoryError as error:
+        raise ClasswiseError(
+            f"the device has not enough memory for {engine.batch_size} images; reduce batch_size"
+        ) from error
+    except ClasswiseError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        images = f"images of shape {tuple(batch.x.shape[1:])} (channels, height, width)"
+        if not raised_within(error, torch):
+            error.add_note(f"the model was called with {images}")
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise ClasswiseError(f"the model does not accept {images}: {reason}") from error
+    return int(logits.shape[1])
+
+
+def class_names_for(source: Images | Stream, first: Images, logits: int) -> tuple[str, ...]:
+    """Class names, one for each logit of the model.
+
+    Names that are only numbers are a lower bound on the number of classes; the model may have more.
+
+    Raises:
+        ClasswiseError: if the numbers of classes of the data and the model differ.
+    """
+    names = first.class_names
+    unnamed = names == tuple(str(number) for number in range(len(names)))
+    if unnamed and len(names) < logits:
+        return tuple(str(number) for number in range(logits))
+    if len(names) != logits:
+        raise ClasswiseError(f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree")
+    return names
+
+
+def named(piece: Images, names: tuple[str, ...]) -> Images:
+    """The images with these class names."""
+    return piece if piece.class_names == names else _rebuilt(piece, names, dict(piece.columns))
+
+
+def _rebuilt(images: Images, names: Sequence[str], columns: dict[str, Column]) -> Images:
+    whole = images.superclasses is not None and len(names) == len(images.superclasses)
+    return Images(
+        images.x,
+        images.y,
+        names,
+        images.name,
+        images.split,
+        images.superclasses if whole else None,
+        images.superclass_names if whole else None,
+        images.index,
+        columns,
+    )
+
+
+def pieces_of(data: Images | Stream, batch_size: int) -> Iterator[Images]:
+    """Images as one piece; a stream in pieces of about `PIECE_BYTES`."""
+    if isinstance(data, Images):
+        yield data
+        return
+    blocks: list[Batch] = []
+    for block in data.batches(batch_size):
+        blocks.append(block)
+        if sum(each.x.nbytes for each in blocks) >= PIECE_BYTES:
+            yield _piece(data, blocks)
+            blocks = []
+    if blocks:
+        yield _piece(data, blocks)
+
+
+def _piece(data: Stream, blocks: Sequence[Batch]) -> Images:
+    index, x, y = (torch.cat(columns) for columns in zip(*blocks, strict=True))
+    return Images(x, y, data.class_names, data.name, data.split, index=index)

@@ -1,0 +1,204 @@
+"""`prepare`: read the model and the images of an evaluation, and check that they fit each other and the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing.applicable import split_suite
+from classwise.auditing.batch_sizes import SMALL_PIXELS, Fit, fitting_batch
+from classwise.auditing.inputs import (
+    Group,
+    Model,
+    as_classifier,
+    class_names_for,
+    grouped,
+    logits_on,
+    name_of,
+    named,
+    pieces_of,
+    threat_for,
+)
+from classwise.auditing.meta import Meta
+from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.plan import AuditOptions, Plan
+from classwise.auditing.suite import Suite
+from classwise.core.errors import ClasswiseError
+from classwise.core.threat import Threat
+from classwise.data.images import Images
+from classwise.data.stream import Stream, as_data
+from classwise.models.logits import LogitsModel
+from classwise.models.weights import fingerprint
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation that is ready to run.
+
+    Attributes:
+        model: maps images to logits, one for each class of the data.
+        plan: how images are attacked; its suite has only the attacks that are applicable to the model.
+        meta: the metadata of the outcomes.
+        pieces: the images, an iterator that can be read once.
+        source: the data that the pieces come from.
+        was_training: whether a module of the model was in training mode.
+        untrained: whether the weights are the initial ones of a network of the zoo.
+        no_gradient: why the model has no gradient with respect to its input; empty if it has one.
+        note: a note on the batch size for the user; may be empty.
+    """
+
+    model: nn.Module
+    plan: Plan
+    meta: Meta
+    pieces: Iterator[Images]
+    source: Images | Stream
+    was_training: bool
+    untrained: bool
+    no_gradient: str = ""
+    note: str = ""
+
+
+def prepare(
+    model: Model,
+    data: Any,
+    suite: Suite,
+    threat: Threat | str | None,
+    *,
+    group: Group | None = None,
+    device: str | torch.device | None = None,
+    **options: Unpack[AuditOptions],
+) -> Prepared:
+    """Read the data and the model, check that they fit each other, and build the plan.
+
+    Args:
+        model: see `classwise.auditing.audit.audit`.
+        data: the images.
+        suite: the attacks.
+        threat: the ball; None: the usual one of the data.
+        group: a grouping to add to the data.
+        device: where to run; None: where the model is.
+        **options: see `AuditOptions`.
+
+    Raises:
+        ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
+    """
+    source = grouped(as_data(data), group)
+    plan = Plan.of(suite, threat_for(source, threat), options)
+    classifier = as_classifier(model, source, device)
+    was_training = any(module.training for module in classifier.modules())
+    pieces = pieces_of(source, plan.batch_size)
+    first = next(pieces)
+    if "features" in plan.save and not hasattr(classifier, "features"):
+        raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
+    _check_indices(first.index)
+    trial = _try_model(classifier, plan, source, first, options.get("batch_size"))
+    # Its own parameters: the wrapper that selects the logits would put a prefix before their names.
+    model_hash = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+    meta = dataclasses.replace(
+        _metadata(plan, trial, source, first),
+        model=name_of(model),
+        model_hash=model_hash,
+    )
+    return Prepared(
+        model=classifier,
+        plan=dataclasses.replace(plan, suite=trial.applicable, batch_size=trial.fit.batch_size),
+        meta=meta,
+        pieces=(named(piece, trial.class_names) for piece in itertools.chain([first], pieces)),
+        source=source,
+        was_training=was_training,
+        untrained=getattr(classifier, "fresh", None) == model_hash,
+        no_gradient=trial.no_gradient,
+        note=trial.fit.note,
+    )
+
+
+class _Trial(NamedTuple):
+    """The results of a few passes of a model.
+
+    Attributes:
+        class_names: one for each logit.
+        applicable: the attacks that are applicable to the model.
+        no_gradient: why the model has no gradient; empty if it has one.
+        fit: the batch size.
+    """
+
+    class_names: tuple[str, ...]
+    applicable: Suite
+    no_gradient: str
+    fit: Fit
+
+
+def _try_model(
+    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, batch_size: int | None
+) -> _Trial:
+    """Pass a few of the first images through the model.
+
+    Raises:
+        ClasswiseError: if the model does not accept the images, has other classes, or does not fit into memory.
+    """
+    one = first.batch(slice(0, 1))
+    few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
+    small = plan.engine(classifier, few)
+    names = class_names_for(source, first, logits_on(small, one))
+    try:
+        applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
+        fit = fitting_batch(classifier, one.x.to(small.device), batch_size)
+    except torch.OutOfMemoryError as error:
+        raise ClasswiseError(
+            f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}"
+        ) from error
+    return _Trial(names, applicable, no_gradient, fit)
+
+
+def _metadata(plan: Plan, trial: _Trial, source: Images | Stream, first: Images) -> Meta:
+    """The metadata of the outcomes, without those of the model."""
+    names, suite, batch_size = trial.class_names, plan.suite, trial.fit.batch_size
+    is_small = batch_size < SMALLEST_BATCH
+    return Meta(
+        class_names=names,
+        attacks={CLEAN: None, **suite.specs()},
+        not_applicable=tuple(label for label in suite.attacks if label not in trial.applicable.attacks),
+        families=suite.families,
+        groups={key: column.names for key, column in first.columns.items()},
+        superclasses=source.superclasses if source.superclasses and len(source.superclasses) == len(names) else None,
+        superclass_names=source.superclass_names,
+        data=source.name,
+        split=source.split,
+        data_hash=source.fingerprint(),
+        images=len(source) if isinstance(source, Images) else source.expected,
+        sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
+        threat=str(plan.threat),
+        norm=plan.threat.norm,
+        early_stop=plan.early_stop,
+        cascade=plan.cascade,
+        seed=plan.seed,
+        precision=dataclasses.asdict(plan.precision),
+        batch_size=batch_size,
+        notes=(f"batch size {batch_size}, limited by memory, is below {SMALLEST_BATCH}",) if is_small else (),
+    )
+
+
+def _check_indices(index: Tensor) -> None:
+    """Check that every image has an index of its own.
+
+    Raises:
+        ClasswiseError: if two images have the same.
+    """
+    indices, times = torch.unique(index, return_counts=True)
+    if bool((times > 1).any()):
+        most = times.argmax()
+        raise ClasswiseError(f"image index {int(indices[most])} occurs {int(times[most])} times; it must be unique")
+
+
+def _sizes(images: Images, classes: int) -> dict[str, tuple[int, ...]]:
+    """Number of images of each class, and of each group of their columns."""
+    ids = {"class": (images.y, classes)}
+    ids |= {name: (column.ids, len(column.names)) for name, column in images.columns.items()}
+    return {name: tuple(torch.bincount(each.cpu(), minlength=size).tolist()) for name, (each, size) in ids.items()}

@@ -1,4 +1,4 @@
-"""The outcomes table: what it counts, joins, keeps and refuses."""
+"""The outcomes table: counts, joins, files, and invalid input."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_clean_is_an_attack_and_all_is_the_and(table: Outcomes) -> None:
     assert table.counts("all").correct.tolist() == [0, 1, 1]
 
 
-def test_a_row_tells_what_broke_it(table: Outcomes) -> None:
-    breakers = table.rows("a").set_index("index")["first_success"]
-    assert breakers[1] == "a"
-    assert breakers[5] == "clean"
-    assert pd.isna(breakers[0])
+def test_a_row_names_the_first_attack_that_succeeded(table: Outcomes) -> None:
+    successes = table.rows("a").set_index("index")["first_success"]
+    assert successes[1] == "a"
+    assert successes[5] == "clean"
+    assert pd.isna(successes[0])
 
 
 def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
     assert table.confusion("a").tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
-    with pytest.raises(ClasswiseError, match="'all' is several attacks together"):
+    with pytest.raises(ClasswiseError, match="'all' combines several attacks; choose one of clean, a, b"):
         table.confusion("all")
 
 
@@ -97,7 +97,7 @@ def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> Non
         again = Outcomes.load(place)
         pd.testing.assert_frame_equal(again.frame, grouped.frame)
         assert again.meta == grouped.meta
-    with pytest.raises(ClasswiseError, match="holds outcomes already"):
+    with pytest.raises(ClasswiseError, match="already contains outcomes"):
         table.save(tmp_path / "outcomes")
 
 
@@ -113,7 +113,7 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
         Outcomes.load(tmp_path)
 
 
-def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
+def test_damaged_invalid_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"holds no outcomes; .* classwise audit MODEL --data DATA --out"):
         Outcomes.load(tmp_path)
     table.save(tmp_path)
@@ -137,19 +137,19 @@ def test_damaged_foreign_and_missing_files_are_one_line(table: Outcomes, tmp_pat
     ):
         Outcomes.load(notes)
     pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(ClasswiseError, match="no outcomes that classwise wrote"):
+    with pytest.raises(ClasswiseError, match="not a file of outcomes written by classwise"):
         Outcomes.load(tmp_path)
 
 
 def test_tables_of_the_same_images_join() -> None:
     mine = Outcomes.from_predictions(LABELS, CLEAN, {"a": ATTACK_A}, NAMES).add_groups("half", [0, 0, 0, 1, 1, 1], "xy")
-    process_group = mine.join(Outcomes.from_predictions(LABELS, CLEAN, {"b": ATTACK_B}, NAMES))
-    assert process_group.attacks == ("clean", "a", "b")
-    assert process_group.correct("all").tolist() == [False, False, True, False, True, False]
-    assert process_group.counts("b", "half").correct.tolist() == [2, 3]
+    joined = mine.join(Outcomes.from_predictions(LABELS, CLEAN, {"b": ATTACK_B}, NAMES))
+    assert joined.attacks == ("clean", "a", "b")
+    assert joined.correct("all").tolist() == [False, False, True, False, True, False]
+    assert joined.counts("b", "half").correct.tolist() == [2, 3]
     with pytest.raises(ClasswiseError, match="'a' is in both"):
         mine.join(mine)
-    with pytest.raises(ClasswiseError, match="other images or labels"):
+    with pytest.raises(ClasswiseError, match="different images or labels"):
         mine.join(Outcomes.from_predictions([1, *LABELS[1:]], attacks={"b": ATTACK_B}, class_names=NAMES))
     with pytest.raises(ClasswiseError, match="differ in class names"):
         mine.join(Outcomes.from_predictions(LABELS, attacks={"b": ATTACK_B}, class_names=["x", "y", "z"]))
@@ -178,18 +178,18 @@ def test_a_family_has_its_best_and_its_union() -> None:
         LABELS, CLEAN, {"t[2]": ATTACK_A, "t[5]": ATTACK_B}, NAMES, families={"t": ("t[2]", "t[5]")}
     )
     assert table.names == ("clean", "t[2]", "t[5]", "t-best", "t-union", "all")
-    assert table.best("t") == "t[2]"  # 3 of 6 stand, against 5 of 6
+    assert table.best("t") == "t[2]"  # 3 of 6 are robust, against 5 of 6
     assert table.correct("t-best").tolist() == table.correct("t[2]").tolist()
     assert table.correct("t-union").tolist() == [False, False, True, False, True, False]
     assert table.confusion("t-best").tolist() == table.confusion("t[2]").tolist()
 
 
 def test_an_image_may_be_there_once(table: Outcomes) -> None:
-    with pytest.raises(ClasswiseError, match="image 0 is there twice under 'clean'"):
+    with pytest.raises(ClasswiseError, match="image index 0 occurs twice under 'clean'"):
         Outcomes(pd.concat([table.frame, table.frame.head(1)]), table.meta)
 
 
-def test_what_is_missing_is_told(table: Outcomes) -> None:
+def test_missing_rows_are_reported(table: Outcomes) -> None:
     part = Outcomes(table.frame[(table.frame["attack"] != "b") | (table.frame["index"] < 2)], table.meta)
     assert part.missing == {"b": 4}
     assert part.correct("a").tolist() == table.correct("a").tolist()

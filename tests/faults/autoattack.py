@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from classwise.auditing import execution
-from classwise.auditing import writer
+from classwise.auditing import execution, writer
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.precision import EXACT

@@ -172,7 +172,9 @@ def class_names_for(source: Images | Stream, first: Images, logits: int) -> tupl
     if unnamed and len(names) < logits:
         return tuple(str(number) for number in range(logits))
     if len(names) != logits:
-        raise ClasswiseError(f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree")
+        raise ClasswiseError(
+            f"the model has {logits} classes, the data set {source.name!r} has {len(names)}; the numbers must agree"
+        )
     return names
 
 

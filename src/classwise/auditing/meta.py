@@ -1,4 +1,4 @@
-"""How a table of outcomes came about: the metadata that its files carry."""
+"""Metadata of a table of outcomes: everything that decided its rows."""
 
 from __future__ import annotations
 
@@ -8,44 +8,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.schema import check_schema_version
+from classwise.stats.counts import IntArray
 
 SCHEMA_VERSION = 2
-"""The layout of the table and of this metadata."""
+"""Version of the columns of the table and of this metadata."""
+CLEAN, ALL = "clean", "all"
+"""The pass without an attack; and all attacks together, the clean pass included."""
+BEST, UNION = "best", "union"
+"""Suffixes of a family of attacks: its strongest member, and all of its members together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """Everything that decided the rows.
+    """Settings of the audit, and facts about its model and data.
 
     Attributes:
         class_names: one for each class.
-        attacks: the attacks in the order of the audit, each with its complete spec; None where it is not known
-            (``clean``, or predictions made elsewhere).
-        not_applicable: the attacks that need gradients which the model does not have: they have no rows and no verdict.
-        families: attacks that belong together, by the family's name.
-        groups: groupings of the images that have a column: the column's name to the groups' names.
+        attacks: the attacks in the order of the audit, each with its complete spec; None if it is unknown (``clean``,
+            or predictions made elsewhere).
+        not_applicable: attacks that need gradients which the model does not have; they have no rows and no verdicts.
+        families: labels of the attacks of a family, by the family's name.
+        groups: names of the groups, by the column of the grouping.
         superclasses: the superclass of each class, or None.
         superclass_names: one for each superclass.
-        data: what the data are called.
-        split: which split of them.
+        data: name of the data set.
+        split: its split.
         data_hash: SHA-256 of pixels and labels.
-        images: how many images the data have; 0: as many as the table; None: not known, of a stream that was not read
-            to its end.
-        sizes: how many images each class has (under ``"class"``), and each group of a grouping (under its name); where
-            there is no entry, it is not known.
-        model: what the model is called.
+        images: number of images of the data; 0: that of the table; None: unknown, for a stream that was not read to
+            its end.
+        sizes: number of images of each class (key ``"class"``) and of each group (key: the grouping); a missing key
+            means unknown.
+        model: name of the model.
         model_hash: SHA-256 of its parameters and buffers.
         threat: such as ``"Linf:8/255"``.
-        norm: the norm of the column ``distance``.
-        early_stop: True: the rows show the first verified adversarial example, or else the iterate of lowest margin.
-            False: they show the last iterate. None: unknown, or mixed.
-        cascade: whether an attack saw only what those before it left standing.
-        seed: the seed of the attacks' draws.
-        precision: how gradients were computed (`classwise.core.precision.Precision`); success is decided in float32.
+        norm: norm of the column ``distance``.
+        early_stop: True: a row describes the first verified adversarial example, or else the iterate of lowest margin.
+            False: it describes the last iterate. None: unknown, or mixed.
+        cascade: whether each attack ran on the survivors of the previous attacks only.
+        seed: seed of the attacks' random numbers.
+        precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
         batch_size: images on the device at once.
-        notes: what voids the promise of the same bits, such as a batch that was halved for memory.
+        notes: events that void bit-identical repetition, such as a batch size halved for lack of memory.
     """
 
     class_names: tuple[str, ...]
@@ -74,40 +81,72 @@ class Meta:
     def __post_init__(self) -> None:
         if self.superclasses is not None and len(self.superclasses) != len(self.class_names):
             raise ClasswiseError(
-                f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; one for each"
+                f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes; give one for each class"
             )
 
     @property
     def num_classes(self) -> int:
-        """C."""
+        """Number of classes C."""
         return len(self.class_names)
 
     @property
     def robustness_evaluated(self) -> bool:
-        """Whether there is an attack beside ``clean`` that can be applied to the model."""
+        """Whether an attack besides ``clean`` is applicable to the model."""
         return len(self.applicable) > 1
 
     @property
     def applicable(self) -> tuple[str, ...]:
-        """The attacks of the audit, ``clean`` among them, without those that are not applicable to the model."""
+        """The attacks that are applicable to the model, ``clean`` included, in the order of the audit."""
         return tuple(label for label in self.attacks if label not in self.not_applicable)
 
+    @property
+    def applicable_families(self) -> dict[str, tuple[str, ...]]:
+        """The families with at least two applicable attacks, and the labels of these."""
+        applicable = {
+            name: tuple(label for label in members if label in self.applicable)
+            for name, members in self.families.items()
+        }
+        return {name: members for name, members in applicable.items() if len(members) > 1}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all verdicts, see `Outcomes.names`."""
+        listed: list[str] = []
+        for label in self.applicable:
+            listed.append(label)
+            for family, members in self.applicable_families.items():
+                if label == members[-1]:
+                    kinds = (UNION,) if self.cascade else (BEST, UNION)
+                    listed += [f"{family}-{kind}" for kind in kinds]
+        return (*listed, ALL)
+
+    def group_sizes(self, group: str | None = None) -> IntArray | None:
+        """Number of images of each class (None), superclass or group of the data; None if it is unknown."""
+        if group != "superclass":
+            sizes = self.sizes.get(group or "class")
+            return None if sizes is None else np.asarray(sizes, dtype=np.int64)
+        classes = self.group_sizes("class")
+        if classes is None or self.superclasses is None or len(classes) != len(self.superclasses):
+            return None
+        sums = np.bincount(self.superclasses, weights=classes, minlength=len(self.superclass_names))
+        return np.rint(sums).astype(np.int64)
+
     def to_json(self) -> str:
-        """The metadata as one line of JSON, the schema version in it."""
+        """The metadata and the schema version as one line of JSON."""
         return json.dumps({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)})
 
     @staticmethod
     def from_json(text: str | bytes, where: str) -> Meta:
-        """Read what `to_json` wrote; ``where`` begins an error.
+        """Parse the output of `to_json`; error messages begin with ``where``.
 
         Raises:
-            ClasswiseError: if a newer version wrote it, or it is not whole.
+            ClasswiseError: if the text is invalid, or has another schema version.
         """
         try:
             values: dict[str, Any] = json.loads(text)
             version = int(values.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ClasswiseError(f"{where}: these are no outcomes that classwise wrote") from error
+            raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error
         check_schema_version(version, SCHEMA_VERSION, str(where))
         known = {each.name for each in dataclasses.fields(Meta)}
         for key in values.keys() - known:

@@ -1,4 +1,4 @@
-"""Rows of the outcomes table from logits and finished attacks; `classwise.auditing.outcome_files.filled` completes them."""
+"""Rows of the outcomes table, computed from logits and finished attacks."""
 
 from __future__ import annotations
 

@@ -123,9 +123,7 @@ class Plan:
         for label, attack in self.suite.attacks.items():
             if self.threat.norm not in attack.norms:
                 supported = " and ".join(attack.norms)
-                raise ClasswiseError(
-                    f"attack {label!r} does not support {self.threat.norm}; it supports {supported}"
-                )
+                raise ClasswiseError(f"attack {label!r} does not support {self.threat.norm}; it supports {supported}")
         if self.cascade and not self.early_stop:
             raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
 

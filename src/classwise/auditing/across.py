@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from classwise.auditing.comparability import CROSSED, radius_of, value_of
-from classwise.auditing.comparison import Comparison, check_methods, population
+from classwise.auditing.comparison import Comparison, check_methods
 from classwise.auditing.outcomes import CLEAN
+from classwise.auditing.pairs import population
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import fresh_name
 from classwise.core.errors import ClasswiseError, unknown

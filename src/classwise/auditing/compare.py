@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import overload
 
 from classwise.auditing.across import Crossing, crossing
-from classwise.auditing.comparison import Comparison, Pair, population
+from classwise.auditing.comparison import Comparison
 from classwise.auditing.outcomes import ALL
+from classwise.auditing.pairs import Pair, population
 from classwise.auditing.sources import Source, by_method, read_all
 from classwise.core.errors import ClasswiseError
 

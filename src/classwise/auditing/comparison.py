@@ -13,78 +13,16 @@ import pandas as pd
 
 from classwise.auditing.comparability import Named, check_alike, members_of, unstated, value_of
 from classwise.auditing.outcomes import ALL, CLEAN
+from classwise.auditing.pairs import Pair, pair_of
 from classwise.auditing.result import Audit
 from classwise.auditing.sources import training_seed
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import metrics
 from classwise.stats.bounds import MEASURES, WORST_SHARE
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio
+from classwise.stats.counts import BoolArray, ClassCounts, IntArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals, wilson
-from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
-from classwise.stats.seeds import (
-    SeedMeans,
-    difference_over_seeds,
-    mean_over_seeds,
-    worst_difference_over_seeds,
-    worst_over_seeds,
-)
+from classwise.stats.seeds import SeedMeans, mean_over_seeds, worst_over_seeds
 from classwise.stats.worst_class import minimum
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two methods on the same images, first minus second, over all training seeds of both.
-
-    Attributes:
-        first: its name.
-        second: its name.
-        classes: a row for each class: ``n``, ``difference``, ``low``, ``high``, ``p`` and ``adjusted`` (Holm over the
-            classes).
-        overall: the difference of the overall accuracies with its interval.
-        p_value: of no difference over all images; not adjusted for the number of comparisons.
-        minima: the difference of the worst-class accuracies with its interval; over seeds that of the mean worst-class
-            accuracies of the runs.
-        seeds: how many runs each method has.
-        paired: whether the runs are compared seed by seed, which is done where both have the same known seeds.
-        test: how the p-values are computed, in words.
-        population: what intervals and p-values are about, in words.
-    """
-
-    first: str
-    second: str
-    classes: pd.DataFrame
-    overall: Estimate
-    p_value: float
-    minima: Estimate
-    seeds: tuple[int, int]
-    paired: bool
-
-    @property
-    def test(self) -> str:
-        """How the p-values are computed, in words."""
-        if self.seeds == (1, 1):
-            return "exact McNemar test"
-        how = "paired by seed" if self.paired else "not paired"
-        return f"t test over seeds and images, {how}"
-
-    @property
-    def population(self) -> str:
-        """What intervals and p-values are about, in words."""
-        return population({self.first: self.seeds[0], self.second: self.seeds[1]})
-
-
-def population(seeds: Mapping[str, int]) -> str:
-    """What differences of methods are about, by how many training seeds each has."""
-    single = [name for name, number in seeds.items() if number == 1]
-    if len(single) == len(seeds):
-        whose = "of each method" if len(seeds) > 1 else ""
-        return f"one training {whose}".strip() + ": intervals are about new images, not about another training"
-    if not single:
-        return "intervals are about new images and new training seeds"
-    names = " and ".join(single)
-    others = " and ".join(name for name in seeds if name not in single)
-    verb = "is one training" if len(single) == 1 else "are one training each"
-    return f"intervals are about new images and new training seeds of {others}; {names} {verb}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,34 +283,11 @@ class Comparison:
             if name not in self.audits:
                 raise unknown("method", name, self.audits)
         places = _paired(self.audits[first], self.audits[second])
-        mine, other, labels = self._correct[first], self._correct[second], self._ids
-        paired = places is not None
+        correct = self._correct[first], self._correct[second]
         if places is not None:
-            mine, other = mine[places[0]], other[places[1]]
-        groups, zeros = len(self.group_names), np.zeros_like(labels)
-        if len(mine) == len(other) == 1:
-            cells = PairedCounts.from_labels(labels, mine[0], other[0], groups)
-            found: Any = class_differences(cells, level)
-            whole: Any = overall_difference(cells, level)
-            minima = difference_of_minima(cells, level)
-        else:
-            found = difference_over_seeds(mine, other, labels, groups, level, paired=paired)
-            whole = difference_over_seeds(mine, other, zeros, 1, level, paired=paired)
-            minima = worst_difference_over_seeds(mine, other, labels, groups, level, paired=paired)
-        frame = pd.DataFrame(
-            {
-                "n": np.bincount(labels, minlength=groups),
-                "difference": found.difference,
-                "low": found.low,
-                "high": found.high,
-                "p": found.p_value,
-                "adjusted": found.adjusted,
-            },
-            index=pd.Index(self.group_names, name=self.group or "class"),
-        )
-        overall = Estimate(float(whole.difference[0]), float(whole.low[0]), float(whole.high[0]))
-        seeds = (len(mine), len(other))
-        return Pair(first, second, frame[frame["n"] > 0], overall, float(whole.p_value[0]), minima, seeds, paired)
+            correct = correct[0][places[0]], correct[1][places[1]]
+        classes = pd.Index(self.group_names, name=self.group or "class")
+        return pair_of((first, second), correct, self._ids, classes, level, paired=places is not None)
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:

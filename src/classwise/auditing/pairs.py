@@ -1,0 +1,116 @@
+"""Two methods on the same images: differences of accuracies with intervals and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from classwise.stats.counts import BoolArray, IntArray, PairedCounts
+from classwise.stats.intervals import Estimate
+from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
+from classwise.stats.seeds import difference_over_seeds, worst_difference_over_seeds
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two methods on the same images, first minus second, over all training seeds of both.
+
+    Attributes:
+        first: name of the first method.
+        second: name of the second method.
+        classes: a row for each class: ``n``, ``difference``, ``low``, ``high``, ``p`` and ``adjusted`` (Holm over the
+            classes).
+        overall: the difference of the overall accuracies with its interval.
+        p_value: of no difference over all images; not adjusted for the number of comparisons.
+        minima: the difference of the worst-class accuracies with its interval; over several seeds, that of the mean
+            worst-class accuracies of the runs.
+        seeds: number of runs of each method.
+        paired: whether the runs are compared seed by seed, which requires the same known seeds in both methods.
+    """
+
+    first: str
+    second: str
+    classes: pd.DataFrame
+    overall: Estimate
+    p_value: float
+    minima: Estimate
+    seeds: tuple[int, int]
+    paired: bool
+
+    @property
+    def test(self) -> str:
+        """The test behind the p-values, in words."""
+        if self.seeds == (1, 1):
+            return "exact McNemar test"
+        how = "paired by seed" if self.paired else "not paired"
+        return f"t test over seeds and images, {how}"
+
+    @property
+    def population(self) -> str:
+        """The population of intervals and p-values, in words."""
+        return population({self.first: self.seeds[0], self.second: self.seeds[1]})
+
+
+def population(seeds: Mapping[str, int]) -> str:
+    """The population of differences between methods, in words, by the number of training seeds of each."""
+    single = [name for name, number in seeds.items() if number == 1]
+    if len(single) == len(seeds):
+        whose = "of each method" if len(seeds) > 1 else ""
+        return f"one training {whose}".strip() + ": intervals are about new images, not about another training"
+    if not single:
+        return "intervals are about new images and new training seeds"
+    names = " and ".join(single)
+    others = " and ".join(name for name in seeds if name not in single)
+    verb = "is one training" if len(single) == 1 else "are one training each"
+    return f"intervals are about new images and new training seeds of {others}; {names} {verb}"
+
+
+def pair_of(
+    names: tuple[str, str],
+    correct: tuple[BoolArray, BoolArray],
+    labels: IntArray,
+    classes: pd.Index,
+    alpha: float,
+    *,
+    paired: bool,
+) -> Pair:
+    """Compare two methods; see `classwise.auditing.comparison.Comparison.pair`.
+
+    Args:
+        names: of the methods.
+        correct: (seeds, N) for each method: which images are classified correctly.
+        labels: (N,) labels, or groups.
+        classes: names of the classes, or groups.
+        alpha: 1 minus the coverage of the intervals.
+        paired: whether the runs of both methods are in the order of the same seeds.
+    """
+    first, second = correct
+    count, zeros = len(classes), np.zeros_like(labels)
+    differences: Any
+    whole: Any
+    if len(first) == len(second) == 1:
+        cells = PairedCounts.from_labels(labels, first[0], second[0], count)
+        differences, whole = class_differences(cells, alpha), overall_difference(cells, alpha)
+        minima = difference_of_minima(cells, alpha)
+    else:
+        differences = difference_over_seeds(first, second, labels, count, alpha, paired=paired)
+        whole = difference_over_seeds(first, second, zeros, 1, alpha, paired=paired)
+        minima = worst_difference_over_seeds(first, second, labels, count, alpha, paired=paired)
+    frame = pd.DataFrame(
+        {
+            "n": np.bincount(labels, minlength=count),
+            "difference": differences.difference,
+            "low": differences.low,
+            "high": differences.high,
+            "p": differences.p_value,
+            "adjusted": differences.adjusted,
+        },
+        index=classes,
+    )
+    overall = Estimate(float(whole.difference[0]), float(whole.low[0]), float(whole.high[0]))
+    seeds = (len(first), len(second))
+    return Pair(*names, frame[frame["n"] > 0], overall, float(whole.p_value[0]), minima, seeds, paired)

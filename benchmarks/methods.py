@@ -60,7 +60,7 @@ def methods() -> dict[str, list[str]]:
 def step_of(recipe: Recipe) -> str:
     """What a recipe says of its step; averages count only where they act after each."""
     plain = json.loads(json.dumps(recipe.completed(Threat.parse("Linf:8/255")), default=vars))
-    keys = ("objective", "attack", "craft", "schedules", "reduction", "update")
+    keys = ("objective", "attack", "attack_mode", "schedules", "reduction", "update")
     said = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
     averaging = recipe.parts.averaging
     acts = type(averaging).after_step is not Averager.after_step and getattr(averaging, "every", "step") == "step"

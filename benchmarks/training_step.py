@@ -31,9 +31,9 @@ def images(count: int) -> Images:
     return Images(x, torch.arange(count) % len(names), names, "random", "train")
 
 
-def trainer(recipe: str, width: float, data: Images, **changes: Any) -> Trainer:
+def trainer(recipe: str, width: float, data: Images, **overrides: Any) -> Trainer:
     """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
-    fields = {"model.width": width, "precision": FAST, "data.validation": 0.1, **changes}
+    fields = {"model.width": width, "precision": FAST, "data.validation": 0.1, **overrides}
     plan = Recipe.read(recipe, fields)
     made = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
     signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}

@@ -123,8 +123,8 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     space["test_weights_by_hand"]()
     small = {"model": {"name": "lenet", "width": 0.5}, "data.subset": 200, "data.validation": 0.2, "batch_size": 80}
     attacks = dict.fromkeys(("attack", "validation_attack"), "pgd:steps=2,step_size=0.5eps")
-    changes: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
-    run = train("catchup.yaml", budget="short", out="runs/catchup", data="digits", changes=changes)
+    overrides: dict[str, Any] = small | attacks | {"threat": "Linf:0.05", "epochs": 2}
+    run = train("catchup.yaml", budget="short", out="runs/catchup", data="digits", overrides=overrides)
     assert run.recipe.schedules == ({"name": "catchup:CatchUp", "rate": 2.0},)
     on_digits = re.search(r"--data digits (.*?)\n\n", document.read_text(encoding="utf-8"), re.DOTALL)
     assert on_digits is not None

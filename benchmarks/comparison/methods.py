@@ -106,7 +106,7 @@ class Trained(Method):
     """A recipe with some fields changed, from random weights or from another method's."""
 
     recipe: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     epochs: int = EPOCHS
     start: Method | None = None
     budget: str | None = None
@@ -117,10 +117,10 @@ class Trained(Method):
         return run.weights_file(run.default_weights())
 
     def run(self, place: Place, start: Path | None) -> Run:
-        changes: dict[str, Any] = {"data.validation": 0.1, "data.subset": place.scale.train, **self.changes}
-        changes |= {"epochs": place.scale.epochs_of(self.epochs), "seed": place.seed, **place.scale.fields}
+        overrides: dict[str, Any] = {"data.validation": 0.1, "data.subset": place.scale.train, **self.overrides}
+        overrides |= {"epochs": place.scale.epochs_of(self.epochs), "seed": place.seed, **place.scale.fields}
         if start is not None:
-            changes["model.start"] = str(start)
+            overrides["model.weights"] = str(start)
         return train(
             self.recipe,
             budget=self.budget,
@@ -129,7 +129,7 @@ class Trained(Method):
             resume=True,
             device=place.device,
             progress=Said(f"{self.name}, seed {place.seed}"),
-            changes=changes,
+            overrides=overrides,
         )
 
     @property

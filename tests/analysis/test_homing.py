@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(folder: Path) -> Run:
-    return train("standard", out=folder / "run", data=four("train", TRAIN), changes=CHANGES)
+    return train("standard", out=folder / "run", data=four("train", TRAIN), overrides=CHANGES)
 
 
 @pytest.fixture(scope="module")

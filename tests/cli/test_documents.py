@@ -127,7 +127,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
         read[name](each)
     recipe = {"train": given.get("recipe"), "recipes": (given.get("words") or [None])[-1]}.get(name)
     if recipe is not None and recipe not in PLACEHOLDERS and not recipe.endswith(".yaml"):
-        Recipe.read(recipe, pairs(given["changes"]), budget=given["budget"])
+        Recipe.read(recipe, pairs(given["overrides"]), budget=given["budget"])
 
 
 @pytest.mark.parametrize("command", PRINTED, ids=lambda command: f"{command.document}: {' '.join(command.words)}")
@@ -300,8 +300,8 @@ SMALLER_PYTHON = {
     'load_data("cifar10")': 'load_data("digits", subset=20)',
     'data="cifar10"': 'data="digits"',
     '"preactresnet18", weights="weights.pt", num_classes=10, width=0.25': '"small-cnn", weights="weights.safetensors"',
-    'budget="short"': "changes=tiny, epochs=1",
-    'out="runs/cfa", epochs=30': 'out="runs/new", changes=tiny, epochs=1',
+    'budget="short"': "overrides=tiny, epochs=1",
+    'out="runs/cfa", epochs=30': 'out="runs/new", overrides=tiny, epochs=1',
     "size=64": "size=16",
     '), "Linf:8/255")': '), "Linf:8/255", "pgd:steps=1")',
     'audit.save("audits/mine")': 'audit.save("audits/saved")',

@@ -39,7 +39,7 @@ FIELDS = {
     "data.validation": ("1", "0.999", "-1", "2", ".nan", "1e-300", "0"),
     "model.options": ("{depth: 1000000000}", "{x: 1}", "{head: os}", "{num_classes: 5}", "{in_channels: 3}", "{width: 3}"),
     "model.name": ("wrn-34-10", "small-cnn:x", "../x", "x" * 5000, "", "null"),
-    "model.start": ("/dev/zero", ".", "none.pt", "/etc/passwd", "", "x\0y", "os:system", "@run"),
+    "model.weights": ("/dev/zero", ".", "none.pt", "/etc/passwd", "", "x\0y", "os:system", "@run"),
     "data.options": ("{size: 1000000000}", "{x: 1}", "{size: -1}"),
     "data.root": ("/dev/null", "\0", "/proc/self", "x" * 5000),
     "optimizer.lr": ("0", "-1", "1e400", ".nan", "1e308", "8/0"),

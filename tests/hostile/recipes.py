@@ -135,8 +135,8 @@ DEEP: dict[str, Callable[[int], bytes]] = {
 FIELDS = (
     "name", "description", "source", "data", "data.name", "data.root", "data.subset", "data.subset_seed",
     "data.validation", "data.augment", "data.unlabelled", "data.options", "model", "model.name", "model.width",
-    "model.options", "model.start", "model.sync_batch_norm", "threat", "objective", "attack", "attack.steps",
-    "attack.step_size", "craft", "schedules", "schedules.0", "reduction", "update", "optimizer", "optimizer.lr", "lr_schedule",
+    "model.options", "model.weights", "model.sync_batch_norm", "threat", "objective", "attack", "attack.steps",
+    "attack.step_size", "attack_mode", "schedules", "schedules.0", "reduction", "update", "optimizer", "optimizer.lr", "lr_schedule",
     "averaging", "selection", "validation_attack", "epochs", "batch_size", "seed", "precision", "precision.dtype",
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
-QUICK = Recipe.read("at", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 2})
+QUICK = Recipe.read("at", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 2})
 
 
 class StoppedError(Exception):
@@ -57,14 +57,16 @@ def test_never_twice_and_by_content(tmp_path: Path) -> None:
     assert (same.key, same.fresh) == (first.key, False)
     other_seed = module._hash({"seed": 1}) != module._hash({"seed": 0})
     assert other_seed
-    fine = store.trained(Recipe.read("frl", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first)
+    fine = store.trained(
+        Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first
+    )
     assert fine.key != first.key
     assert len(store.runs) == 2
     moved = (tmp_path / "store").rename(tmp_path / "moved")
     again = Store(moved)
     first = again.trained(QUICK, IMAGES)
     assert not first.fresh
-    begun = Recipe.read("frl", {**SMOKE.changes, "threat": "Linf:0.1", "epochs": 1})
+    begun = Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1})
     assert not again.trained(begun, IMAGES, start=first).fresh
 
 

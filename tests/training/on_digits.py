@@ -33,7 +33,7 @@ METHODS: dict[str, dict[str, object]] = {
         "objective": {"name": "at", "criterion": {"name": "focal"}},
         "reduction": "logit-similarity",
         "schedules": [
-            {"name": "class-weights", "kind": "robust-error", "acts": "sampling"},
+            {"name": "class-weights", "kind": "robust-error", "mode": "sampling"},
             {"name": "critical-class", "critical": "1"},
             {"name": "towards-class", "target": "0"},
         ],

@@ -142,9 +142,9 @@ def test_a_gate_without_a_validation_split_is_refused_before_data_are_read(
         raise AssertionError("data was read")
 
     monkeypatch.setattr("classwise.training.setup.load_data", read)
-    changes = {"data.validation": 0, "selection": "last"}
+    overrides = {"data.validation": 0, "selection": "last"}
     with pytest.raises(ClasswiseError, match=r"data.validation = 0 leaves nothing to select or gate on"):
-        train("cfa-at-chart", out=tmp_path / "run", changes=changes)
+        train("cfa-at-chart", out=tmp_path / "run", overrides=overrides)
 
 
 @pytest.mark.parametrize("field", ["confidence=0.4", "confidence=1", "threshold=2"])

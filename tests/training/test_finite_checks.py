@@ -32,8 +32,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def trained(out: Path, changes: Mapping[str, Any] | None = None, **more: Any) -> Run:
-    return train("at", budget="short", out=out, changes={**SMALL, **(changes or {})}, **more)
+def trained(out: Path, overrides: Mapping[str, Any] | None = None, **more: Any) -> Run:
+    return train("at", budget="short", out=out, overrides={**SMALL, **(overrides or {})}, **more)
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, at: int) -> None:

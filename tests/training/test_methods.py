@@ -17,9 +17,9 @@ METHODS = ["mart", "fat", "fat-trades", "cfa-fat", "he", "he-trades", "he-mart",
 
 
 def trained(recipe: str, out: Path, **more: Any) -> Run:
-    changes: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
-    changes |= {"model.name": "lenet", "model.width": 0.5, "data.subset": 120, "epochs": 2}
-    return train(recipe, budget="short", out=out, data="digits", changes=changes, **more)
+    overrides: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "model"}
+    overrides |= {"model.name": "lenet", "model.width": 0.5, "data.subset": 120, "epochs": 2}
+    return train(recipe, budget="short", out=out, data="digits", overrides=overrides, **more)
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
 
 @pytest.mark.slow
 def test_the_hypersphere_is_learnt_on(tmp_path: Path) -> None:
-    changes = {key: value for key, value in SMALL.items() if key != "model"}
-    changes |= {"model.width": 0.0625, "data.subset": 400, "epochs": 5, "batch_size": 32, "attack.steps": 1}
-    run = train("he", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = {key: value for key, value in SMALL.items() if key != "model"}
+    overrides |= {"model.width": 0.0625, "data.subset": 400, "epochs": 5, "batch_size": 32, "attack.steps": 1}
+    run = train("he", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.epochs.query("split == 'valid' and epoch == 4")["clean"].mean() > 0.3

@@ -16,7 +16,7 @@ def test_adams_first_two_steps_by_hand(decoupled: bool) -> None:
     lr, decay, first, second = 0.1, 0.2, 0.8, 0.9
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 2.0)
-    optimizer = Adam(lr=lr, betas=(first, second), weight_decay=decay, decoupled=decoupled).build(model)
+    optimizer = Adam(lr=lr, betas=(first, second), weight_decay=decay, decoupled_weight_decay=decoupled).build(model)
     weight, mean, square = 2.0, 0.0, 0.0
     for step, gradient in enumerate((3.0, -1.0), start=1):
         model.weight.grad = torch.full((1, 1), gradient)

@@ -21,8 +21,6 @@ from classwise.training.recipe_files import recipe_names
 DOCS = Path(__file__).parents[2] / "docs"
 REGISTERED = [(registry, name) for registry in PARTS for name in registry]
 TRAINING = [(registry, name) for registry, name in REGISTERED if registry is not ATTACKS]
-NEEDY = {"vector-beta"}
-"""Parts that have no example, since they need a number for each class."""
 
 
 def ids(value: object) -> str:
@@ -48,8 +46,7 @@ def schedules() -> str:
     for name in SCHEDULES:
         cls = SCHEDULES.load(name)
         reads = ", ".join(f"`{signal}`" for signal in sorted(cls.reads)) or "-"
-        example = f"`{cls.example}`" if cls.example else "-"
-        rows.append((f"`{name}`", summary(cls), ", ".join(cls.changes), reads, example))
+        rows.append((f"`{name}`", summary(cls), ", ".join(cls.changes), reads, f"`{cls.example}`"))
     return table(*rows)
 
 
@@ -131,8 +128,7 @@ def test_every_part_of_training_has_an_example_that_builds_it(registry: Registry
         return  # a plain function, whose name is its example
     assert issubclass(cls, Described)
     assert set(cls.changes) <= set(CHANGES)
-    if name not in NEEDY:
-        assert type(make(registry, cls.example)) is cls
+    assert type(make(registry, cls.example)) is cls
 
 
 if __name__ == "__main__":

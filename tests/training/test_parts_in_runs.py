@@ -30,41 +30,41 @@ TINY = SMALL | {"data.subset": 120, "epochs": 2, "batch_size": 32}
 def test_killed_inside_an_epoch_and_resumed_gives_the_same_bits(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = dict(TINY)
+    overrides = dict(TINY)
     if "awp" not in recipe and "adam" not in recipe:
-        changes["averaging.start_fraction"] = 0.0
-    whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", changes=changes)
-    assert ("average" in whole.kept()) == ("averaging.start_fraction" in changes)
+        overrides["averaging.start_fraction"] = 0.0
+    whole = train(recipe, budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
+    assert ("average" in whole.kept()) == ("averaging.start_fraction" in overrides)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(5))
-    cut = train(recipe, budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+        train(recipe, budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, progress=KillAt(5))
+    cut = train(recipe, budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, resume=True)
     assert contents(cut) == contents(whole)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["at-awp", "at-adam", "n-fgsm"])
 def test_they_learn_digits(recipe: str, tmp_path: Path) -> None:
-    changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
+    overrides = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
     if recipe == "at-adam":
-        changes["optimizer.lr"] = 0.01  # for so few steps
+        overrides["optimizer.lr"] = 0.01  # for so few steps
     if recipe == "n-fgsm":
-        changes = {key: value for key, value in changes.items() if not key.startswith("attack")}
-    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", changes=changes)
+        overrides = {key: value for key, value in overrides.items() if not key.startswith("attack")}
+    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean().max() > 0.4  # chance is 0.1
 
 
 @pytest.mark.slow
 def test_what_a_step_counts_is_of_the_weights_as_they_were(tmp_path: Path) -> None:
     """One step: the first pass is at the weights that both runs start from, AWP's second one is far from them."""
-    changes = TINY | {"epochs": 1, "batch_size": 120, "update.start_fraction": 0.0}
+    overrides = TINY | {"epochs": 1, "batch_size": 120, "update.start_fraction": 0.0}
     runs = [
         train(
             "trades-awp",
             budget="short",
             out=tmp_path / f"{gamma}",
             data="digits",
-            changes=changes | {"update.gamma": gamma},
+            overrides=overrides | {"update.gamma": gamma},
         )
         for gamma in (0.0, 5.0)
     ]

@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train("at", budget="short", out=tmp_path_factory.mktemp("teacher") / "run", changes=SMALL, epochs=1)
+    return train("at", budget="short", out=tmp_path_factory.mktemp("teacher") / "run", overrides=SMALL, epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def says(recipe: str, out: Path, **more: Any) -> str:
 
 def trainer(share: float, batch_size: int, others: Images) -> Trainer:
     """On 80 labelled images."""
-    changes = SMALL | {"data.unlabelled.share": share, "batch_size": batch_size}
-    recipe = Recipe.read("rst", changes, budget="short")
+    overrides = SMALL | {"data.unlabelled.fraction": share, "batch_size": batch_size}
+    recipe = Recipe.read("rst", overrides, budget="short")
     images = load_data("digits", split="train", subset=100)
     extra = Images(others.x, torch.arange(90) % 10, images.class_names)
     return Trainer(recipe, images, Run(Path("unused")), "cpu", Silent(), extra)
@@ -114,8 +114,8 @@ def test_every_image_of_a_batch_weighs_the_same(others: Images) -> None:
 def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     teacher: Run, others: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = with_teacher(teacher)
-    whole = train("rst", budget="short", out=tmp_path / "whole", changes=changes, unlabelled=others)
+    overrides = with_teacher(teacher)
+    whole = train("rst", budget="short", out=tmp_path / "whole", overrides=overrides, unlabelled=others)
     with torch.no_grad():
         expected = teacher.model()(others.pixels()).argmax(1).tolist()
     assert json.loads(whole.pseudo_labels_file.read_text())["labels"] == expected
@@ -124,41 +124,41 @@ def test_the_teacher_labels_and_a_killed_run_needs_it_no_more(
     assert counts == [160, 160]
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, progress=KillAt(3))
+        train("rst", budget="short", out=tmp_path / "cut", overrides=overrides, unlabelled=others, progress=KillAt(3))
     moved = Path(teacher.path).rename(tmp_path / "elsewhere")
     try:
-        cut = train("rst", budget="short", out=tmp_path / "cut", changes=changes, unlabelled=others, resume=True)
+        cut = train("rst", budget="short", out=tmp_path / "cut", overrides=overrides, unlabelled=others, resume=True)
         with pytest.raises(ClasswiseError, match="started on other unlabelled images"):
-            train("rst", budget="short", out=tmp_path / "cut", changes=changes, resume=True)
+            train("rst", budget="short", out=tmp_path / "cut", overrides=overrides, resume=True)
     finally:
         moved.rename(teacher.path)
     assert contents(cut) == contents(whole)
 
 
 def test_what_does_not_fit_is_one_line_before_training(teacher: Run, others: Images, tmp_path: Path) -> None:
-    out, changes = tmp_path / "run", with_teacher(teacher)
+    out, overrides = tmp_path / "run", with_teacher(teacher)
     large = Images(torch.rand(4, 3, 16, 16), torch.zeros(4, dtype=torch.int64), name="photos")
-    message = says("rst", out, budget="short", changes=changes, unlabelled=large)
+    message = says("rst", out, budget="short", overrides=overrides, unlabelled=large)
     assert message == "unlabelled images of 'photos' are 3x16x16, those of 'digits' 1x8x8; resize them"
-    assert "nowhere" in says("rst", out, budget="short", changes=changes | {"data.unlabelled.teacher": "nowhere"})
+    assert "nowhere" in says("rst", out, budget="short", overrides=overrides | {"data.unlabelled.teacher": "nowhere"})
     three = Images(others.x[:60], torch.arange(60) % 3, name="three")
     assert "10" in says(
-        "rst", out, budget="short", changes=changes, data=three, unlabelled=others
+        "rst", out, budget="short", overrides=overrides, data=three, unlabelled=others
     )  # the teacher has 10 classes
-    assert "has no teacher" in says("at", out, budget="short", changes=SMALL, unlabelled=others)
+    assert "has no teacher" in says("at", out, budget="short", overrides=SMALL, unlabelled=others)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("overrides", "message"),
     [
-        ({"data.unlabelled.share": 1}, "share = 1"),
-        ({"data.unlabelled.shar": 0.5}, "did you mean 'share'?"),
-        ({"batch_size": 1}, "batch_size = 1 holds no share of 0.5"),
+        ({"data.unlabelled.fraction": 1}, "fraction = 1"),
+        ({"data.unlabelled.fractio": 0.5}, "did you mean 'fraction'?"),
+        ({"batch_size": 1}, "batch_size = 1 is too small for a fraction of 0.5"),
     ],
 )
-def test_a_bad_recipe_is_one_line(changes: dict[str, Any], message: str) -> None:
+def test_a_bad_recipe_is_one_line(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
-        Recipe.read("rst", changes)
+        Recipe.read("rst", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

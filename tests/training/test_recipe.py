@@ -43,7 +43,7 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
         "decay": 0.85,
         "start_fraction": 0.25,
         "threshold": 0.2,
-        "relative": None,
+        "relative_threshold": None,
     }
     assert dataclasses.asdict(parts.attack) == {  # type: ignore[call-overload]
         "steps": 10,
@@ -69,13 +69,13 @@ def test_the_papers_settings_stand_in_the_recipe() -> None:
 def test_in_another_number_of_epochs_moments_stay_at_their_shares(
     name: str, epochs: int, expected: dict[str, int]
 ) -> None:
-    changes = Recipe.read(name).epoch_changes(epochs)
-    assert changes == {"epochs": epochs, **expected}
-    assert Recipe.read(name, changes).epochs == epochs
+    overrides = Recipe.read(name).epoch_overrides(epochs)
+    assert overrides == {"epochs": epochs, **expected}
+    assert Recipe.read(name, overrides).epochs == epochs
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "value"),
+    ("overrides", "field", "value"),
     [
         ({"epochs": 3}, lambda r: r.epochs, 3),
         ({"optimizer.lr": "0.05"}, lambda r: r.parts.optimizer.lr, 0.05),
@@ -84,16 +84,20 @@ def test_in_another_number_of_epochs_moments_stay_at_their_shares(
         ({"data.subset": 100}, lambda r: r.data.subset, 100),
         ({"precision.dtype": "bfloat16"}, lambda r: r.precision.dtype, "bfloat16"),
         ({"schedules.0.lambda1": 0.9}, lambda r: r.parts.schedules[0].lambda1, 0.9),
-        ({"averaging.threshold": "null", "averaging.relative": 0.5}, lambda r: r.parts.averaging.relative, 0.5),
+        (
+            {"averaging.threshold": "null", "averaging.relative_threshold": 0.5},
+            lambda r: r.parts.averaging.relative_threshold,
+            0.5,
+        ),
         ({"threat": "Linf:4/255"}, lambda r: r.parts.threat.epsilon, 4 / 255),
     ],
 )
-def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, value: object) -> None:
-    assert field(Recipe.read("cfa-at", changes)) == value
+def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, value: object) -> None:
+    assert field(Recipe.read("cfa-at", overrides)) == value
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "says"),
+    ("name", "overrides", "says"),
     [
         ("cfa-tradess", {}, "unknown recipe 'cfa-tradess'; did you mean 'cfa-trades'?"),
         ("no/such.yaml", {}, "there is no recipe file"),
@@ -114,9 +118,9 @@ def test_every_field_can_be_changed(changes: Mapping[str, Any], field: Any, valu
         ("fast-at", {"lr_schedule": {"name": "three-stage", "points": [[0.5, 1], [0.5, 0]]}}, "[0.5, 0.5] should rise"),
     ],
 )
-def test_a_mistake_is_one_line(name: str, changes: Mapping[str, Any], says: str) -> None:
+def test_a_mistake_is_one_line(name: str, overrides: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
-        Recipe.read(name, changes)
+        Recipe.read(name, overrides)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 

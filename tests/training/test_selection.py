@@ -106,21 +106,21 @@ def test_epoch_by_epoch_it_finds_what_the_definition_finds_at_the_end(classes: i
 
 @pytest.mark.slow
 def test_a_run_keeps_that_epoch_reports_no_score_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changes = SMALL | {
+    overrides = SMALL | {
         "model": {"name": "lenet"},
         "averaging.start_fraction": 0.3,
         "selection": "within-error",
         "epochs": 4,
     }
-    whole = train("at-ema", budget="short", out=tmp_path / "whole", data="digits", changes=changes)
+    whole = train("at-ema", budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
     selected = [event for event in whole.events if event["event"] == "selected"]
     assert {event["which"] for event in selected} == {"best", "best-average"}
     assert all(event["score"] is None for event in selected)
     assert whole.best_epoch() is not None
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
     with pytest.raises(Killed):
-        train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, progress=KillAt(12))
-    cut = train("at-ema", budget="short", out=tmp_path / "cut", data="digits", changes=changes, resume=True)
+        train("at-ema", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, progress=KillAt(12))
+    cut = train("at-ema", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, resume=True)
     assert contents(cut) == contents(whole)
 
 
@@ -131,9 +131,9 @@ def test_three_quarters_is_one_epoch_of_any_number(epochs: int, kept: int) -> No
 
 @pytest.mark.slow
 def test_a_run_keeps_the_epoch_three_quarters_through_and_needs_no_validation_split(tmp_path: Path) -> None:
-    changes = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
-    run = train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = SMALL | {"model": {"name": "lenet"}, "selection": "three-quarters", "epochs": 4, "data.validation": 0}
+    run = train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert run.best_epoch() == 2
-    cut = train("at", budget="short", out=tmp_path / "cut", data="digits", changes=changes | {"selection": "last"})
+    cut = train("at", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides | {"selection": "last"})
     assert run.weights_file("last").read_bytes() == cut.weights_file("last").read_bytes()
     assert run.weights_file("best").read_bytes() != run.weights_file("last").read_bytes()

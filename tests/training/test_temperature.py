@@ -56,7 +56,7 @@ def test_powells_method_is_what_solves(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_reached_gets_the_nearer_end(classes: int) -> None:
     outputs = cosines(50, classes)
     assert inverse_temperature(outputs, 1.0) == 300
-    assert inverse_temperature(outputs, 1.0, cap=40) == 40
+    assert inverse_temperature(outputs, 1.0, max_scale=40) == 40
     assert inverse_temperature(outputs, 1 / classes) == 1
     assert inverse_temperature(100 * outputs, 1 / classes + 1e-6) == pytest.approx(0.01)
     assert inverse_temperature(np.zeros((4, classes)), 0.99) == 300  # all classes alike: no scale tells them apart
@@ -91,9 +91,9 @@ def test_cmp_follows_its_line_over_epochs() -> None:
 
 
 def test_it_looks_at_the_untrained_network(tmp_path: Path) -> None:
-    changes = {"model.width": 0.0625, "data.subset": 100, "data.validation": 0.2, "threat": "Linf:0.1", "epochs": 1}
+    overrides = {"model.width": 0.0625, "data.subset": 100, "data.validation": 0.2, "threat": "Linf:0.1", "epochs": 1}
     small = {"attack.steps": 1, "validation_attack.steps": 1, "batch_size": 40, "data.augment": "none"}
-    run = train("he-cmp", budget="short", out=tmp_path / "run", data="digits", changes=changes | small)
+    run = train("he-cmp", budget="short", out=tmp_path / "run", data="digits", overrides=overrides | small)
     state = torch.load(run.state_file, weights_only=True)["schedules"][0]
     assert float(state["scale"]) > 1
     met = state["outputs"]

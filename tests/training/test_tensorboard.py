@@ -67,7 +67,7 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
         assert isinstance(board, Measured)
         assert not isinstance(notes, Measured)
         heard = train(
-            "at-ema", budget="short", out=tmp_path / "a", data="digits", changes=SMALL | {"epochs": 2}, progress=board
+            "at-ema", budget="short", out=tmp_path / "a", data="digits", overrides=SMALL | {"epochs": 2}, progress=board
         )
     assert Writer.closed == [str(tmp_path / "board")]
     assert notes.steps == 8
@@ -78,7 +78,7 @@ def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path
     assert Writer.scalars["train/epsilon/3", 0] == pytest.approx(0.1)
     assert 0 < Writer.scalars["learning rate", 1] < 0.2
     assert ("valid/epsilon/3", 0) not in Writer.scalars
-    plain = train("at-ema", budget="short", out=tmp_path / "b", data="digits", changes=SMALL | {"epochs": 2})
+    plain = train("at-ema", budget="short", out=tmp_path / "b", data="digits", overrides=SMALL | {"epochs": 2})
     assert contents(plain) == contents(heard)  # listening changes nothing
 
 

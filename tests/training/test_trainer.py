@@ -41,7 +41,7 @@ SMALL = {
 
 
 def trained(out: Path, recipe: str = "cfa-trades", **more: Any) -> Run:
-    return train(recipe, budget="short", out=out, data="digits", changes=SMALL, **more)
+    return train(recipe, budget="short", out=out, data="digits", overrides=SMALL, **more)
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +169,8 @@ def test_the_users_random_state_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["standard", "at", "at-ema", "cfa-code"])
 def test_every_kind_of_recipe_learns_something(recipe: str, tmp_path: Path) -> None:
-    changes = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
-    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = SMALL | {"data.subset": 600, "epochs": 6, "batch_size": 32}
+    run = train(recipe, budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     clean = run.epochs.query("split == 'valid'").groupby("epoch")["clean"].mean()
     assert clean.iloc[-1] > 0.5
     assert isinstance(run.epochs, pd.DataFrame)
@@ -201,7 +201,7 @@ def test_resuming_on_other_images_is_refused(reference: Run) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     other = Images(images.x.clone().fill_(3), images.y, images.class_names, "digits", "train")
     message = says(
-        lambda: train("cfa-trades", budget="short", out=reference.path, data=other, changes=SMALL, resume=True)
+        lambda: train("cfa-trades", budget="short", out=reference.path, data=other, overrides=SMALL, resume=True)
     )
     assert "other images" in message
 
@@ -223,11 +223,13 @@ def test_a_recipe_error_is_found_before_data_is_read(tmp_path: Path, monkeypatch
 
 
 def test_no_validation_split_needs_a_rule_that_does_not_look_at_it(tmp_path: Path) -> None:
-    changes = SMALL | {"data.validation": 0}
+    overrides = SMALL | {"data.validation": 0}
     assert "data.validation = 0" in says(
-        lambda: train("at", budget="short", out=tmp_path / "a", data="digits", changes=changes)
+        lambda: train("at", budget="short", out=tmp_path / "a", data="digits", overrides=overrides)
     )
-    run = train("at", budget="short", out=tmp_path / "b", data="digits", changes=changes, selection="last", epochs=1)
+    run = train(
+        "at", budget="short", out=tmp_path / "b", data="digits", overrides=overrides, selection="last", epochs=1
+    )
     assert set(run.epochs["split"]) == {"train"}
 
 
@@ -284,7 +286,7 @@ def test_images_are_crafted_on_shortened_normalisation(tmp_path: Path, monkeypat
         return usual(x, *more)
 
     monkeypatch.setattr(torch.nn.functional, "batch_norm", watched)
-    changes = {**SMALL, "epochs": 1, "precision": {"dtype": "bfloat16"}}
-    train("at", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = {**SMALL, "epochs": 1, "precision": {"dtype": "bfloat16"}}
+    train("at", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     assert (True, torch.bfloat16) in seen
     assert (False, torch.bfloat16) not in seen

@@ -71,7 +71,7 @@ class Remember(ClassSchedule):
 
 def begun(folder: Path) -> dict[str, Any]:
     """The settings of a run that starts from the model in a folder, which knows the digits a little."""
-    return SETTINGS | {"model": {**SETTINGS["model"], "start": str(folder / "start")}}
+    return SETTINGS | {"model": {**SETTINGS["model"], "weights": str(folder / "start")}}
 
 
 def with_memory(recipe: str, folder: Path) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def said(call: Any) -> str:
 
 
 def command_line(folder: Path) -> dict[str, Any]:
-    changes = [f"--set={name}={json.dumps(value)}" for name, value in begun(folder).items()]
-    words = ["train", "at", "--budget=short", f"--out={folder / 'cli'}", f"--set=batch_size={EACH}", *changes]
+    overrides = [f"--set={name}={json.dumps(value)}" for name, value in begun(folder).items()]
+    words = ["train", "at", "--budget=short", f"--out={folder / 'cli'}", f"--set=batch_size={EACH}", *overrides]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main(words)
@@ -102,28 +102,30 @@ def command_line(folder: Path) -> dict[str, Any]:
 def python(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for recipe in RECIPES:
-        train(recipe, budget="short", out=folder / recipe, changes=with_memory(recipe, folder), batch_size=EACH)
+        train(recipe, budget="short", out=folder / recipe, overrides=with_memory(recipe, folder), batch_size=EACH)
     norm: dict[str, Any] = SETTINGS | {"model": {"name": "preactresnet18", "width": 0.0625}, "data.subset": 100}
-    train("cfa-code", budget="short", out=folder / "norm", changes=norm, batch_size=EACH)
+    train("cfa-code", budget="short", out=folder / "norm", overrides=norm, batch_size=EACH)
     trainer.CHECKPOINT_SECONDS = 0.0
-    for name, recipe, changes in (
+    for name, recipe, overrides in (
         ("norm-cut", "cfa-code", norm),
         ("handed-over", "at", begun(folder)),
     ):
         with contextlib.suppress(Killed):
-            call = functools.partial(train, recipe, budget="short", out=folder / name, changes=changes, batch_size=EACH)
+            call = functools.partial(
+                train, recipe, budget="short", out=folder / name, overrides=overrides, batch_size=EACH
+            )
             found[name] = said(lambda call=call: call(progress=KillAt(3)))
-    train("cfa-code", budget="short", out=folder / "norm-cut", changes=norm, batch_size=EACH, resume=True)
+    train("cfa-code", budget="short", out=folder / "norm-cut", overrides=norm, batch_size=EACH, resume=True)
     if dist.get_rank() == 0:
         with contextlib.suppress(Killed):
             call = functools.partial(
-                train, "at", budget="short", out=folder / "taken-over", changes=begun(folder), distributed=False
+                train, "at", budget="short", out=folder / "taken-over", overrides=begun(folder), distributed=False
             )
             call(batch_size=WHOLE, progress=KillAt(3))
     dist.barrier()
-    train("at", budget="short", out=folder / "taken-over", changes=begun(folder), batch_size=EACH, resume=True)
+    train("at", budget="short", out=folder / "taken-over", overrides=begun(folder), batch_size=EACH, resume=True)
     found["differ"] = said(
-        lambda: train("at", budget="short", out=folder / "differ", changes=norm, seed=dist.get_rank())
+        lambda: train("at", budget="short", out=folder / "differ", overrides=norm, seed=dist.get_rank())
     )
     return found
 

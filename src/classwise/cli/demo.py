@@ -66,8 +66,8 @@ def demo(
     typer.echo("")
     show_comparison(comparison)
     typer.echo("")
-    changes = " ".join(f"--set {key}={value}" for key, value in SMALL.items())
-    typer.echo(f"the same by hand: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {changes}")
+    overrides = " ".join(f"--set {key}={value}" for key, value in SMALL.items())
+    typer.echo(f"the same by hand: classwise train {RECIPES['CFA-AT']} --budget {BUDGET} --out runs/mine {overrides}")
     typer.echo(f"pages of each: {', '.join(str(path) for path in pages)}")
     typer.echo(f"page: {page}")
 
@@ -77,7 +77,7 @@ def _trained_and_audited(recipe: str, folder: Path, listener: Progress, images: 
     from classwise.training.train import train
 
     listener.log(f"training {recipe} into {folder}")
-    run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, changes=SMALL)
+    run = train(recipe, budget=BUDGET, out=folder, resume=folder.exists(), progress=listener, overrides=SMALL)
     listener.log(f"attacking {recipe} on {len(images)} test images")
     place = run.audits / "digits-test"
     return audit(str(run.path), images, SMALL["threat"], out=place, resume=place.exists(), progress=listener)

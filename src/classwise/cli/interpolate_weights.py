@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def interpolate_weights(
-    run: Annotated[Path, typer.Argument(help="A run folder; the run must have a model.start.")],
+    run: Annotated[Path, typer.Argument(help="A run folder; the run must have a model.weights.")],
     which: Annotated[
         str | None, typer.Option("--which", help="Such as last or best-average. [selected by validation]")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option("--start", help="The initial model: a run or weights. [model.start of the recipe]")
+        Path | None, typer.Option("--start", help="The initial model: a run or weights. [model.weights of the recipe]")
     ] = None,
     shares: Annotated[
         str, typer.Option("--shares", help="Shares of the fine-tuned weights to try.")
@@ -41,7 +41,7 @@ def interpolate_weights(
 
     \b
     Example:
-        classwise train frontier-finetune --set model.start=runs/frontier --out runs/finetune
+        classwise train frontier-finetune --set model.weights=runs/frontier --out runs/finetune
         classwise interpolate-weights runs/finetune
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.folder import Run

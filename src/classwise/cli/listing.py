@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from classwise.cli import console
-from classwise.cli.options import Budget, Changes, DataOptions, Json, Root, pairs
+from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
 from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError
 
@@ -174,7 +174,7 @@ def recipes(
         ),
     ] = None,
     budget: Budget = None,
-    changes: Changes = None,
+    overrides: Overrides = None,
     json: Json = False,
 ) -> None:
     """List the recipes, or print one as YAML.
@@ -191,7 +191,7 @@ def recipes(
     from classwise.training.recipe import Recipe
     from classwise.training.recipe_files import budgets_of, recipe_names
 
-    wanted = pairs(changes)
+    wanted = pairs(overrides)
     names = list(words or ())
     given = " ".join(names)
     whole = names[:1] == ["show"]

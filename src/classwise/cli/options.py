@@ -48,7 +48,7 @@ MaxTime = Annotated[
         help="Time limit in minutes; the result may be incomplete.",
     ),
 ]
-Changes = Annotated[
+Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Override a field, such as optimizer.lr=0.05. May be repeated."),
 ]

@@ -13,11 +13,11 @@ import typer
 from classwise.cli import console
 from classwise.cli.options import (
     Budget,
-    Changes,
     DataOptions,
     Device,
     Estimate,
     Json,
+    Overrides,
     Resume,
     Root,
     check_device,
@@ -43,7 +43,7 @@ def train(
     root: Root = None,
     options: DataOptions = None,
     budget: Budget = None,
-    changes: Changes = None,
+    overrides: Overrides = None,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Same as --set epochs=N.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Same as --set seed=N.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", metavar="0,1,2", help="Train one run per seed.")] = None,
@@ -74,7 +74,7 @@ def train(
     from classwise.training.finite_checks import parse_on_nan
     from classwise.training.recipe import Recipe
 
-    wanted: dict[str, Any] = {**pairs(changes)}
+    wanted: dict[str, Any] = {**pairs(overrides)}
     _change(wanted, "--data", "data.name", data)
     _change(wanted, "--root", "data.root", root)
     _change(wanted, "--epochs", "epochs", epochs)
@@ -140,7 +140,7 @@ def _train_all(
                     place = board / f"seed-{seed}" if len(folders) > 1 else board
                     reported = stack.enter_context(TensorBoard(place, listener))
                 settings: dict[str, Any] = {"resume": resume, "device": device, "on_nan": on_nan}
-                runs.append(train_one(plan, out=folder, progress=reported, changes=changed, **settings))
+                runs.append(train_one(plan, out=folder, progress=reported, overrides=changed, **settings))
     return runs
 
 

@@ -8,6 +8,9 @@ from importlib import resources
 
 import yaml
 
+_VENUE_FIELDS = {"inproceedings": "booktitle", "article": "journal", "book": "publisher", "misc": "howpublished"}
+"""The BibTeX field of the venue, by the kind of entry."""
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -17,7 +20,7 @@ class Paper:
         key: its BibTeX key.
         authors: family name first, joined by "and".
         title: the title.
-        venue: the proceedings or the journal.
+        venue: the proceedings, the journal or the publisher.
         year: when it appeared.
         kind: the BibTeX kind of entry.
     """
@@ -31,7 +34,7 @@ class Paper:
 
     def bibtex(self) -> str:
         """The entry."""
-        place = {"inproceedings": "booktitle", "article": "journal"}[self.kind]
+        place = _VENUE_FIELDS[self.kind]
         fields = {"author": self.authors, "title": f"{{{self.title}}}", place: self.venue, "year": str(self.year)}
         lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"

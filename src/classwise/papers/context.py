@@ -87,11 +87,11 @@ class Context:
             return self.test_images
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
-    def recipe(self, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-        """A recipe of the library at this scale, the epoch numbers of its schedules scaled; ``changes`` apply last."""
+    def recipe(self, name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
+        """A recipe of the library at this scale, the epochs of its schedules scaled; ``overrides`` apply last."""
         chosen = Recipe.read(name, budget=self.scale.budget)
-        wanted = {**self.scale.changes, **(changes or {})}
-        epochs = chosen.epoch_changes(wanted.get("epochs", chosen.epochs))
+        wanted = {**self.scale.overrides, **(overrides or {})}
+        epochs = chosen.epoch_overrides(wanted.get("epochs", chosen.epochs))
         return Recipe.read(chosen, {"threat": self.scale.threat, **epochs, **wanted})
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Context:
     def trained(
         self,
         name: str,
-        changes: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         *,
         start: Trained | None = None,
         teacher: Trained | None = None,
@@ -112,7 +112,7 @@ class Context:
         """The run of a recipe at this scale on its training images, or on others; loaded from the store if possible."""
         data = self.train_images if images is None else images
         found = self.store.trained(
-            self.recipe(name, changes),
+            self.recipe(name, overrides),
             data,
             start=start,
             teacher=teacher,

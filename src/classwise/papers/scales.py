@@ -27,7 +27,7 @@ class Scale:
         attack_steps: steps of the PGD of the tests; None for the paper's.
         precision: how the gradients of the tests are computed.
         budget: of the recipes; None for the recipes as they are written.
-        changes: dotted recipe fields to new values, for every training.
+        overrides: dotted recipe fields to new values, for every training.
     """
 
     name: Name
@@ -40,12 +40,12 @@ class Scale:
     attack_steps: int | None = None
     precision: Precision = FAST
     budget: str | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def with_changes(self, **more: Any) -> Scale:
-        """The same scale with more recipe changes; a double underscore means a dot."""
+        """The same scale with more recipe overrides; a double underscore means a dot."""
         fresh = {key.replace("__", "."): value for key, value in more.items()}
-        return replace(self, changes={**self.changes, **fresh})
+        return replace(self, overrides={**self.overrides, **fresh})
 
 
 SMOKE = Scale(
@@ -58,7 +58,7 @@ SMOKE = Scale(
     few=40,
     attack_steps=5,
     precision=EXACT,
-    changes={
+    overrides={
         "data.augment": "none",
         "data.validation": 0.2,
         "model.name": "small-cnn",
@@ -86,7 +86,7 @@ LAPTOP = Scale(
     test=1000,
     few=200,
     budget="short",
-    changes={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FAST},
+    overrides={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FAST},
 )
 """Minutes to two hours on two cores."""
 
@@ -101,7 +101,7 @@ FASHION = Scale(
     few=200,
     budget="short",
     attack_steps=20,
-    changes={
+    overrides={
         "data.augment": "none",
         "data.validation": 0.06,
         "model.name": "small-cnn",
@@ -124,7 +124,7 @@ TIAN = replace(
     FULL,
     about="ResNet-18 on CIFAR-10, 100 epochs, as in the appendix of kdd21",
     threat="Linf:0.031",
-    changes={
+    overrides={
         "model.name": "resnet18",
         "optimizer.weight_decay": 2e-4,
         "lr_schedule": {"name": "step", "milestones": [0.75, 0.9], "gamma": 0.1},
@@ -163,10 +163,10 @@ def on(scale: Scale, data: str) -> Scale:
     if scale.name == "laptop":
         return replace(FASHION, data=data, threat=threat, test=5000)
     if scale.name == "full" and data == "mnist":
-        return replace(scale, data=data, threat=threat, changes={**scale.changes, **_DIGITS})
-    changes = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-    changes["data.augment"] = "crop" if data in DIGITS else "crop-flip"
-    return replace(scale, data=data, threat=threat, changes={**scale.changes, **changes})
+        return replace(scale, data=data, threat=threat, overrides={**scale.overrides, **_DIGITS})
+    overrides = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
+    overrides["data.augment"] = "crop" if data in DIGITS else "crop-flip"
+    return replace(scale, data=data, threat=threat, overrides={**scale.overrides, **overrides})
 
 
 def other_data(claim: str, scale: Scale) -> dict[str, str]:

@@ -120,14 +120,14 @@ class Store:
         """
         threat = recipe.threat
         assert threat is not None, "the scale has set it"
-        changes: dict[str, Any] = {"data.name": images.name, "data.subset": None}
+        overrides: dict[str, Any] = {"data.name": images.name, "data.subset": None}
         if start is not None:
-            changes["model.start"] = str(start.run.path)
+            overrides["model.weights"] = str(start.run.path)
         if teacher is not None:
-            changes["data.unlabelled.teacher"] = str(teacher.run.path)
+            overrides["data.unlabelled.teacher"] = str(teacher.run.path)
         if unlabelled is not None:
-            changes["data.unlabelled.name"] = unlabelled.name
-        plan = Recipe.read(recipe, changes).completed(Threat.parse(threat))
+            overrides["data.unlabelled.name"] = unlabelled.name
+        plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat))
         nameless = plan if start is None else _started(plan, f"store:{start.key}")
         nameless = nameless if teacher is None else _taught(nameless, f"store:{teacher.key}")
         about: dict[str, Any] = {"recipe": nameless.digest(), "data": images.fingerprint(), "seed": plan.seed}
@@ -337,7 +337,7 @@ def _check_version(about: Path) -> None:
 
 
 def _started(plan: Recipe, name: str) -> Recipe:
-    return dataclasses.replace(plan, model=dataclasses.replace(plan.model, start=name))
+    return dataclasses.replace(plan, model=dataclasses.replace(plan.model, weights=name))
 
 
 def _taught(plan: Recipe, name: str) -> Recipe:

@@ -152,8 +152,8 @@ class FAWA(Averager):
     Args:
         decay: the weight of the past.
         start_fraction: the share of training from which epochs are considered.
-        threshold: what the worst class must reach (the paper: 0.2); None to go by ``relative`` alone.
-        relative: what the worst class must reach as a share of the best worst class so far; None to go by
+        threshold: what the worst class must reach (the paper: 0.2); None to go by ``relative_threshold`` alone.
+        relative_threshold: what the worst class must reach as a share of the best worst class so far; None to go by
             ``threshold`` alone.
     """
 
@@ -164,12 +164,12 @@ class FAWA(Averager):
     decay: Share = 0.85
     start_fraction: Share = 0.25
     threshold: Share | None = 0.2
-    relative: Share | None = None
+    relative_threshold: Share | None = None
 
     reads = frozenset({"valid.robust"})
 
     def __post_init__(self) -> None:
-        if self.threshold is None and self.relative is None:
+        if self.threshold is None and self.relative_threshold is None:
             raise ClasswiseError("averaging 'fawa' needs a threshold or a relative one, such as threshold = 0.2")
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
@@ -180,7 +180,7 @@ class FAWA(Averager):
         facts = {"best_worst": best, "admitted": state.facts.get("admitted", 0)}
         if progress < self.start_fraction:
             return Average(state.weights, facts)
-        bar = max(self.threshold or 0.0, (self.relative or 0.0) * best)
+        bar = max(self.threshold or 0.0, (self.relative_threshold or 0.0) * best)
         admitted = worst >= bar
         facts["admitted"] += admitted
         plain = not facts["admitted"]  # no epoch admitted so far: save the plain average meanwhile

@@ -42,7 +42,7 @@ class Run:
         >>> import classwise as cw
         >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = cw.train("at", data="digits", out=folder, changes=small, epochs=1)
+        ...     _ = cw.train("at", data="digits", out=folder, overrides=small, epochs=1)
         ...     run = cw.Run.open(folder)
         ...     run.complete, run.epochs_done, run.recipe.name
         ...     sorted(run.epochs["split"].unique())

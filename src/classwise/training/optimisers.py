@@ -12,13 +12,13 @@ from classwise.core.description import Described
 
 
 class Optimiser(Described, ABC):
-    """Builds a torch optimiser; ``lr`` is the rate that the rate schedule multiplies."""
+    """Build a torch optimiser; ``lr`` is the peak learning rate, which the learning-rate schedule multiplies."""
 
     lr: float
 
     @abstractmethod
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser over all parameters of the model."""
+        """Build the optimiser over all parameters of the model."""
 
 
 @configurable
@@ -34,7 +34,7 @@ class SGD(Optimiser):
     nesterov: bool = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """SGD over all parameters."""
+        """Build `torch.optim.SGD` over all parameters."""
         return torch.optim.SGD(
             model.parameters(),
             lr=self.lr,
@@ -49,11 +49,12 @@ class Adam(Optimiser):
     """Adam (Kingma and Ba, ICLR 2015).
 
     Args:
-        lr: the full learning rate.
-        betas: the weights of the past in the means of the gradient and of its square.
-        eps: added to the root of the latter.
-        weight_decay: the factor of the weights that joins the gradient, or that leaves the weights if ``decoupled``.
-        decoupled: decay the weights apart from the gradient (AdamW: Loshchilov and Hutter, ICLR 2019).
+        lr: the peak learning rate.
+        betas: decay rates of the running means of the gradient and of its square.
+        eps: added to the denominator for numerical stability.
+        weight_decay: the L2 penalty, or the decay rate if ``decoupled_weight_decay``.
+        decoupled_weight_decay: decay the weights directly instead of through the gradient (AdamW: Loshchilov and
+            Hutter, ICLR 2019).
     """
 
     source = ("kingma2015adam",)
@@ -64,9 +65,9 @@ class Adam(Optimiser):
     betas: tuple[Share, Share] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
-    decoupled: bool = False
+    decoupled_weight_decay: bool = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adam or AdamW over all parameters."""
-        kind = torch.optim.AdamW if self.decoupled else torch.optim.Adam
+        """Build `torch.optim.Adam` or `torch.optim.AdamW` over all parameters."""
+        kind = torch.optim.AdamW if self.decoupled_weight_decay else torch.optim.Adam
         return kind(model.parameters(), lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)

@@ -46,7 +46,7 @@ from classwise.training.schedules.base import ClassSchedule
 from classwise.training.selection import Selection
 from classwise.training.updates import Update
 
-_LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.start", "model.sync_batch_norm")
+_LATER = ("data.options", "data.unlabelled.options", "data.unlabelled", "model.weights", "model.sync_batch_norm")
 """Fields that are left out of the digest where they have their default, as in recipes from before them."""
 EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every")
 """The fields of schedules that are numbers of epochs."""
@@ -65,7 +65,7 @@ class Recipe:
         threat: the threat that training defends against, such as ``"Linf:8/255"``; None for the data set's own.
         objective: the loss.
         attack: the inner maximisation; the objective may set its loss and start.
-        craft: the mode of the model during the inner attack; ``"train"`` only to reproduce code that does so.
+        attack_mode: the mode of the model during the inner attack; ``"train"`` only to reproduce code that does so.
         schedules: class schedules, in the order in which they fold.
         reduction: the reduction of the images' losses to one number.
         update: how a loss changes the weights.
@@ -94,7 +94,7 @@ class Recipe:
     threat: str | None = None
     objective: Part = "at"
     attack: Part = "pgd:steps=10,step_size=0.25eps"
-    craft: Literal["eval", "train"] = "eval"
+    attack_mode: Literal["eval", "train"] = "eval"
     schedules: tuple[Part, ...] = ()
     reduction: Part = "mean"
     update: Part = "plain"
@@ -117,14 +117,14 @@ class Recipe:
         """
         return build_parts(self)
 
-    def epoch_changes(self, epochs: int) -> dict[str, Any]:
+    def epoch_overrides(self, epochs: int) -> dict[str, Any]:
         """The changes to another number of epochs, with the epoch numbers of its schedules scaled alike."""
         share = epochs / self.epochs
-        changes: dict[str, Any] = {"epochs": epochs}
+        overrides: dict[str, Any] = {"epochs": epochs}
         for place, schedule in enumerate(self.parts.schedules):
             numbers = {name: getattr(schedule, name, 0) for name in EPOCH_FIELDS}
-            changes |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in numbers.items() if at}
-        return changes
+            overrides |= {f"schedules.{place}.{name}": max(1, round(share * at)) for name, at in numbers.items() if at}
+        return overrides
 
     def fine_tuning(self) -> list[str]:
         """The names of the parts whose source starts from a robust model."""
@@ -208,7 +208,7 @@ class Recipe:
     @staticmethod
     def read(
         source: str | Path | Mapping[str, Any] | Recipe,
-        changes: Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         *,
         budget: str | None = None,
     ) -> Recipe:
@@ -219,7 +219,7 @@ class Recipe:
 
         Args:
             source: the recipe.
-            changes: dotted fields to new values, such as ``{"optimizer.lr": 0.05}``; text is read as YAML. They come
+            overrides: values by dotted field, such as ``{"optimizer.lr": 0.05}``; text is parsed as YAML. Applied
                 after the budget.
             budget: one of the recipe's budgets, such as ``"short"``; None for the recipe as its source has it.
 
@@ -235,7 +235,7 @@ class Recipe:
         budgets = take_budgets(values)
         if budget is not None:
             apply_budget(values, budget, budgets, Recipe)
-        for path, value in (changes or {}).items():
+        for path, value in (overrides or {}).items():
             change(values, path, read_value(path, value), Recipe)
         recipe = _from_values(values)
         if isinstance(source, Recipe) and recipe._text() == source._text():
@@ -306,8 +306,8 @@ def build_parts(recipe: Recipe) -> Parts:
     extra = recipe.data.unlabelled
     if extra is not None and not 0 < extra.of(recipe.batch_size) < recipe.batch_size:
         raise ClasswiseError(
-            f"batch_size = {recipe.batch_size} holds no share of {extra.share:g} of unlabelled images beside others; "
-            "give a larger batch"
+            f"batch_size = {recipe.batch_size} is too small for a fraction of {extra.fraction:g} of unlabelled images; "
+            "increase batch_size"
         )
     averaging = make(AVERAGERS, recipe.averaging)
     gated = any(name.startswith("valid") for name in averaging.reads)

@@ -22,7 +22,7 @@ class UnlabelledSettings(Described):
         name: a data set's name, or a path; the labels of the set are not looked at.
         teacher: a run folder or a file of weights that names its model; its predictions are the labels.
         split: the split to take.
-        share: the share of such images in a batch.
+        fraction: the fraction of such images in a batch.
         subset: take a subset of so many images, stratified by the labels of the set; None for all.
         subset_seed: which subset.
         options: of the file format, as in `DataSettings`.
@@ -34,14 +34,14 @@ class UnlabelledSettings(Described):
     name: str
     teacher: str
     split: str = "train"
-    share: Annotated[Number, Field(gt=0, lt=1)] = 0.5
+    fraction: Annotated[Number, Field(gt=0, lt=1)] = 0.5
     subset: Count | None = None
     subset_seed: Seed = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     def of(self, batch_size: int) -> int:
         """How many images of a batch they are."""
-        return round(self.share * batch_size)
+        return round(self.fraction * batch_size)
 
 
 @configurable
@@ -77,7 +77,7 @@ class ModelSettings:
         name: a name of the zoo, or ``package.module:callable``.
         width: the width factor.
         options: further arguments of the model.
-        start: a run folder or a file of weights to start from; None for random weights.
+        weights: a run folder or a file of weights to start from; None for random weights.
         sync_batch_norm: where several processes share a step, measure the statistics of batch normalisation over all of
             them, and not in each; on GPUs only.
     """
@@ -85,5 +85,5 @@ class ModelSettings:
     name: str = "preactresnet18"
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
-    start: str | None = None
+    weights: str | None = None
     sync_batch_norm: bool = False

@@ -86,8 +86,8 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
     """
     parts = recipe.parts
     notes: list[str] = []
-    if recipe.model.start is None and not resumed:
-        advice = "is meant to start from a robust model; give one, as in --set model.start=runs/at"
+    if recipe.model.weights is None and not resumed:
+        advice = "is meant to start from a robust model; give one, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
     if not isinstance(parts.objective, Standard):
         attacks = {"attack": parts.attack, "validation_attack": parts.validation_attack}
@@ -172,10 +172,10 @@ def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: Cou
 
 
 def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGroup, device: torch.device) -> nn.Module:
-    """The model before the first step: random weights of the recipe's seed, or those of ``model.start``."""
+    """The model before the first step: random weights of the recipe's seed, or those of ``model.weights``."""
     torch.manual_seed(recipe.seed)
     model = build_model(**model_spec(recipe, images))
-    start = recipe.model.start
+    start = recipe.model.weights
     if start is not None and not run.state_file.is_file():
         model = load_model(model, weights=start)
     if recipe.model.sync_batch_norm:

@@ -1,4 +1,4 @@
-"""Train a classifier by a recipe."""
+"""`train`: train a classifier by a recipe."""
 
 from __future__ import annotations
 
@@ -35,64 +35,62 @@ def train(
     resume: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
-    changes: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     unlabelled: Images | None = None,
     distributed: bool = True,
     on_nan: OnNan = "stop",
-    **more: Any,
+    **fields: Any,
 ) -> Run:
-    """Train a classifier by a recipe, into a run folder.
+    """Train a classifier by a recipe and write the run folder.
 
-    Where `torch.distributed` is initialised, all its processes must call this with the same arguments and see the same
-    folder: each computes its rows of every batch. The recipe's ``batch_size`` is then that of each process, and the
-    run's recipe holds that of all. Such a run is the run of one process with the whole batch, and either resumes the
-    other.
+    If `torch.distributed` is initialised, all processes must pass the same arguments and share the folder. Each process
+    computes its rows of every batch. The argument ``batch_size`` is then per process; the recipe in the run folder has
+    the total. Such a run is equivalent to one process with the total batch size, and each can resume the other.
 
     Args:
         recipe: a recipe's name, a YAML file, a mapping or a `Recipe`.
-        out: the run folder; it must not hold another run.
-        data: a data set's name or a path in place of the recipe's, or images (then the recipe records their name and
-            hash only).
-        budget: one of the recipe's budgets, such as ``"short"`` (30 epochs, or fewer); None for the recipe as it is
-            written.
-        resume: continue the run in the folder; the recipe must be the same.
-        device: where to train.
-        progress: the listener for progress and log lines.
-        changes: dotted recipe fields to new values, such as ``{"optimizer.lr": 0.05}``; they apply after the budget.
-        unlabelled: images in place of those that the recipe's ``data.unlabelled`` names.
-        distributed: use the processes of `torch.distributed` where it is initialised; False: this process only.
-        on_nan: ``"stop"``: stop at once, before anything is saved, when the loss or the weights are not finite (on a
-            GPU within `classwise.training.finite_checks.STEPS_BETWEEN_CHECKS` steps). ``"continue"``: continue, and
-            record the event ``not-finite`` in each such epoch.
-        **more: undotted recipe fields, such as ``epochs=30``.
+        out: the run folder; it must not contain another run.
+        data: a data set's name or a path, instead of the recipe's; or images, of which the run folder records only the
+            name and the hash.
+        budget: one of the recipe's budgets, such as ``"short"`` (at most 30 epochs); None for the full recipe.
+        resume: continue the run in the folder; its recipe must be the same.
+        device: the device to train on, such as ``"cuda"``.
+        progress: receives progress and log lines.
+        overrides: values by dotted recipe field, such as ``{"optimizer.lr": 0.05}``; applied after the budget.
+        unlabelled: images to use instead of the recipe's ``data.unlabelled``.
+        distributed: whether to use the processes of `torch.distributed`, if initialised.
+        on_nan: what to do when the loss or the weights are not finite. ``"stop"``: raise an error before anything is
+            saved (on a GPU within `classwise.training.finite_checks.STEPS_BETWEEN_CHECKS` steps). ``"continue"``: log
+            the event ``not-finite`` once per epoch and continue.
+        **fields: top-level recipe fields, such as ``epochs=30``.
 
     Returns:
         The finished run.
 
     Raises:
-        ClasswiseError: for a bad recipe or device (before data is read), data that do not fit, a folder that holds
-            another run or is in use, or a loss or weights that are not finite.
+        ClasswiseError: if the recipe or the device is invalid (checked before data is read), the data do not fit the
+            recipe, the folder contains another run or is in use, or the loss or the weights are not finite.
 
     Example:
         >>> import tempfile
         >>> import classwise as cw
         >>> small = {"data.subset": 60, "data.validation": 0.2, "model.name": "small-cnn", "model.width": 0.1}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = cw.train("at", data="digits", out=f"{folder}/at", changes=small, epochs=2)
+        ...     run = cw.train("at", data="digits", out=f"{folder}/at", overrides=small, epochs=2)
         ...     model = run.model()
         >>> run.recipe.epochs, model.training
         (2, False)
     """
-    all_changes = {**(changes or {}), **more}
+    all_overrides = {**(overrides or {}), **fields}
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
     if not isinstance(data, str | Images | None):
-        raise ClasswiseError(f"data should be a name, a path or Images, not {type(data).__name__}; see cw.Images(x, y)")
+        raise ClasswiseError(f"data must be a name, a path or Images (see cw.Images), not {type(data).__name__}")
     if data is not None:
-        all_changes["data.name"] = data.name if isinstance(data, Images) else data
+        all_overrides["data.name"] = data.name if isinstance(data, Images) else data
     with process_group(distributed=distributed) as processes:
         listener = progress if progress is not None and processes.is_main else Silent()
-        complete = Recipe.read(recipe, all_changes, budget=budget)
+        complete = Recipe.read(recipe, all_overrides, budget=budget)
         check_device(device)
         parse_on_nan(on_nan)
         complete = complete.times_batch(processes.world_size)
@@ -114,9 +112,9 @@ def _train(
     processes: ProcessGroup,
     on_nan: OnNan,
 ) -> Run:
-    """`train` in one of its processes, which holds the lock of the folder."""
+    """Train in this process; the main process owns the folder."""
     if recipe.model.sync_batch_norm and torch.device(device).type != "cuda":
-        raise ClasswiseError(f"model.sync_batch_norm = true needs GPUs, and the device is {device}; leave it out")
+        raise ClasswiseError(f"model.sync_batch_norm = true needs a GPU, not device {device!r}; use --device cuda")
     check_folder(run, resume=resume)
     if processes.is_main:
         remove_stale_temporaries(run.path)
@@ -132,7 +130,7 @@ def _train(
         check_same_arguments(
             processes, {"recipe": recipe.digest(), "data": images.fingerprint(), "folder": str(run.path)}
         )
-        progress.log(f"{processes.world_size} processes share each step of {recipe.batch_size} images")
+        progress.log(f"{processes.world_size} processes, batch size {recipe.batch_size} in total")
     for note in setup_notes(recipe, images, threat, resumed=resumed):
         progress.log(note)
     with torch.random.fork_rng(devices=[] if device == "cpu" else None):

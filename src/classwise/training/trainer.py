@@ -236,7 +236,7 @@ class Trainer:
         results: list[Step] = []
         losses: list[Tensor] = []
         with averaged_buffers(shard, model):
-            model.train(self.recipe.craft == "train")
+            model.train(self.recipe.attack_mode == "train")
             with frozen(model), self._fixed_norms():
                 points = parts.objective.points(
                     self.forward, local, parts.attack, settings, self.rng.child("craft").at(state.epoch)

@@ -56,7 +56,7 @@ def test_grids_are_recipes(
 ) -> None:
     """Every setting at every scale is read, each another training, and none is plain."""
     context = Context(scale, Store(tmp_path_factory.mktemp("grids") / "store"))
-    found = [context.recipe(recipe, changes) for recipe, changes in grid(scale, "7").values()]
+    found = [context.recipe(recipe, overrides) for recipe, overrides in grid(scale, "7").values()]
     digests = {one.digest() for one in found}
     assert len(digests) == len(found)
     assert context.recipe("at").digest() not in digests
@@ -72,8 +72,8 @@ def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFac
     """Each network is trained once with and once without attacks; at smoke one stands for all."""
     context = Context(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
     experiment = weak_classes.AllNetworks()
-    found = [context.recipe(recipe, changes) for recipe, changes in experiment.grid(scale).values()]
-    plain = [context.recipe(recipe, changes) for recipe, changes in experiment.standard(scale).values()]
+    found = [context.recipe(recipe, overrides) for recipe, overrides in experiment.grid(scale).values()]
+    plain = [context.recipe(recipe, overrides) for recipe, overrides in experiment.standard(scale).values()]
     names = {one.model.name for one in found}
     expected = 2 if scale.name == "smoke" else 1 + len(weak_classes.WIDTHS)
     assert len(found) == len({one.digest() for one in found}) == expected
@@ -108,7 +108,9 @@ def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> Non
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
 def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
     context = Context(scale, Store(tmp_path / "store"))
-    recipes = {name: context.recipe(recipe, changes) for name, (recipe, changes) in weak_classes.rates(scale).items()}
+    recipes = {
+        name: context.recipe(recipe, overrides) for name, (recipe, overrides) in weak_classes.rates(scale).items()
+    }
     stepwise, cyclic = (recipes[name].parts.lr_schedule for name in ("stepwise", "cyclic"))
     assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])
     assert cyclic.factor(0.0) == cyclic.factor(1.0) == 0
@@ -121,7 +123,7 @@ def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
 def test_optimisation_holds_the_usual_model_once() -> None:
     for scale in MANY_TRAININGS.values():
         grid = weak_classes.Optimisation().grid(scale)
-        settings = [(recipe, tuple(sorted(map(str, changes.items())))) for recipe, changes in grid.values()]
+        settings = [(recipe, tuple(sorted(map(str, overrides.items())))) for recipe, overrides in grid.values()]
         assert len(settings) == len(set(settings))
         assert ("at", ()) in settings
 

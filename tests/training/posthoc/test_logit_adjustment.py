@@ -26,8 +26,10 @@ ATTACK = "pgd:steps=2,step_size=0.5eps"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
-    return train("at", budget="short", out=tmp_path_factory.mktemp("adjusted") / "run", data="digits", changes=changes)
+    overrides = SMALL | {"data.subset": 200, "epochs": 2, "batch_size": 32}
+    return train(
+        "at", budget="short", out=tmp_path_factory.mktemp("adjusted") / "run", data="digits", overrides=overrides
+    )
 
 
 def test_a_round_moves_each_class_by_its_distance_from_the_mean(run: Run, tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ def test_the_saved_model_is_the_old_one_and_the_constants(run: Run) -> None:
 def test_images_that_the_run_was_given_and_classes_it_held_none_of(tmp_path: Path) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
-    own = train("at", budget="short", out=tmp_path / "run", data=few, changes=SMALL | {"epochs": 1})
+    own = train("at", budget="short", out=tmp_path / "run", data=few, overrides=SMALL | {"epochs": 1})
     found = adjust_logits(own, data=few, attack=ATTACK)
     assert found.constants[3:].eq(0).all()
     assert found.rounds.query("label >= 3")["robust"].isna().all()

@@ -25,17 +25,21 @@ STAGE = SMALL | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = STAGE | {"epochs": 2, "schedules.0.start_epoch": 1, "data.augment": "idbh-weak"}
+    overrides = STAGE | {"epochs": 2, "schedules.0.start_epoch": 1, "data.augment": "idbh-weak"}
     return train(
-        "frontier", budget="short", out=tmp_path_factory.mktemp("frontier") / "first", data="digits", changes=changes
+        "frontier",
+        budget="short",
+        out=tmp_path_factory.mktemp("frontier") / "first",
+        data="digits",
+        overrides=overrides,
     )
 
 
 @pytest.fixture(scope="module")
 def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    changes = STAGE | {"epochs": 1, "model.start": str(first.weights_file("average"))}
+    overrides = STAGE | {"epochs": 1, "model.weights": str(first.weights_file("average"))}
     out = tmp_path_factory.mktemp("frontier") / "tuned"
-    return train("frontier-finetune", budget="short", out=out, data="digits", changes=changes)
+    return train("frontier-finetune", budget="short", out=out, data="digits", overrides=overrides)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def erring(y: Tensor, wrong: list[bool], count: int) -> Step:
 
 def test_cfol_is_exp3_by_hand() -> None:
     """Classes of 1 and 3 images; two errors in class 0 and one in class 1, rate 0.5, mix 0.4."""
-    schedule = CFOL(mix=0.4, rate=0.5)
+    schedule = CFOL(gamma=0.4, rate=0.5)
     state = schedule.start(Classes(("a", "b"), torch.tensor([1, 3])))
     first = schedule.settings(state, constants(2), 0)
     assert close(first.sampling, [0.5 / 0.25, 0.5 / 0.75])  # the odds of an image, so that a class has 1/2
@@ -39,7 +39,7 @@ def test_cfol_is_exp3_by_hand() -> None:
 @pytest.mark.parametrize("count", [3, 10, 100])
 def test_exp3_over_any_number_of_classes(count: int) -> None:
     """Every second class errs once: its score grows by rate / p, the others' stay."""
-    schedule = CFOL(mix=0.5, rate=0.25)
+    schedule = CFOL(gamma=0.5, rate=0.25)
     state = schedule.start(Classes(tuple(map(str, range(count))), torch.ones(count, dtype=torch.int64)))
     y = torch.arange(count)
     step = erring(y, [label % 2 == 1 for label in range(count)], count)
@@ -53,7 +53,7 @@ def test_exp3_over_any_number_of_classes(count: int) -> None:
 
 
 def test_cfol_by_weights_divides_by_the_shares_of_the_data() -> None:
-    schedule = CFOL(mix=0.5, rate=0.1, acts="weights")
+    schedule = CFOL(gamma=0.5, rate=0.1, mode="weights")
     state = schedule.start(Classes(("a", "b", "c"), torch.tensor([1, 3, 0])))
     y = torch.tensor([0, 1, 1])
     state = schedule.after_batch(state, erring(y, [True, True, True], 3), batch_of(y))

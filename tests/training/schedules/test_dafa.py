@@ -64,8 +64,8 @@ def test_dafa_of_the_average_differs_in_its_signal_alone() -> None:
 
 def test_dafa_of_the_average_reads_the_average(tmp_path: Path) -> None:
     """P is the mean softmax of the kept average, on the validation split under its attack."""
-    changes = TINY | METHODS["frontier"] | {"epochs": 1}
-    run = train("frontier", budget="short", out=tmp_path / "run", data="digits", changes=changes)
+    overrides = TINY | METHODS["frontier"] | {"epochs": 1}
+    run = train("frontier", budget="short", out=tmp_path / "run", data="digits", overrides=overrides)
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
     images = validation_split(run)
     engine = Engine(run.model("average"), batch_size=48, early_stop=False, seed=0)

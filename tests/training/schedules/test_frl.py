@@ -94,7 +94,7 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "changes", "says"),
+    ("recipe", "overrides", "says"),
     [
         (
             "frl",
@@ -118,13 +118,13 @@ def test_a_normalised_reduction_divides_by_the_weights_of_the_batch() -> None:
         ("dafa", {"schedules.0.start_epoch": 0}, "start_epoch = 0"),
         ("dafa", {"schedules.0.terms": ["cleen"]}, "terms.0 = 'cleen'"),
         ("faal", {"reduction.radius": 0}, "radius = 0"),
-        ("cfol", {"schedules.0.mix": 1.5}, "mix = 1.5"),
+        ("cfol", {"schedules.0.gamma": 1.5}, "gamma = 1.5"),
         ("effective-number", {"schedules.0.base": 1}, "base = 1"),
         ("fair-tat", {"schedules.0.smoothing": 0}, "smoothing = 0"),
     ],
 )
-def test_a_mistake_is_one_line_before_data_is_read(recipe: str, changes: dict[str, object], says: str) -> None:
+def test_a_mistake_is_one_line_before_data_is_read(recipe: str, overrides: dict[str, object], says: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
-        Recipe.read(recipe, changes)
+        Recipe.read(recipe, overrides)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -29,14 +29,14 @@ def test_weights_by_counts_are_their_formulas() -> None:
     assert close(inverse.weights(inverse.start(Classes(names, COUNTS))), raw([1 / 100, 1 / 10, 0, 1 / 1000]))
     by_hand = [0.01 / (1 - 0.99**100), 0.01 / (1 - 0.99**10), 0, 0.01 / (1 - 0.99**1000)]
     assert close(effective.weights(effective.start(Classes(names, COUNTS))), raw(by_hand))
-    evenly = ClassWeights(kind="inverse", acts="sampling")
+    evenly = ClassWeights(kind="inverse", mode="sampling")
     sampling = evenly.settings(evenly.start(Classes(names, COUNTS)), constants(4), 0).sampling
     assert sampling is not None
     assert close(sampling * COUNTS, [27.027027] * 2 + [0.0, 27.027027], 1e-4)  # a class is drawn as often as another
 
 
 def test_weights_by_robust_images_follow_the_last_epoch() -> None:
-    schedule = ClassWeights(kind="inverse", by="robust", start_epoch=1)
+    schedule = ClassWeights(kind="inverse", count="robust", start_epoch=1)
     state = schedule.start(classes(3))
     before = constants(3)
     assert schedule.settings(state, before, 0) is before
@@ -83,7 +83,7 @@ def test_ldam_by_hand(scale: float) -> None:
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 def test_ldams_margins_for_any_number_of_classes(count: int) -> None:
     counts = torch.arange(1, count + 1) ** 2
-    after = LDAM(largest=0.8).settings(
+    after = LDAM(max_margin=0.8).settings(
         LDAM().start(Classes(tuple(map(str, range(count))), counts)), constants(count), 0
     )
     assert close(after.logit_margin, [0.8 / math.sqrt(label) for label in range(1, count + 1)])

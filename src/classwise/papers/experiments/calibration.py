@@ -159,14 +159,14 @@ class _Lambdas(Experiment):
         return (self.whole,) if reached else tuple(f"{self.whole}: {value:g} only" for value in values)
 
     @abstractmethod
-    def changes(self, value: float) -> Mapping[str, Any]:
+    def overrides(self, value: float) -> Mapping[str, Any]:
         """What the number changes in the recipe."""
 
     def run(self, context: Context) -> Findings:
         """Average and worst class over the number, and what each class gets by it."""
         values = LAMBDAS[context.scale.name]
         plain = METHODS[self.plain]
-        methods = {self.plain: plain, **{f"{value:g}": Method(plain.recipe, self.changes(value)) for value in values}}
+        methods = {self.plain: plain, **{f"{value:g}": Method(plain.recipe, self.overrides(value)) for value in values}}
         audits = {name: audit for (name, _), audit in audited(context, methods, ("best",)).items()}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
         lines = []
@@ -179,7 +179,7 @@ class _Lambdas(Experiment):
                     f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
                 )
             )
-        own = context.trained(plain.recipe, self.changes(0.5)).run
+        own = context.trained(plain.recipe, self.overrides(0.5)).run
         drawing, last = class_quantity(own, self.quantity)
         tests = [
             Test(
@@ -224,7 +224,7 @@ class MarginBase(_Lambdas):
     quantity = "epsilon"
     metrics = (average, worst)
 
-    def changes(self, value: float) -> Mapping[str, Any]:
+    def overrides(self, value: float) -> Mapping[str, Any]:
         """CCM alone."""
         return {"schedules": [ccm(value)]}
 
@@ -280,7 +280,7 @@ class RegularisationBase(_Lambdas):
     quantity = "beta"
     metrics = (worst,)
 
-    def changes(self, value: float) -> Mapping[str, Any]:
+    def overrides(self, value: float) -> Mapping[str, Any]:
         """CCM at 0.3, and CCR."""
         return {"schedules": [ccm(0.3), ccr(value)]}
 

@@ -55,7 +55,7 @@ RADII: Mapping[Name, tuple[str, str]] = {
 
 def _of_mnist(name: Name) -> Scale:
     scale, (threat, about) = USUAL[name], RADII[name]
-    return replace(scale, data="mnist", threat=threat, about=about, changes={**scale.changes, **_SMALL})
+    return replace(scale, data="mnist", threat=threat, about=about, overrides={**scale.overrides, **_SMALL})
 
 
 class ColouredBackgrounds(Experiment):

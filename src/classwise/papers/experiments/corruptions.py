@@ -94,8 +94,8 @@ class ClassesUnderCorruptions(Experiment):
         """Every class over the severity, all corruptions together, and each corruption by itself."""
         tables, figures = [], []
         _, severities = GRID[context.scale.name]
-        for name, (recipe, changes) in RECIPES.items():
-            found = corrupted(context, context.trained(recipe, changes))
+        for name, (recipe, overrides) in RECIPES.items():
+            found = corrupted(context, context.trained(recipe, overrides))
             lines = pd.DataFrame([found.counts(at).accuracy for at in severities], list(severities), list(found.names))
             title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
             figures.append((line_chart(title, class_lines(lines), "severity"), "The mean over all corruptions."))
@@ -123,8 +123,8 @@ class CorruptionsAndAttacks(Experiment):
         rows, parts = [], []
         kinds = ("standard", "adversarial")
         for name in kinds:
-            recipe, changes = RECIPES[name]
-            found = corrupted(context, context.trained(recipe, changes))
+            recipe, overrides = RECIPES[name]
+            found = corrupted(context, context.trained(recipe, overrides))
             stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
             rows.append(Row(f"{name}, all", [_correlation(stack.estimate(agreement))]))
             parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))

@@ -48,7 +48,7 @@ class Method:
     """A row of the table: our recipe, what is changed in it, and the method it starts from."""
 
     recipe: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     averaged: bool = False
     start: str | None = None
 
@@ -85,7 +85,7 @@ def audited(
     audits: dict[tuple[str, str], Audit] = {}
     for name, method in methods.items():
         start = None if method.start is None else trained[method.start]
-        trained[name] = context.trained(method.recipe, method.changes, start=start)
+        trained[name] = context.trained(method.recipe, method.overrides, start=start)
         for kind in kinds:
             which = CHOSEN[kind][method.averaged]
             if which not in trained[name].run.kept():  # it begins later than this training ends
@@ -150,6 +150,6 @@ def gate(run: Run) -> list[bool]:
 
 def gated(context: Context, methods: Mapping[str, Method], table: Table) -> Table:
     """The same table, with a note of how many epochs each method's fair average is made."""
-    runs = {name: context.trained(one.recipe, one.changes).run for name, one in methods.items() if one.start is None}
+    runs = {name: context.trained(one.recipe, one.overrides).run for name, one in methods.items() if one.start is None}
     admitted = [f"{sum(judged)} of {len(judged)} ({name})" for name, run in runs.items() if (judged := gate(run))]
     return replace(table, note=f"{table.note} Epochs that FAWA admitted: {', '.join(admitted)}.") if admitted else table

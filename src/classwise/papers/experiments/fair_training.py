@@ -211,7 +211,7 @@ class TinyImageNet(Experiment):
             USUAL["full"],
             about="ResNet-18 on Tiny-ImageNet; 200 classes, of which the validation split has few images each",
             data="tiny-imagenet",
-            changes={"model.name": "resnet18"},
+            overrides={"model.name": "resnet18"},
         ),
     }
 

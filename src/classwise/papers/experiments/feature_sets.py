@@ -161,5 +161,5 @@ class Robust(_FeatureSet):
         if context.scale.name not in self.radii:
             return context.trained("at")
         steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-        changes: dict[str, Any] = {"threat": self.radii[context.scale.name], **steps}
-        return context.trained("at", changes)
+        overrides: dict[str, Any] = {"threat": self.radii[context.scale.name], **steps}
+        return context.trained("at", overrides)

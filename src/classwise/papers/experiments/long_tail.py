@@ -64,7 +64,7 @@ def ldam_margins(scale: Scale, weak: str) -> Grid:
     """LDAM over its largest margin."""
     del weak
     margins = {"smoke": (0.5,), "laptop": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
-    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.largest": margin}) for margin in margins}
+    return {f"LDAM {margin:g}": ("ldam", {"schedules.0.max_margin": margin}) for margin in margins}
 
 
 def resampled_classes(scale: Scale, weak: str) -> Grid:
@@ -188,8 +188,8 @@ def compared(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared
     weak = weakest(plain.run)
     trained = {PLAIN: plain}
     for grid in grids:
-        for name, (recipe, changes) in grid(context.scale, str(weak)).items():
-            trained[name] = context.trained(recipe, changes)
+        for name, (recipe, overrides) in grid(context.scale, str(weak)).items():
+            trained[name] = context.trained(recipe, overrides)
     audits = {name: under_pgd(context, one) for name, one in trained.items()}
     return Compared(trained, audits, weak, context.test_images.class_names)
 

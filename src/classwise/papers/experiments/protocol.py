@@ -104,4 +104,4 @@ def unlabelled_note(context: Context) -> str:
 
 def hypersphere_models(context: Context) -> dict[str, Trained]:
     """Madry's model and the three on the hypersphere, trained."""
-    return {name: context.trained(recipe, changes) for name, (recipe, changes) in HYPERSPHERE_RECIPES.items()}
+    return {name: context.trained(recipe, overrides) for name, (recipe, overrides) in HYPERSPHERE_RECIPES.items()}

@@ -24,7 +24,7 @@ from classwise.stats.counts import ClassCounts, FloatArray
 PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
 """PGD-10 with step 2/255 at 8/255, of training and test."""
 SCALES: Mapping[Name, Scale] = {
-    name: replace(scale, changes={**scale.changes, "selection": "overall"}) if name == "full" else scale
+    name: replace(scale, overrides={**scale.overrides, "selection": "overall"}) if name == "full" else scale
     for name, scale in USUAL.items()
 }
 RADII: Mapping[Name, Sequence[float]] = {
@@ -62,9 +62,9 @@ class Sweep:
         return Resampled(np.stack(rows), audits[0].outcomes.labels, len(self.names))
 
 
-def swept(context: Context, recipe: str, changes: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
+def swept(context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
     """Train at each place of a sweep, and attack the best and the last epoch of each."""
-    trained = [context.trained(recipe, change) for change in changes]
+    trained = [context.trained(recipe, change) for change in overrides]
     best, last = (
         [context.audited(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
     )
@@ -76,8 +76,8 @@ def radius_sweep(context: Context) -> Sweep:
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
     factors = RADII[context.scale.name]
-    changes = [{} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"} for factor in factors]
-    return swept(context, "at", changes, factors)
+    overrides = [{} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"} for factor in factors]
+    return swept(context, "at", overrides, factors)
 
 
 class RadiusSweep(Experiment):

@@ -52,8 +52,8 @@ SCALES: Mapping[Name, Scale] = {
         train=4000,
         test=1000,
         precision=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
-        changes={
-            **FASHION.changes,
+        overrides={
+            **FASHION.overrides,
             "precision.dtype": EXACT.dtype,
             "epochs": 6,
             "batch_size": 64,
@@ -85,7 +85,7 @@ def rates(scale: Scale) -> Grid:
     """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
     if scale.budget == "short":
         return {"cyclic": ("at", {}), "stepwise": ("at", {"lr_schedule": {"name": "step"}})}
-    rate = {} if "optimizer.lr" in scale.changes else {"optimizer.lr": CYCLIC_RATE}
+    rate = {} if "optimizer.lr" in scale.overrides else {"optimizer.lr": CYCLIC_RATE}
     return {"stepwise": ("at", {}), "cyclic": ("at", {"lr_schedule": {"name": "cyclic"}, **rate})}
 
 
@@ -158,7 +158,9 @@ class _Ranked:
 
 def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
     """The models of a grid, attacked, and how far they agree on their weak classes."""
-    audits = {name: under_pgd(context, context.trained(recipe, changes)) for name, (recipe, changes) in grid.items()}
+    audits = {
+        name: under_pgd(context, context.trained(recipe, overrides)) for name, (recipe, overrides) in grid.items()
+    }
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 
@@ -228,7 +230,7 @@ class _Networks(WeakClasses):
 
     def _each(self, scale: Scale, recipe: str) -> Grid:
         """The grid of a recipe; the default network is unchanged, so that its run is shared."""
-        reference = str(scale.changes.get("model.name", "preactresnet18"))
+        reference = str(scale.overrides.get("model.name", "preactresnet18"))
         chosen = (STAND_IN,) if scale.name == "smoke" else self.networks
         width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)
         own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}

@@ -27,18 +27,18 @@ class Balanced(Objective):
 
     Args:
         beta: weight of the divergence between the image and w; a class schedule may set one per class.
-        uniform: weight of the two divergences from the uniform law U.
-        past: how many steps w goes beyond the first misclassified iterate; the public code takes 1.
+        uniform_weight: weight of the two divergences from the uniform law U.
+        tau: how many steps w goes beyond the first misclassified iterate; the public code takes 1.
     """
 
     source = ("sun2023improving",)
     changes = ("loss",)
-    example = "bat:beta=6,uniform=1"
+    example = "bat:beta=6,uniform_weight=1"
     cost = Passes(forward=3, to_weights=3)
 
     beta: NonNegative = 6.0
-    uniform: NonNegative = 1.0
-    past: Past = 0
+    uniform_weight: NonNegative = 1.0
+    tau: Past = 0
 
     regularised = True
     weighed: ClassVar[frozenset[Term]] = frozenset({"robust"})
@@ -48,7 +48,7 @@ class Balanced(Objective):
     ) -> dict[str, Tensor]:
         """``right`` and ``wrong``, of one attack."""
         model = self.criterion.scaled(model, settings)
-        right, wrong = at_the_boundary(attack, model, batch.attack_inputs(rng), self.past)
+        right, wrong = at_the_boundary(attack, model, batch.attack_inputs(rng), self.tau)
         return {"right": right, "wrong": wrong}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
@@ -59,7 +59,7 @@ class Balanced(Objective):
         pull = divergence(clean, wrong) * (self.beta if beta is None else beta)
         terms = {
             "robust": self.criterion(right, batch.y, settings) + pull,
-            "uniform": self.uniform * (from_uniform(right) + from_uniform(wrong)),
+            "uniform": self.uniform_weight * (from_uniform(right) + from_uniform(wrong)),
         }
         return Step(terms, clean_logits=clean, robust_logits=wrong)
 

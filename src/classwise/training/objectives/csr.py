@@ -19,17 +19,17 @@ class ConfusionWeighted(Trades):
     G is the class setting ``pair_weight``, which the schedule ``csr`` sets; without one it is 1.
 
     Args:
-        clean: weight of the clean cross-entropy.
-        confused: weight of the third term, which counts under that name.
+        clean_weight: weight of the clean cross-entropy.
+        confusion_weight: weight of the third term, which counts under that name.
         start_fraction: the share of training from which this holds; before it, the loss is that of TRADES.
     """
 
     source = ("jin2025enhancing",)
     changes = ("loss",)
-    example = "csr:beta=6,clean=0.7,confused=0.3"
+    example = "csr:beta=6,clean_weight=0.7,confusion_weight=0.3"
 
-    clean: NonNegative = 0.7
-    confused: NonNegative = 0.3
+    clean_weight: NonNegative = 0.7
+    confusion_weight: NonNegative = 0.3
     start_fraction: Share = 0.0
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
@@ -39,11 +39,11 @@ class ConfusionWeighted(Trades):
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
         beta = settings.of("beta", batch.y)
-        confused = self.confused * self.criterion(robust, batch.y, settings)
+        confused = self.confusion_weight * self.criterion(robust, batch.y, settings)
         if settings.pair_weight is not None:
             confused = confused * settings.pair_weight[batch.y, robust.argmax(1)]
         terms = {
-            "clean": self.clean * self.criterion(clean, batch.y, settings),
+            "clean": self.clean_weight * self.criterion(clean, batch.y, settings),
             "robust": divergence(clean, robust) * (self.beta if beta is None else beta),
             "confused": confused,
         }

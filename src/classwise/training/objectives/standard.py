@@ -19,7 +19,7 @@ from classwise.training.objectives.base import Objective, Step, TrainingBatch
 class Standard(Objective):
     """CE(f(x), y)."""
 
-    source = ()
+    source = ("goodfellow2016deep, section 6.2.1",)
     example = "standard"
     cost = Passes(forward=1, to_weights=1)
     attacks = False

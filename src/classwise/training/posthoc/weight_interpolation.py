@@ -63,7 +63,7 @@ def interpolate_weights(
     Args:
         run: the fine-tuning run, or its folder.
         which: which of its saved models; None for `Run.default_weights`.
-        start: the model before: a run folder or a file of weights; None for the recipe's ``model.start``.
+        start: the model before: a run folder or a file of weights; None for the recipe's ``model.weights``.
         shares: what is tried, each in [0, 1].
         data: the training images, where the run was given them itself.
         attack: what the validation split is attacked with, at the run's radius.
@@ -81,7 +81,7 @@ def interpolate_weights(
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise ClasswiseError(f"shares = {shares}: give numbers from 0 to 1, such as 0.3,0.5,0.7")
     member = make(ATTACKS, attack)
-    before = start if start is not None else run.recipe.model.start
+    before = start if start is not None else run.recipe.model.weights
     if before is None:
         raise ClasswiseError(f"{run.path} started from random weights; name the model before with start")
     which = chosen_weights(run, which)

@@ -23,19 +23,19 @@ class CFOL(ClassSchedule):
     drawn by: p itself when it samples, the shares of the classes in the data when it weighs.
 
     Args:
-        mix: gamma, the share of the uniform law.
+        gamma: gamma, the share of the uniform law.
         rate: eta, for one image; 5e-6 for CIFAR-10 in the paper.
-        acts: ``"sampling"`` draws the images of a step by p, evenly within a class; ``"weights"`` draws as ever and
+        mode: ``"sampling"`` draws the images of a step by p, evenly within a class; ``"weights"`` draws as ever and
             multiplies losses by C p.
     """
 
     source = ("pethick2023revisiting",)
     changes = ("weight", "sampling")
-    example = "cfol:mix=0.5"
+    example = "cfol:gamma=0.5"
 
-    mix: Share = 0.5
+    gamma: Share = 0.5
     rate: NonNegative = 5e-6
-    acts: Literal["sampling", "weights"] = "sampling"
+    mode: Literal["sampling", "weights"] = "sampling"
 
     def start(self, classes: Classes) -> State:
         """All classes with images alike."""
@@ -46,7 +46,7 @@ class CFOL(ClassSchedule):
         """Add the errors under attack (on the clean images if the objective attacks none) to the scores."""
         logits = step.clean_logits if step.robust_logits is None else step.robust_logits
         assert logits is not None
-        drawn_by = self.law(state) if self.acts == "sampling" else state["shares"]
+        drawn_by = self.law(state) if self.mode == "sampling" else state["shares"]
         errors = (logits.detach().argmax(1) != batch.y).float()
         scores = state["scores"].index_add(0, batch.y, self.rate * errors / drawn_by[batch.y])
         return {**state, "scores": scores}
@@ -55,13 +55,13 @@ class CFOL(ClassSchedule):
         """p, (C,); 0 for a class without images."""
         present = state["shares"] > 0
         focused = state["scores"].masked_fill(~present, -torch.inf).softmax(0)
-        return self.mix * present / present.sum() + (1 - self.mix) * focused
+        return self.gamma * present / present.sum() + (1 - self.gamma) * focused
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """The law of this step, as odds of an image of each class or as weights."""
         del epoch
         law = self.law(state)
-        if self.acts == "weights":
+        if self.mode == "weights":
             return apply_class_weights(before, law * len(law))
         odds = torch.where(law > 0, law / state["shares"], 0.0)
         return dataclasses.replace(before, sampling=odds if before.sampling is None else odds * before.sampling)

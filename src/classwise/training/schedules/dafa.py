@@ -44,7 +44,7 @@ class DAFA(ClassSchedule):
         start_epoch: the epoch (from 0) from which it acts; the paper's 70 of 110.
         floor: the smallest weight.
         terms: what is weighed: the clean term of TRADES, as in the paper; ``robust`` under AT.
-        margins: whether radii and steps change too.
+        scale_radius: whether radii and steps change too.
     """
 
     source = ("lee2024dafa, algorithm 1",)
@@ -55,7 +55,7 @@ class DAFA(ClassSchedule):
     start_epoch: Count = 70
     floor: NonNegative = 0.1
     terms: tuple[Term, ...] = ("clean",)
-    margins: bool = True
+    scale_radius: bool = True
 
     reads = frozenset({"train.confidence"})
     #: The signal that is P.
@@ -85,7 +85,7 @@ class DAFA(ClassSchedule):
             return before
         weights = state["weights"]
         after = apply_class_weights(before, weights, self.terms)
-        if not self.margins:
+        if not self.scale_radius:
             return after
         assert before.epsilon is not None
         step = None if before.step_size is None else before.step_size * weights

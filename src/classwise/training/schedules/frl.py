@@ -1,4 +1,4 @@
-"""Fair robust learning (Xu et al., ICML 2021): errors of a class above the average raise its weights and its radius."""
+"""FRL, fair robust learning (Xu et al., ICML 2021): a class error above the mean raises the class weight and radius."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from classwise.training.schedules.class_weighting import apply_class_weights
 
 @configurable
 class FRL(ClassSchedule):
-    """Multipliers of the constraint that no class errs by more than ``tolerance`` above the mean of the classes.
+    """Lagrange multipliers of the constraint that no class error exceeds the mean class error by over ``tolerance``.
 
-    After each epoch, on the validation split, the clean error e0 and the boundary error e1 (right when clean, wrong
-    under attack) of class c violate by g = e_c - mean e - tolerance. Then lam0 += rate g0, lam1 += boundary rate g1 and
-    lam2 += margin_rate g1; lam0 and lam1 are clamped at 0 and each rescaled to a sum of at most ``limit``. The clean
-    term of class c weighs 1/C + lam0_c - mean lam0, times C so that all weights are 1 at first (the reduction
-    ``normalised`` divides by the weights of the batch); the robust term likewise by lam1. The radius becomes
-    eps_c clip(exp(2 lam2_c), narrowest, widest), and every step of the attack a quarter of the largest radius.
-    "Reweight" is margin_rate 0, "remargin" is boundary 0: the clean weights stay, since a radius does not correct
-    clean errors. The multipliers of a class without validation images do not change.
+    After each epoch, the violations g = e_c - mean e - tolerance are measured on the validation split, for the clean
+    error e0 and the boundary error e1 (correct when clean, misclassified under attack). The updates are lam0 += rate
+    g0, lam1 += boundary rate g1 and lam2 += margin_rate g1. lam0 and lam1 are clamped at 0, and each is rescaled to a
+    sum of at most ``limit``. The weight of the clean term of class c is C (1/C + lam0_c - mean lam0), initially 1; that
+    of the robust term uses lam1. (The reduction ``normalised`` divides by the weights of the batch.) The radius is
+    eps_c clip(exp(2 lam2_c), min_radius_factor, max_radius_factor); the step size is a quarter of the largest radius.
+    "Reweight" is margin_rate = 0. "Remargin" is boundary = 0; it retains the clean weights, since a radius does not
+    correct clean errors. The multipliers of a class without validation images do not change.
 
     Args:
-        tolerance: how far above the mean an error may be, a fraction: 0.07; 0.1 where only the weights change.
-        rate: r1 of the paper.
-        boundary: the rate of lam1, in multiples of ``rate``; 0 leaves the robust weights alone.
-        margin_rate: r2 of the paper; 0 leaves radii and steps alone.
-        halve_every: epochs after which ``rate`` halves, each time.
+        tolerance: the allowed excess of a class error over the mean, a fraction: 0.07, or 0.1 for reweight.
+        rate: the step size of lam0, r1 in the paper.
+        boundary: the step size of lam1 in multiples of ``rate``; 0 leaves the robust weights unchanged.
+        margin_rate: the step size of lam2, r2 in the paper; 0 leaves the radii and step sizes unchanged.
+        halve_every: number of epochs after which ``rate`` is halved, repeatedly.
         limit: the largest sum of lam0, and of lam1.
-        narrowest: the smallest factor of a radius.
-        widest: the largest factor of a radius.
+        min_radius_factor: the smallest factor of a radius.
+        max_radius_factor: the largest factor of a radius.
     """
 
     source = ("xu2021robust, algorithm 2",)
@@ -47,8 +47,8 @@ class FRL(ClassSchedule):
     margin_rate: NonNegative = 0.2
     halve_every: Count = 40
     limit: Share = 0.5
-    narrowest: Positive = 0.98
-    widest: Positive = 3.0
+    min_radius_factor: Positive = 0.98
+    max_radius_factor: Positive = 3.0
 
     reads = frozenset({"valid.clean", "valid.robust"})
     needs_beta = True
@@ -56,47 +56,47 @@ class FRL(ClassSchedule):
 
     @property
     def weighs(self) -> frozenset[Term]:
-        """The clean term: a constraint on clean errors needs one."""
+        """The clean term, which the constraint on clean errors needs."""
         return frozenset({"clean"})
 
     def start(self, classes: Classes) -> State:
-        """No constraint binds yet."""
+        """All multipliers are 0."""
         zeros = torch.zeros(len(classes), device=classes.device)
         return {"clean": zeros, "robust": zeros.clone(), "margin": zeros.clone()}
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
-        """One step of the multipliers along the violations."""
+        """Update the multipliers by the violations."""
         clean, robust = signals["valid.clean"].float(), signals["valid.robust"].float()
-        errs, crosses = self._violation(1 - clean), self._violation(clean - robust)
+        clean_violation, boundary_violation = self._violation(1 - clean), self._violation(clean - robust)
         rate = self.rate * 0.5 ** (epoch // self.halve_every)
         return {
-            "clean": self._limited(state["clean"] + rate * errs),
-            "robust": self._limited(state["robust"] + self.boundary * rate * crosses),
-            "margin": state["margin"] + self.margin_rate * crosses,
+            "clean": self._limited(state["clean"] + rate * clean_violation),
+            "robust": self._limited(state["robust"] + self.boundary * rate * boundary_violation),
+            "margin": state["margin"] + self.margin_rate * boundary_violation,
         }
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """The weights, radii and steps of this epoch."""
+        """Weights, radii and step sizes of the epoch."""
         del epoch
         after = apply_class_weights(before, self._weights(state["clean"]), ("clean",))
         after = apply_class_weights(after, self._weights(state["robust"]), ("robust",))
         if self.margin_rate == 0:
             return after
         assert before.epsilon is not None
-        radii = before.epsilon * (2 * state["margin"]).exp().clamp(self.narrowest, self.widest)
+        radii = before.epsilon * (2 * state["margin"]).exp().clamp(self.min_radius_factor, self.max_radius_factor)
         return dataclasses.replace(after, epsilon=radii, step_size=(radii.amax() / 4).expand(len(radii)))
 
     def _violation(self, error: Tensor) -> Tensor:
-        """How far each error is above the mean and the tolerance; 0 where it is not known."""
+        """Violation of the constraint by each class, (C,); 0 where the error is NaN."""
         return (error - error.nanmean() - self.tolerance).nan_to_num(nan=0.0)
 
     def _limited(self, multipliers: Tensor) -> Tensor:
-        """None below 0, all together at most the limit."""
+        """Clamp the multipliers at 0 and rescale them to a sum of at most ``limit``."""
         multipliers = multipliers.clamp_min(0)
         total = multipliers.sum()
         return torch.where(total > self.limit, multipliers * (self.limit / total.clamp_min(1e-12)), multipliers)
 
     @staticmethod
     def _weights(multipliers: Tensor) -> Tensor:
-        """C times the paper's 1/C + lam_c - mean lam; they sum to C."""
+        """Compute C (1/C + lam_c - mean lam), (C,), with sum C."""
         return 1 + len(multipliers) * multipliers - multipliers.sum()

@@ -24,7 +24,7 @@ class LDAM(ClassSchedule):
     robust accuracy on the training batches of the last epoch (the count itself until one is known; at least 1).
 
     Args:
-        largest: the margin of the rarest class, in logits; 0.5 in the paper.
+        max_margin: the margin of the rarest class, in logits; 0.5 in the paper.
         scale: what logits are multiplied by after the margin; 30 in the paper, whose logits are cosines. 1 is for
             ordinary logits.
         start_epoch: the epoch (from 0) from which weights act: 160 of 200 in the paper.
@@ -35,9 +35,9 @@ class LDAM(ClassSchedule):
 
     source = ("cao2019learning",)
     changes = ("weight", "margin")
-    example = "ldam:largest=0.5,scale=1"
+    example = "ldam:max_margin=0.5,scale=1"
 
-    largest: NonNegative = 0.5
+    max_margin: NonNegative = 0.5
     scale: Positive = 30.0
     start_epoch: Annotated[int, pydantic.Field(ge=0)] = 160
     base: Base = 0.9999
@@ -79,4 +79,4 @@ class LDAM(ClassSchedule):
     def margins(self, counts: Tensor, present: Tensor) -> Tensor:
         """The margin of each class, (C,), given its images and whether it has any; 0 for one without."""
         rarest = counts.masked_fill(~present, torch.inf).amin()
-        return torch.where(present, self.largest * (counts / rarest) ** -0.25, 0.0)
+        return torch.where(present, self.max_margin * (counts / rarest) ** -0.25, 0.0)

@@ -38,14 +38,14 @@ class ClassWeights(ClassSchedule):
 
     ``inverse``: 1 / n. ``effective``: (1 - b) / (1 - b^n). ``robust-error``: 1 + strength (mean a - a_c), a the robust
     accuracy on the training batches of the last epoch, clamped at 0. For the first two n is the number of images, or
-    with ``by: robust`` the number times a (at least 1; a class without a training image so far counts in full).
+    with ``count: robust`` the number times a (at least 1; a class without a training image so far counts in full).
 
     Args:
         kind: which weights.
-        by: what n counts: ``"images"``, fixed, or ``"robust"`` ones, epoch by epoch.
+        count: what n counts: ``"images"``, fixed, or ``"robust"`` ones, epoch by epoch.
         base: b of the effective number.
         strength: k of the robust error, 1, 2 or 4 in the paper.
-        acts: ``"weights"`` multiplies losses; ``"sampling"`` draws images in proportion to w (a batch then over-samples
+        mode: ``"weights"`` multiplies losses; ``"sampling"`` draws images in proportion to w (a batch then over-samples
             some classes and under-samples others).
         terms: what losses are weighed.
         start_epoch: the epoch (from 0) from which it acts.
@@ -53,13 +53,13 @@ class ClassWeights(ClassSchedule):
 
     source = ("cui2019class", "benz2021robustness, section 3.3")
     changes = ("weight", "sampling")
-    example = "class-weights:kind=effective,by=robust"
+    example = "class-weights:kind=effective,count=robust"
 
     kind: Literal["inverse", "effective", "robust-error"] = "effective"
-    by: Literal["images", "robust"] = "images"
+    count: Literal["images", "robust"] = "images"
     base: Base = 0.9999
     strength: NonNegative = 1.0
-    acts: Literal["weights", "sampling"] = "weights"
+    mode: Literal["weights", "sampling"] = "weights"
     terms: tuple[Term, ...] = BOTH
     start_epoch: Annotated[int, pydantic.Field(ge=0)] = 0
 
@@ -73,7 +73,7 @@ class ClassWeights(ClassSchedule):
     @property
     def weighs(self) -> frozenset[Term]:
         """The terms, unless images are drawn by the weights."""
-        return frozenset(self.terms if self.acts == "weights" else ())
+        return frozenset(self.terms if self.mode == "weights" else ())
 
     def start(self, classes: Classes) -> State:
         """The counts; nothing is known of the accuracy."""
@@ -94,7 +94,7 @@ class ClassWeights(ClassSchedule):
         if epoch < self.start_epoch:
             return before
         weights = self.weights(state)
-        if self.acts == "weights":
+        if self.mode == "weights":
             return apply_class_weights(before, weights, self.terms)
         return dataclasses.replace(before, sampling=weights if before.sampling is None else weights * before.sampling)
 
@@ -106,7 +106,7 @@ class ClassWeights(ClassSchedule):
             gap = (robust.nanmean() - robust).nan_to_num(nan=0.0)
             raw = (1 + self.strength * gap).clamp_min(0)  # after_epoch has warned
         else:
-            seen = state["counts"] * robust.nan_to_num(nan=1.0) if self.by == "robust" else state["counts"]
+            seen = state["counts"] * robust.nan_to_num(nan=1.0) if self.count == "robust" else state["counts"]
             seen = seen.double().clamp_min(1)
             raw = 1 / seen if self.kind == "inverse" else effective(seen, self.base)
         return balanced(raw, present)

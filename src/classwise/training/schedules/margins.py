@@ -27,7 +27,7 @@ class Margins(RobustAccuracySchedule):
         floor: the smallest radius, as a share of eps.
     """
 
-    source = ()
+    source = ("wei2023cfa, eq. 6",)
     changes = ("radius",)
     example = "margins:slope=1"
 

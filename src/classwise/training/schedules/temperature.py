@@ -34,7 +34,7 @@ class LIS(ClassSchedule):
         epochs: how many epochs the rise takes; the paper's run has 100.
     """
 
-    source = ()
+    source = ("tian2021intriguing, appendix G",)
     changes = ("scale",)
     example = "lis:first=1,last=75"
 
@@ -61,7 +61,7 @@ class CMP(ClassSchedule):
     P(s) = mean over images of max_k softmax(s c)_k, c the network's outputs on the attacked images of the last epoch as
     they were met (before the first epoch: on the clean images, in one pass). Before each epoch P(s) = target is solved
     for s = 1/T by Powell's hybrid method. The target rises linearly from ``first`` to ``last`` in ``epochs`` epochs and
-    then stays. s is ``cap`` where no smaller s reaches the target, and 1 for a target of at most 1/C.
+    then stays. s is ``max_scale`` where no smaller s reaches the target, and 1 for a target of at most 1/C.
 
     The state holds the outputs of an epoch: images times classes numbers.
 
@@ -69,17 +69,17 @@ class CMP(ClassSchedule):
         first: P of the first epoch.
         last: P from the epoch ``epochs`` on.
         epochs: how many epochs the rise takes; the paper's 90 of 100.
-        cap: the largest 1/T.
+        max_scale: the largest 1/T.
     """
 
-    source = ()
+    source = ("tian2021intriguing, appendix G",)
     changes = ("scale",)
     example = "cmp:first=0.2,last=1"
 
     first: Share = 0.2
     last: Share = 1.0
     epochs: Count = 90
-    cap: Positive = 300.0
+    max_scale: Positive = 300.0
 
     sets_scale = True
 
@@ -125,21 +125,21 @@ class CMP(ClassSchedule):
         return self.first + (self.last - self.first) * min(epoch / self.epochs, 1.0)
 
     def _solved(self, outputs: Tensor, epoch: int) -> Tensor:
-        found = inverse_temperature(outputs.double().cpu().numpy(), self.target(epoch), self.cap)
+        found = inverse_temperature(outputs.double().cpu().numpy(), self.target(epoch), self.max_scale)
         return torch.full((), found, dtype=torch.float32, device=outputs.device)
 
 
-def inverse_temperature(outputs: Floats, target: float, cap: float = 300.0) -> float:
-    """The scale s in [0.01, cap] at which the mean largest probability of softmax(s outputs) is the target.
+def inverse_temperature(outputs: Floats, target: float, max_scale: float = 300.0) -> float:
+    """The scale s in [0.01, max_scale] at which the mean largest probability of softmax(s outputs) is the target.
 
     It rises with s, so there is one solution at most; a target outside what these scales reach gets the nearer end, but
-    1/C and less, which would leave nothing to learn from, gets s = 1 (at most the cap).
+    1/C and less, which would leave nothing to learn from, gets s = 1 (at most ``max_scale``).
     Powell's hybrid method (MINPACK's hybrd) works on log s; where it does not arrive, Brent's method takes over.
 
     Args:
         outputs: the network's outputs, (N, C); cosines on the hypersphere.
         target: the mean largest probability.
-        cap: the largest scale.
+        max_scale: the largest scale.
     """
     gaps = outputs - outputs.max(1, keepdims=True)
 
@@ -153,12 +153,12 @@ def inverse_temperature(outputs: Floats, target: float, cap: float = 300.0) -> f
         return np.array([excess(float(x[0]))]), np.array([[slope.mean()]])
 
     if target <= 1 / outputs.shape[1]:
-        return min(1.0, cap)
-    low, high = float(np.log(min(_LOWEST, cap))), float(np.log(cap))
+        return min(1.0, max_scale)
+    low, high = float(np.log(min(_LOWEST, max_scale))), float(np.log(max_scale))
     if excess(low) >= 0:
         return float(np.exp(low))
     if excess(high) <= 0:
-        return cap
+        return max_scale
     begin = np.array([high / 2])
     found = optimize.root(excess_and_slope, begin, jac=True, method="hybr", options={"xtol": 1e-12})
     solution = float(found.x[0])

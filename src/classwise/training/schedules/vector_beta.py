@@ -22,6 +22,7 @@ class VectorBeta(ClassSchedule):
 
     source = ("tian2021analysis, section 6.1",)
     changes = ("beta",)
+    example = "vector-beta:beta.cat=0.5"
 
     beta: dict[ClassName, NonNegative]
 

@@ -130,7 +130,8 @@ def test_what_to_cite(classwise: Classwise) -> None:
     assert said.out.count("@inproceedings{") == 2
     assert "CFA: Class-wise Calibrated Fair Adversarial Training" in said.out
     assert json.loads(classwise("cite", "awp", "--json").out)[0]["year"] == 2020
-    assert classwise("cite", "standard").out.startswith("% standard: no paper")
+    assert classwise("cite", "standard").out.startswith("@book{goodfellow2016deep")
+    assert classwise("cite", "external").out.startswith("% external: no paper")
     assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
     said = classwise("cite", "cfa-att")
     assert (said.status, said.err.count("\n")) == (2, 1)

@@ -213,7 +213,7 @@ def test_what_the_terminal_says_of_a_search(
     result.sentence = verdict.sentence(names, "these 10 images", "pgd")
     show_worst_class(result)
     lines = capsys.readouterr().out.splitlines()
-    assert f"all, {100 * (1 - alpha):.6g} % together" in lines[1]
+    assert f"all, {100 * (1 - alpha):.6g} % simultaneous" in lines[1]
     marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]
     assert marked == [names[label] for label in possibly]
     said = next(line for line in lines if re.match("worst class|lowest estimate", line))

@@ -124,9 +124,7 @@ def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> No
 
 def test_synchronised_statistics_need_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.training.setup.load_data", None)  # it is found before data is read
-    with pytest.raises(
-        ClasswiseError, match=r"sync_batch_norm = true needs a GPU, not device 'cpu'"
-    ):
+    with pytest.raises(ClasswiseError, match=r"sync_batch_norm = true needs a GPU, not device 'cpu'"):
         train("at", budget="short", out=tmp_path / "run", overrides=SMALL | {"model.sync_batch_norm": True})
     assert not (tmp_path / "run").exists()
 

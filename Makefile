@@ -18,7 +18,7 @@ works = $(shell $(PYTHON) -c "$(1)" >/dev/null 2>&1 && echo yes)
 RECENT = import sys; sys.exit(sys.version_info < (3, 11))
 VENV = import ensurepip, venv
 
-.PHONY: demo test test-fast test-wheel test-cluster test-hostile bench lint clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-cluster test-hostile bench lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -29,6 +29,14 @@ test: $(INSTALLED)
 # Under 90 seconds on two cores.
 test-fast: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
+
+# The fast tests, in an environment of its own: with the oldest supported versions, and with the newest there are.
+test-oldest: VERSIONS := --constraint constraints-oldest.txt
+test-oldest test-newest:
+	$(PYTHON) -m venv --clear build/$@
+	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) --upgrade "pip>=25.1"
+	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) $(VERSIONS) --editable . --group test
+	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
 # Builds the wheel, installs it with its requirements into an empty environment, and uses it there.
 test-wheel: $(INSTALLED)

@@ -140,7 +140,7 @@ def cell(contender: Contender, task: Task, seed: int, count: int) -> Cell:
     found = _measured(contender, task, seed, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
-    np.savez(part, **vars(found))  # type: ignore[arg-type]
+    np.savez(part, **vars(found))
     part.replace(path)
     what = f"{task.name}, {contender.library} ({contender.keep}), seed {seed}"
     print(f"  {what}: {found.robust:.2%}, {found.wall:.1f} s, {found.cpu:.1f} s of CPU", flush=True)
@@ -213,7 +213,7 @@ def counted(perturb: Perturb, model: nn.Module) -> Iterator[Passes]:
     def count(_: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         passes.forwards += len(inputs[0])
         if logits.requires_grad:
-            logits.register_hook(back)
+            logits.register_hook(back)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     handle = model.register_forward_hook(count)
     try:

@@ -8,6 +8,7 @@ library has, and compared under the same one.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 import sys
@@ -350,5 +351,5 @@ def contenders(task: Task) -> list[Contender]:
     """Ours under every rule that a peer of this attack has, ``success`` first; then the peers."""
     peers = [peer for peer in PEERS if task.name in peer.tasks.split()]
     rules: list[Keep] = ["first", *sorted({peer.keep for peer in peers} - {"first"})]
-    ours = [Contender(task.name, OURS, keep, lambda g, keep=keep: g.ours(keep)) for keep in rules]
+    ours = [Contender(task.name, OURS, keep, functools.partial(Given.ours, keep=keep)) for keep in rules]
     return [*ours, *peers]

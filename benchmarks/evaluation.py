@@ -53,7 +53,7 @@ def foolbox_pgd(model: nn.Module, epsilon: float, step: float, _: Images) -> Cal
 
     wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
     attack = foolbox.attacks.LinfPGD(abs_stepsize=step, steps=20)
-    return lambda x, y: attack(wrapped, x, y, epsilons=epsilon)[1]  # type: ignore[no-any-return]
+    return lambda x, y: attack(wrapped, x, y, epsilons=epsilon)[1]
 
 
 def art_pgd(model: nn.Module, epsilon: float, step: float, data: Images) -> Callable[[Tensor, Tensor], Tensor]:

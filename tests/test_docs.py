@@ -160,7 +160,7 @@ def test_constraints_pin_every_requirement() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", pin) for pin in pins)
     names = {_normal(pin.partition("==")[0]) for pin in pins}
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    tables = re.findall(r"^(?:dependencies|dev|peers) = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)
+    tables = re.findall(r"^(?:dependencies|test|dev|peers) = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)
     wanted = {_normal(name) for table in tables for name in re.findall(r'^\s*"([A-Za-z0-9_.-]+)', table, re.MULTILINE)}
     assert len(wanted) > 20
     assert wanted <= names

@@ -110,7 +110,7 @@ def test_its_settings_are_shown(classwise: Classwise) -> None:
     [
         (f"{__name__}:Fad", "did you mean 'Fade'?"),
         (f"{FADE}:amont=1", "did you mean 'amount'?"),
-        (f"{FADE}:amount=2", "amount = '2'"),
+        (f"{FADE}:amount=2", "less than or equal to 1"),
         ("no_such_package:Mine", "there is no module 'no_such_package'"),
     ],
 )

@@ -160,4 +160,4 @@ def test_every_method_takes_any_number_of_classes_unbalanced_and_missing_and_nev
     weights = run.model("last").state_dict().values()
     assert all(bool(value.isfinite().all()) for value in weights)
     settings = run.epochs.query("split == 'train'")[["epsilon", "clean_weight", "robust_weight"]]
-    assert bool((settings.fillna(1) >= 0).all(axis=None))
+    assert bool((settings.astype(float).fillna(1) >= 0).all(axis=None))

@@ -74,7 +74,7 @@ def test_a_run_leaves_what_the_design_says(reference: Run) -> None:
     assert train_rows[["clean", "robust", "epsilon", "beta", "clean_weight"]].notna().all(axis=None)
     assert epochs[epochs["split"] == "valid"]["epsilon"].isna().all()
     environment = reference.environment
-    assert environment["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(environment["packages"]["torch"])  # less +cpu or +cu124, by the index
     assert sum(environment["data"]["counts"]["valid"]) == 40
     held = json.loads((reference.path / "validation.json").read_text())["index"]
     assert len(held) == 40

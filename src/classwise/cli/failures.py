@@ -57,6 +57,8 @@ def failure(error: BaseException) -> Failure:
         if error.errno in (errno.EACCES, errno.ENAMETOOLONG, errno.EPERM) and error.filename is not None:
             line = f"{error.filename}: {error.strerror}; give another file or folder"
             return Failure(ExitStatus.BAD_INPUT, line)
+    if isinstance(error, ValueError) and str(error) == "embedded null byte":  # which typer before 0.29 passes on
+        return Failure(ExitStatus.BAD_INPUT, "a path contains a null byte; give another file or folder")
     line = f"internal error: {_type_and_message(error)}; please report it with the trace of: classwise --debug COMMAND"
     return Failure(ExitStatus.INTERNAL_ERROR, line)
 

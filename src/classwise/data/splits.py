@@ -36,7 +36,7 @@ def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Te
     if not 0 < share < 1:
         raise ClasswiseError(f"share {share} of a split should be between 0 and 1, for example 0.1")
     counts = torch.bincount(y.cpu())
-    quota = (counts * share).to(torch.float64).round().to(torch.int64)
+    quota = (counts.to(torch.float64) * share).round().to(torch.int64)
     quota = quota.clamp(min=1).minimum(counts)
     emptied = (quota == counts) & (counts > 0)
     if bool(emptied.any()):

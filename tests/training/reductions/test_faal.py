@@ -30,6 +30,7 @@ def test_faals_distribution_lies_on_the_boundary_of_its_ball(count: int, radius:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds:RuntimeWarning")  # of an older SciPy
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 @pytest.mark.parametrize("radius", [0.05, 0.5])
 def test_faals_closed_form_is_what_slsqp_finds(count: int, radius: float) -> None:

@@ -119,7 +119,7 @@ def _called(name: str, shape: Mapping[str, Any], options: Mapping[str, Any]) -> 
     if not isinstance(model, nn.Module):
         raise ClasswiseError(f"model {name!r} gives a {type(model).__name__}, not a torch.nn.Module")
     empty = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    if empty and torch.get_default_device().type != "meta":  # on which models are built to count their parameters
+    if empty and torch.empty(0).device.type != "meta":  # on which models are built to count their parameters
         raise ClasswiseError(
             f"model {name!r} has tensors on the device 'meta', which hold no data; build it on the CPU"
         )

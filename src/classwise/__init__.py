@@ -1,6 +1,6 @@
-"""classwise: class-wise adversarial robustness, measured and improved.
+"""Class-wise adversarial robustness: audit and train image classifiers.
 
-The public face, whole; names are resolved when they are used, so importing the package imports no torch.
+This module is the whole public API. Names are imported on first use, so ``import classwise`` does not import torch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from classwise.auditing.audit import Audit as Audit
     from classwise.auditing.audit import audit as audit
     from classwise.auditing.compare import compare as compare
+    from classwise.auditing.comparison import Comparison as Comparison
     from classwise.auditing.curve.result import Curve as Curve
     from classwise.auditing.curve.search import robustness_curve as robustness_curve
     from classwise.auditing.outcomes import Outcomes as Outcomes
-    from classwise.auditing.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.errors import ClasswiseError as ClasswiseError
@@ -39,6 +39,7 @@ _PUBLIC = {
     "ATTACKS": "classwise.attacks",
     "Attack": "classwise.attacks.base",
     "Audit": "classwise.auditing.audit",
+    "Comparison": "classwise.auditing.comparison",
     "Precision": "classwise.core.precision",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
@@ -50,7 +51,6 @@ _PUBLIC = {
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "audit": "classwise.auditing.audit",
-    "audit_seeds": "classwise.auditing.seeds",
     "compare": "classwise.auditing.compare",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "load_data": "classwise.data.loading",
@@ -60,13 +60,13 @@ _PUBLIC = {
     "robustness_curve": "classwise.auditing.curve.search",
     "train": "classwise.training.train",
 }
-"""Every public name and the module that holds it; ``metrics`` is a module itself."""
+"""Public names and the modules that define them; ``metrics`` is a module."""
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # the table is all strings
+__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604  # all keys are strings
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'classwise' has no attribute {name!r}")
     module = importlib.import_module(_PUBLIC[name])

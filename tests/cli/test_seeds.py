@@ -13,6 +13,7 @@ import pytest
 import classwise as cw
 from classwise.auditing.compare import compare
 from classwise.auditing.result import Audit
+from classwise.auditing.seeds import audit_seeds
 from classwise.core.errors import ClasswiseError
 from classwise.stats.seeds import mean_over_seeds
 
@@ -129,7 +130,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_no_seeds(classwise: Classwis
 @pytest.mark.slow
 def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     data = cw.load_data("digits", split="test", subset=40)
-    found = cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
+    found = audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
     assert list(found) == [0, 3]
     single = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
     assert found[3].outcomes.frame.equals(single.outcomes.frame)
@@ -137,6 +138,6 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="audit_seeds"):
         cw.audit(runs, data, "Linf:0.1", "fgsm")
     with pytest.raises(ClasswiseError, match="holds no runs"):
-        cw.audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
+        audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
     with pytest.raises(ClasswiseError, match="holds an audit already"):
-        cw.audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
+        audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.pairing import Timing, paired, table
 from benchmarks.training_step import images
 from classwise.core.description import Passes
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
 from classwise.training.averaging import Averager
 from classwise.training.folder import Run
@@ -78,7 +78,7 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
     }
     plan = Recipe.read(recipe, fields)
     folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
-    made = Trainer(plan, images(200), folder, "cpu", Silent())
+    made = Trainer(plan, images(200), folder, "cpu", NullProgress())
     classes = len(made.classes)
     share = torch.linspace(0.1, 0.9, classes)
     confidence = torch.eye(classes) * share[:, None] + (1 - share[:, None]) / classes

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from benchmarks.pairing import paired, table
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.data import Images
 from classwise.models import build_model
 from classwise.training.folder import Run
@@ -35,7 +35,7 @@ def trainer(recipe: str, width: float, data: Images, **overrides: Any) -> Traine
     """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
     fields = {"model.width": width, "precision": FAST, "data.validation": 0.1, **overrides}
     plan = Recipe.read(recipe, fields)
-    made = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", Silent())
+    made = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", NullProgress())
     signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
     made.state.schedules = [
         schedule.after_epoch(state, signals, 0)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
 from classwise.training.folder import Run
@@ -222,7 +222,7 @@ METHODS: tuple[Method, ...] = (
 """The most telling first; a warm start is trained when it is first needed."""
 
 
-class Said(Silent):
+class Said(NullProgress):
     """Prints what is worth a line, with the time."""
 
     def __init__(self, name: str) -> None:

@@ -13,11 +13,11 @@ from classwise.auditing.audit import audit, estimate
 from classwise.auditing.batch_sizes import Fit, fitting_batch, memory_of, saved_bytes
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.data.images import Images
 
 
-class Lines(Silent):
+class Lines(NullProgress):
     """A listener that remembers what was logged."""
 
     def __init__(self) -> None:

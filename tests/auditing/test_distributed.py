@@ -19,7 +19,14 @@ from classwise.auditing.audit import audit
 from classwise.auditing.result import Audit
 from classwise.auditing.runner import balanced_order, part_of
 from classwise.core import distributed as processes
-from classwise.core.distributed import LostError, PeerError, ProcessGroup, UnheardError, local_device, process_group
+from classwise.core.distributed import (
+    ProcessFailedError,
+    ProcessGroup,
+    ProcessLostError,
+    UndeliveredError,
+    local_device,
+    process_group,
+)
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import build_model, load_model, save_weights
@@ -100,7 +107,7 @@ def test_a_curve_is_shared_as_well(ranks: list[dict[str, Any]]) -> None:
 
 def test_a_curve_that_two_began_one_can_finish(ranks: list[dict[str, Any]]) -> None:
     said, files = ranks[1]["curve cut"]
-    assert said.startswith("PeerError: process 0 of 2 failed: KeyboardInterrupt")
+    assert said.startswith("ProcessFailedError: process 0 of 2 failed: KeyboardInterrupt")
     assert "part-002-000-00000.parquet" in files
     assert_same(ranks[0]["curve resumed"].frame, ranks[0]["curve alone"].frame)
 
@@ -132,8 +139,8 @@ def test_bad_input_is_said_once(ranks: list[dict[str, Any]]) -> None:
 
 def test_nobody_waits_for_a_process_that_failed(ranks: list[dict[str, Any]]) -> None:
     assert ranks[1]["failure"] == "ClasswiseError: the cat sat on the power switch"
-    assert ranks[0]["failure"] == "PeerError: process 1 of 2 failed: the cat sat on the power switch"
-    assert ranks[0]["failure seconds"] < processes.FAREWELL_SECONDS
+    assert ranks[0]["failure"] == "ProcessFailedError: process 1 of 2 failed: the cat sat on the power switch"
+    assert ranks[0]["failure seconds"] < processes.FAILURE_REPORT_SECONDS
     assert_same(ranks[1]["after"], ranks[0]["alone"].outcomes.frame)  # and the next audit is none the worse
 
 
@@ -143,12 +150,12 @@ def test_no_thread_of_python_is_left(ranks: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_survivor_of_a_kill_says_so(lost: int, tmp_path: Path) -> None:
+def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
     """Without torchrun, which would stop the survivor: by hand, process 0 holds the store as well."""
     survivor, killed = launch_by_hand("tests.auditing.killed", str(lost), tmp_path)[:: 1 if lost else -1]
     assert killed[0] == -signal.SIGKILL
     assert survivor[0] == 2
-    assert survivor[1].splitlines()[-1] == f"classwise: {LostError()}"
+    assert survivor[1].splitlines()[-1] == f"classwise: {ProcessLostError()}"
     assert not [word for word in ("Traceback", "terminate called", "frame #0") if word in survivor[1]]
 
 
@@ -178,28 +185,28 @@ class Pretended(processes._TorchProcessGroup):
         self._store = store  # type: ignore[assignment]  # the same methods
 
 
-def test_a_process_that_never_comes() -> None:
+def test_rendezvous_times_out() -> None:
     here = Pretended(HashStore(), 0)
-    with pytest.raises(PeerError, match=r"process 1 of 2 did not arrive within 0 s; .* distributed=False"):
-        here._arrive(0.05)
+    with pytest.raises(ProcessFailedError, match=r"process 1 of 2 did not join within 0 s; .* distributed=False"):
+        here._rendezvous(0.05)
 
 
-def test_a_process_that_is_late_is_waited_for() -> None:
+def test_rendezvous_waits_for_a_late_process() -> None:
     store = HashStore()
     late = threading.Timer(0.2, lambda: store.set("here/1", ""))
     late.start()
-    Pretended(store, 0)._arrive(30)
+    Pretended(store, 0)._rendezvous(30)
     late.join()
 
 
-def test_who_is_not_heard_speaks_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "FAREWELL_SECONDS", 0.1)
+def test_a_process_reports_an_undelivered_failure_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "FAILURE_REPORT_SECONDS", 0.1)
     store = HashStore()
-    assert not Pretended(store, 1).announce(ClasswiseError("the disk is full"))
-    with pytest.raises(PeerError, match="process 1 of 2 failed: the disk is full"):
+    assert not Pretended(store, 1).report_failure(ClasswiseError("the disk is full"))
+    with pytest.raises(ProcessFailedError, match="process 1 of 2 failed: the disk is full"):
         Pretended(store, 0).check()
-    assert Pretended(store, 1).announce(ClasswiseError("the disk is full"))
-    assert UnheardError.unheard
+    assert Pretended(store, 1).report_failure(ClasswiseError("the disk is full"))
+    assert UndeliveredError.reported_by_every_rank
 
 
 def test_one_process_alone_does_nothing() -> None:

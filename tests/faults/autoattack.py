@@ -18,7 +18,7 @@ from classwise.auditing import execution, writer
 from classwise.auditing.audit import audit
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.precision import EXACT
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from tests.auditing import toys
 
 STAGES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ BLOCK = 8
 """Rows after which a part is written, so that a stage is killed between its parts."""
 
 
-class KillIn(Silent):
+class KillIn(NullProgress):
     """SIGKILL when the first images of a stage are done, or when it begins if it has none left."""
 
     def __init__(self, stage: str) -> None:
@@ -50,7 +50,7 @@ class KillIn(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(out: Path, progress: Silent | None = None, *, resume: bool = False) -> Outcomes:
+def run(out: Path, progress: NullProgress | None = None, *, resume: bool = False) -> Outcomes:
     data = toys.images(96, CLASSES, strength=(0.03, 0.05, 0.08, 0.08))
     suite, model = list(STAGES.values()), toys.model(CLASSES, 2.0)
     result = audit(

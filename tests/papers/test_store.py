@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.core.storage import replacing
 from classwise.data import load_data
 from classwise.papers import store as module
@@ -89,7 +89,7 @@ def test_goes_on_where_it_was(tmp_path: Path) -> None:
     assert done.run.weights_file("last").read_bytes() == whole.run.weights_file("last").read_bytes()
 
 
-class Waiting(Silent):
+class Waiting(NullProgress):
     """A listener that lets go of what it holds once it is told that somebody waits for it."""
 
     def __init__(self, held: list[FileLock]) -> None:

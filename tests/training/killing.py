@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 
 
 class Killed(BaseException):
     """Ends a run at once, as a signal would."""
 
 
-class KillAt(Silent):
+class KillAt(NullProgress):
     """Kills the run after so many steps."""
 
     def __init__(self, step: int) -> None:

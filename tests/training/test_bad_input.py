@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.data import Images, load_data
 from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {key: value for key, value in SMALL.items() if key != "mo
 TINY |= {"model.name": "lenet", "data.subset": 120, "data.augment": "none", "epochs": 2}
 
 
-class Listening(Silent):
+class Listening(NullProgress):
     """Keeps the lines."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.data import load_data
 from classwise.training.batches import Batches
 from classwise.training.folder import Run
@@ -21,7 +21,7 @@ from .on_digits import TINY
 def trainer() -> Trainer:
     recipe = Recipe.read("cfol", TINY | {"data.augment": "crop", "data.subset": None, "batch_size": 40}, budget="short")
     images = load_data("digits", split="train", subset=40)
-    return Trainer(recipe, images, Run(Path("unused")), "cpu", Silent())
+    return Trainer(recipe, images, Run(Path("unused")), "cpu", NullProgress())
 
 
 def test_an_image_that_is_sampled_twice_gets_different_random_numbers(trainer: Trainer) -> None:

@@ -101,7 +101,7 @@ def test_killed_and_resumed_in_two_processes_gives_the_same_bits(folder: Path) -
 
 def test_the_others_hear_that_one_has_failed(ranks: list[dict[str, Any]]) -> None:
     assert "norm-cut" not in ranks[0]  # it was killed
-    assert ranks[1]["norm-cut"] == "PeerError: process 0 of 2 failed: Killed"
+    assert ranks[1]["norm-cut"] == "ProcessFailedError: process 0 of 2 failed: Killed"
 
 
 def test_what_two_began_one_can_finish_and_the_other_way_round(folder: Path, tmp_path: Path) -> None:

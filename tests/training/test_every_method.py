@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.data import Images
 from classwise.training.batches import Batches
 from classwise.training.recipe import Recipe
@@ -58,7 +58,7 @@ def test_a_run_may_start_from_another(tmp_path: Path) -> None:
         train("faal", out=tmp_path / "third", data="digits", overrides=overrides)
 
 
-class Heard(Silent):
+class Heard(NullProgress):
     """Keeps the lines."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import EXACT
-from classwise.core.progress import Silent
+from classwise.core.progress import NullProgress
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data import Images, load_data
@@ -70,7 +70,7 @@ def trainer(share: float, batch_size: int, others: Images) -> Trainer:
     recipe = Recipe.read("rst", overrides, budget="short")
     images = load_data("digits", split="train", subset=100)
     extra = Images(others.x, torch.arange(90) % 10, images.class_names)
-    return Trainer(recipe, images, Run(Path("unused")), "cpu", Silent(), extra)
+    return Trainer(recipe, images, Run(Path("unused")), "cpu", NullProgress(), extra)
 
 
 @pytest.mark.parametrize(("share", "batch_size", "extra"), [(0.5, 32, 16), (0.25, 32, 8), (0.9, 10, 9), (0.5, 5, 2)])

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Measured, Silent
+from classwise.core.progress import MetricsListener, NullProgress
 from classwise.training.tensorboard import TensorBoard
 from classwise.training.train import train
 
@@ -45,7 +45,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Writer, "closed", [])
 
 
-class Notes(Silent):
+class Notes(NullProgress):
     """Counts steps and keeps lines."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Notes(Silent):
 def test_it_hears_what_the_epochs_measured_and_passes_the_rest_on(tmp_path: Path) -> None:
     notes = Notes()
     with TensorBoard(tmp_path / "board", notes) as board:
-        assert isinstance(board, Measured)
-        assert not isinstance(notes, Measured)
+        assert isinstance(board, MetricsListener)
+        assert not isinstance(notes, MetricsListener)
         heard = train(
             "at-ema", budget="short", out=tmp_path / "a", data="digits", overrides=SMALL | {"epochs": 2}, progress=board
         )

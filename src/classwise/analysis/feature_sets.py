@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.core.config import Count, NonNegative, Positive, configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 from classwise.data.images import Images
@@ -66,7 +66,7 @@ class RobustFeatures:
                 x = (x - self.step * _unit_gradient(apart, x)).clamp_(0, 1)
             return x
 
-        made = _in_batches(model, images, self.batch_size, make, progress or Silent())
+        made = _in_batches(model, images, self.batch_size, make, progress or NullProgress())
         return images.with_pixels(made, f"{images.name}, robust features")
 
 
@@ -118,7 +118,7 @@ class NonRobustFeatures:
             return x
 
         aimed = images.with_labels(target)
-        made = _in_batches(model, aimed, self.batch_size, make, progress or Silent())
+        made = _in_batches(model, aimed, self.batch_size, make, progress or NullProgress())
         named = aimed.with_pixels(made, f"{images.name}, non-robust features ({self.targets} targets)")
         return named.with_column("original", images.y, images.class_names)
 

@@ -20,7 +20,7 @@ from classwise.auditing.result import Audit
 from classwise.auditing.suite import Attacks, norm_of, parse_attacks
 from classwise.core.distributed import process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
 from classwise.models.loading.loader import is_stored
 from classwise.training.folder import runs_in
@@ -104,7 +104,7 @@ def audit(
         if resume and folder is not None:
             options = with_saved_batch_size(options, folder)
         ready = prepare(model, data, suite, threat, group=group, device=device, **options)
-        listener = progress if progress is not None and processes.is_main else Silent()
+        listener = progress if progress is not None and processes.is_main else NullProgress()
         execution = Execution(ready, folder, processes, listener, limit)
         return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
 

@@ -134,4 +134,4 @@ def _prints_error(error: BaseException) -> bool:
     """Whether this process prints the error: rank 0 does; another rank only if rank 0 has not received it."""
     first = os.environ.get("RANK", "0") == "0"
     common = isinstance(error, (ClasswiseError, *interruption.STOPS))
-    return first or bool(getattr(error, "unheard", not common))
+    return first or bool(getattr(error, "reported_by_every_rank", not common))

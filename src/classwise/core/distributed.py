@@ -1,11 +1,13 @@
-"""Several processes that share one audit or one training: ranks, collectives, and failures of a process.
+"""Distributed audits and trainings: ranks, collectives, and the failure of a process.
 
-Rows and short messages travel over gloo and the store of `torch.distributed`, whatever the models run on; sums of
-tensors on GPUs travel over nccl. Nobody waits for a process that has failed. A process that raises leaves its message
-in the store, where the others find it after their next step or block of rows, or while they wait in a collective. A
-process that ends without a message closes its connections, which makes gloo's collectives fail; and ``torchrun`` stops
-the others. There is no thread of Python beside the main one: one that is inside torch when the interpreter shuts down
-aborts the process.
+Objects are exchanged over gloo and the store of `torch.distributed`, on any device; tensors on GPUs are reduced over
+nccl. No process waits for one that has failed:
+
+- A process that raises writes its message into the store. The others read it after their next step or block of rows,
+  or while they wait in a collective.
+- A process that is killed closes its connections. Gloo's collectives then fail, and ``torchrun`` stops the others.
+
+No Python thread is started: a thread that is inside torch when the interpreter shuts down aborts the process.
 """
 
 from __future__ import annotations
@@ -24,26 +26,26 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 
-ARRIVAL_SECONDS = 1800.0
-"""How long a process waits for the others to come."""
-WAIT_SECONDS = 86_400.0
-"""How long a process waits in a collective for one that works: only a machine that vanishes without closing its
-connections, or a process that is suspended, takes so long to be given up."""
-FAREWELL_SECONDS = 10.0
-"""How long a process that fails waits for the others to read its message."""
-_LOOK_SECONDS = 0.02
-_SUM_SECONDS = 0.0001
-_ASK_SECONDS = 0.5
+RENDEZVOUS_SECONDS = 1800.0
+"""Timeout of the rendezvous: how long a process waits for the others to enter the group."""
+COLLECTIVE_SECONDS = 86_400.0
+"""Timeout of a collective. It is reached only if a process is suspended, or its machine vanishes without closing the
+connections."""
+FAILURE_REPORT_SECONDS = 10.0
+"""How long a failing process waits for the others to read its message."""
+_POLL_SECONDS = 0.02
+_REDUCE_POLL_SECONDS = 0.0001
+_CHECK_SECONDS = 0.5
 
 
-class PeerError(ClasswiseError):
-    """Another process failed; what it said is repeated."""
+class ProcessFailedError(ClasswiseError):
+    """Another process failed; the message is that process's own."""
 
 
-class LostError(PeerError):
-    """Another process ended without a message. Every survivor says so, as it may be the first one that is lost."""
+class ProcessLostError(ProcessFailedError):
+    """Another process ended without a failure message. Every rank reports this, since rank 0 may be the one lost."""
 
-    unheard = True
+    reported_by_every_rank = True
 
     def __init__(self) -> None:
         super().__init__(
@@ -52,18 +54,18 @@ class LostError(PeerError):
         )
 
 
-class UnheardError(ClasswiseError):
-    """This process failed, and the first one has not heard of it in time, so this one must say it itself."""
+class UndeliveredError(ClasswiseError):
+    """This process failed and rank 0 did not read its message in time, so this process reports the error itself."""
 
-    unheard = True
+    reported_by_every_rank = True
 
 
 class ProcessGroup:
-    """The processes of an audit or a training; alone, all of this does nothing.
+    """The processes of an audit or a training. In this base class there is one, and collectives return their input.
 
     Attributes:
-        rank: this process's number; 0 is the first, which speaks and writes what is written once.
-        world_size: how many there are.
+        rank: the rank of this process; rank 0 prints, and writes the files that exist once.
+        world_size: the number of processes.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
@@ -72,47 +74,47 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that speaks."""
+        """Whether this process has rank 0, which prints."""
         return self.rank == 0
 
     def check(self) -> None:
-        """See that no other process has failed.
+        """Check that no other process has failed.
 
         Raises:
-            PeerError: if one has.
+            ProcessFailedError: if one has.
         """
 
     def barrier(self) -> None:
-        """Wait until every process is here.
+        """Wait until every process calls this.
 
         Raises:
-            PeerError: if one fails meanwhile.
-            LostError: if one ends without a message.
+            ProcessFailedError: if another process fails meanwhile.
+            ProcessLostError: if another process ends without a message meanwhile.
         """
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The value that each process gives, by rank."""
+        """Gather the value of each process in every process, by rank."""
         return [value]
 
     def gather(self, value: Any) -> list[Any]:
-        """The same for the first process; nothing for the others."""
+        """Gather the value of each process in rank 0, by rank; an empty list in the others."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """The value that the first process gives."""
+        """Send the value of rank 0 to every process."""
         return value
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum of the tensors that the processes give, written over this one; the same bits in each of them.
+        """Sum the tensors of all processes, in place; every process gets the same bits.
 
         Raises:
-            PeerError: if another process fails meanwhile.
-            LostError: if one ends without a message.
+            ProcessFailedError: if another process fails meanwhile.
+            ProcessLostError: if another process ends without a message meanwhile.
         """
         return tensor
 
     def group(self, device: torch.device) -> dist.ProcessGroup | None:
-        """The group in which tensors of a device travel; all processes ask for it together, or for none."""
+        """The group of `torch.distributed` for tensors on a device; a collective: all processes call it, or none."""
         del device
         return None
 
@@ -123,157 +125,169 @@ class _TorchProcessGroup(ProcessGroup):
     _count = 0
 
     def __init__(self) -> None:
-        # torch has no public way to the store; and not every build of it has this module.
+        # torch has no public function that returns the store, and not every build of torch has this module.
         from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
         super().__init__(dist.get_rank(), dist.get_world_size())
         _TorchProcessGroup._count += 1
         self._store = PrefixStore(f"classwise/{_TorchProcessGroup._count}", _get_default_store())
         self._groups: dict[str, dist.ProcessGroup] = {}
-        self._arrive(ARRIVAL_SECONDS)
-        self._group = self._in("gloo")
+        self._rendezvous(RENDEZVOUS_SECONDS)
+        self._group = self._group_of("gloo")
 
     def check(self) -> None:
-        with self._losing():
+        with self._store_access():
             if not self._store.check(["failure"]):
                 return
             message = self._store.get("failure").decode()
             if self.is_main:
                 self._store.set("reported", "")
-            self._store.add("heard", 1)  # the last word: who reads it finds the rest
-        raise PeerError(message)
+            self._store.add("heard", 1)  # last, so that a process that reads it finds the other entries
+        raise ProcessFailedError(message)
 
     def barrier(self) -> None:
-        with self._together():
-            self._until(dist.barrier(group=self._group, async_op=True), _LOOK_SECONDS)
+        with self._collective():
+            self._wait(dist.barrier(group=self._group, async_op=True), _POLL_SECONDS)
 
     def all_gather(self, value: Any) -> list[Any]:
         self.barrier()
-        found: list[Any] = [None] * self.world_size
-        with self._together():
-            dist.all_gather_object(found, value, group=self._group)
-        return found
+        values: list[Any] = [None] * self.world_size
+        with self._collective():
+            dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def gather(self, value: Any) -> list[Any]:
         self.barrier()
-        found: list[Any] | None = [None] * self.world_size if self.is_main else None
-        with self._together():
-            dist.gather_object(value, found, group=self._group)
-        return found or []
+        values: list[Any] | None = [None] * self.world_size if self.is_main else None
+        with self._collective():
+            dist.gather_object(value, values, group=self._group)
+        return values or []
 
     def broadcast(self, value: Any) -> Any:
         self.barrier()
-        held = [value]
-        with self._together():
-            dist.broadcast_object_list(held, group=self._group)
-        return held[0]
+        values = [value]
+        with self._collective():
+            dist.broadcast_object_list(values, group=self._group)
+        return values[0]
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         self.check()
-        with self._together():
+        with self._collective():
             work = dist.all_reduce(tensor, group=self.group(tensor.device), async_op=True)
             if _backend(tensor.device) == "gloo":
-                self._until(work, _SUM_SECONDS)
+                self._wait(work, _REDUCE_POLL_SECONDS)
             else:
                 assert work is not None
                 work.wait()
         return tensor
 
-    def _until(self, work: dist.Work | None, pause: float) -> None:
-        """Wait until the others have joined a collective of gloo, unless one of them has failed.
+    def _wait(self, work: dist.Work | None, pause: float) -> None:
+        """Wait until a collective of gloo is complete, or a process fails.
+
+        Args:
+            work: the collective.
+            pause: seconds between two polls.
 
         Raises:
-            PeerError: if another process has left a message.
+            ProcessFailedError: if another process has written a failure message.
             RuntimeError: if a connection was closed.
         """
         assert work is not None
-        asked = time.monotonic()
+        checked = time.monotonic()
         while not work.is_completed():
-            if time.monotonic() - asked > _ASK_SECONDS:
+            if time.monotonic() - checked > _CHECK_SECONDS:
                 try:
                     self.check()
-                except LostError:  # the store has gone with its process; the collective says whether it came first
+                except ProcessLostError:  # the store is gone; the collective may have completed before
                     break
-                asked = time.monotonic()
+                checked = time.monotonic()
             time.sleep(pause)
         work.wait()
 
     def group(self, device: torch.device) -> dist.ProcessGroup:
-        return self._in(_backend(device))
+        return self._group_of(_backend(device))
 
-    def _in(self, backend: str) -> dist.ProcessGroup:
+    def _group_of(self, backend: str) -> dist.ProcessGroup:
         if backend not in self._groups:
-            with self._together():
-                self._groups[backend] = dist.new_group(backend=backend, timeout=timedelta(seconds=WAIT_SECONDS))
+            with self._collective():
+                self._groups[backend] = dist.new_group(backend=backend, timeout=timedelta(seconds=COLLECTIVE_SECONDS))
         return self._groups[backend]
 
-    def announce(self, error: BaseException) -> bool:
-        """Leave a message that this process fails; whether the first one has read it, or failed itself."""
-        said = str(error) if isinstance(error, ClasswiseError) else f"{type(error).__name__} {error}".strip()
+    def report_failure(self, error: BaseException) -> bool:
+        """Write a failure message into the store and wait until the other processes have read it.
+
+        Returns:
+            Whether rank 0 has read it, or failed itself.
+        """
+        message = str(error) if isinstance(error, ClasswiseError) else f"{type(error).__name__} {error}".strip()
         try:
             if self.is_main:
-                self._store.set("reported", "")  # before the count, which lets the others go
+                self._store.set("reported", "")  # before the count, after which the others stop waiting
             if self._store.add("failures", 1) == 1:
-                self._store.set("failure", f"process {self.rank} of {self.world_size} failed: {said}")
+                self._store.set("failure", f"process {self.rank} of {self.world_size} failed: {message}")
             if isinstance(error, KeyboardInterrupt):
                 return True
-            until = time.monotonic() + FAREWELL_SECONDS
+            deadline = time.monotonic() + FAILURE_REPORT_SECONDS
             while self._store.add("heard", 0) + self._store.add("failures", 0) < self.world_size:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     break
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
             return self._store.check(["reported"])
-        except RuntimeError:  # the process that holds the store is gone
+        except RuntimeError:  # the process of the store is gone
             return False
 
     def close(self) -> None:
-        """Destroy the groups, which closes this process's connections and ends what the others wait for."""
+        """Destroy the groups, which closes this process's connections and ends pending collectives of the others."""
         while self._groups:
             _, group = self._groups.popitem()
             dist.destroy_process_group(group)
         del self._group
 
-    def _arrive(self, limit: float) -> None:
-        """Wait for the others before there is a group to wait in, at most so many seconds."""
-        deadline = time.monotonic() + limit
-        with self._losing():
+    def _rendezvous(self, timeout: float) -> None:
+        """Wait through the store for every process, before the group is created.
+
+        Raises:
+            ProcessFailedError: if a process fails, or does not call this within ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        with self._store_access():
             self._store.set(f"here/{self.rank}", "")
         for rank in range(self.world_size):
-            while not self._here(rank):
+            while not self._has_joined(rank):
                 if time.monotonic() > deadline:
-                    raise PeerError(
-                        f"process {rank} of {self.world_size} did not arrive within {limit:.0f} s; call this in every "
+                    raise ProcessFailedError(
+                        f"process {rank} of {self.world_size} did not join within {timeout:.0f} s; call this in every "
                         "process, or with distributed=False in one"
                     )
                 self.check()
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
 
-    def _here(self, rank: int) -> bool:
-        with self._losing():
+    def _has_joined(self, rank: int) -> bool:
+        with self._store_access():
             return self._store.check([f"here/{rank}"])
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Translate what torch raises in a collective when a peer is gone: its message, if it has left one."""
+    def _collective(self) -> Iterator[None]:
+        """Translate an error of torch in a collective into the failure message of a process, or `ProcessLostError`."""
         try:
             yield
         except RuntimeError as error:
             self.check()
-            raise LostError from error
+            raise ProcessLostError from error
 
     @contextmanager
-    def _losing(self) -> Iterator[None]:
-        """Translate what torch raises when the process that holds the store is gone."""
+    def _store_access(self) -> Iterator[None]:
+        """Translate the error of torch when the process of the store is gone into `ProcessLostError`."""
         try:
             yield
         except RuntimeError as error:
-            raise LostError from error
+            raise ProcessLostError from error
 
 
 def _backend(device: torch.device) -> str:
-    """Nccl between GPUs; gloo on a CPU, and where several processes have to share a GPU, which nccl refuses."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return "nccl" if device.type == "cuda" and here <= torch.cuda.device_count() else "gloo"
+    """Nccl between GPUs; gloo on a CPU, and for processes that share a GPU, which nccl does not support."""
+    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return "nccl" if device.type == "cuda" and local_world_size <= torch.cuda.device_count() else "gloo"
 
 
 _OPEN: list[ProcessGroup] = []
@@ -281,17 +295,17 @@ _OPEN: list[ProcessGroup] = []
 
 @contextmanager
 def process_group(*, distributed: bool = True) -> Iterator[ProcessGroup]:
-    """The processes of the group that `torch.distributed` was initialised with; inside another such block, the same.
+    """The process group of the initialised `torch.distributed`, or of this process only; a nested block reuses it.
 
-    All of them leave the block together, so what one of them writes in it is on disk before any of them ends.
+    All processes leave the block together, so files written in it by one are complete before any process ends.
 
     Args:
-        distributed: False: this process only, whatever others there are.
+        distributed: False: this process only, even if `torch.distributed` is initialised.
 
     Raises:
-        PeerError: if another process fails in its block.
-        LostError: if another process ends in its block without a message.
-        UnheardError: if this one fails and the first one does not hear of it.
+        ProcessFailedError: if another process fails in its block.
+        ProcessLostError: if another process ends in its block without a message.
+        UndeliveredError: if this process fails and rank 0 does not read its message.
     """
     if not distributed or not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         yield ProcessGroup()
@@ -303,12 +317,12 @@ def process_group(*, distributed: bool = True) -> Iterator[ProcessGroup]:
     _OPEN.append(processes)
     try:
         yield processes
-        processes.barrier()  # nobody goes before everybody is done: the end of one process ends the others
-    except PeerError:
+        processes.barrier()  # all leave together, because the end of one process fails the collectives of the others
+    except ProcessFailedError:
         raise
     except BaseException as error:
-        if not processes.announce(error) and isinstance(error, ClasswiseError):
-            raise UnheardError(str(error)) from error
+        if not processes.report_failure(error) and isinstance(error, ClasswiseError):
+            raise UndeliveredError(str(error)) from error
         raise
     finally:
         _OPEN.remove(processes)
@@ -317,9 +331,9 @@ def process_group(*, distributed: bool = True) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def launched() -> Iterator[ProcessGroup]:
-    """The processes that ``torchrun`` started, joined; a process of its own is alone."""
-    known = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    if not known or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
+    """Initialise `torch.distributed` if ``torchrun`` started several processes, and yield their process group."""
+    by_torchrun = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    if not by_torchrun or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
         with process_group() as processes:
             yield processes
         return
@@ -327,21 +341,21 @@ def launched() -> Iterator[ProcessGroup]:
         dist.init_process_group("gloo")
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise ClasswiseError(f"the processes of torchrun do not find each other: {reason}") from error
-    # Only at the end: over one store of torchrun a group can be made once.
-    atexit.register(_leave)
+        raise ClasswiseError(f"the processes of torchrun cannot connect to each other: {reason}") from error
+    # Destroyed at exit only: torchrun's store allows one initialisation.
+    atexit.register(_destroy)
     with process_group() as processes:
         yield processes
 
 
-def _leave() -> None:
-    """Close the connections and join the threads of gloo while the interpreter is whole."""
+def _destroy() -> None:
+    """Close the connections and join the threads of gloo before the interpreter shuts down."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def local_device(device: str) -> str:
-    """``cuda`` as the GPU of this process, where a machine runs several; any other device as it is."""
+    """``cuda`` as the GPU of this process's local rank under ``torchrun``; any other device unchanged."""
     if device != "cuda" or "LOCAL_RANK" not in os.environ:
         return device
     return f"cuda:{int(os.environ['LOCAL_RANK']) % max(torch.cuda.device_count(), 1)}"

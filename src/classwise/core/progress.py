@@ -1,4 +1,4 @@
-"""How long work tells that it goes on; who listens is up to the caller."""
+"""Progress of long work: the interfaces of listeners that display or log it."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Protocol, runtime_checkable
 
 
 class Progress(Protocol):
-    """A listener to long work."""
+    """A listener to the progress of long work."""
 
     def start(self, task: str, total: int) -> None:
-        """A task of ``total`` units starts; it replaces the one before."""
+        """Start a task of ``total`` units; it replaces the current task."""
 
     def advance(self, amount: int) -> None:
-        """So many more units are done."""
+        """Count ``amount`` more units as done."""
 
     def log(self, line: str) -> None:
-        """Something worth a line happened."""
+        """Log a line."""
 
 
 @runtime_checkable
-class Measured(Protocol):
-    """A listener that wants numbers too; a training tells it what each epoch measured."""
+class MetricsListener(Protocol):
+    """A listener that also receives the metrics of each epoch of a training."""
 
-    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
-        """The epoch (from 0) is done; names such as ``valid/robust/cat`` to what they were."""
+    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of an epoch (counted from 0) by name, such as ``valid/robust/cat``."""
 
 
-class Silent:
-    """Nobody listens."""
+class NullProgress:
+    """A listener that ignores everything."""
 
     def start(self, task: str, total: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, amount: int) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def log(self, line: str) -> None:
-        """Ignore it."""
+        """Do nothing."""

@@ -12,7 +12,7 @@ from classwise.auditing.artifacts import Kind
 from classwise.auditing.result import Audit
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
@@ -36,7 +36,7 @@ class Context:
         self.scale = scale
         self.store = store
         self.device = device
-        self.progress: Progress = progress or Silent()
+        self.progress: Progress = progress or NullProgress()
         self.trainings: dict[str, str] = {}
         """The recipe of each training that was requested, by its key in the store."""
 

@@ -25,7 +25,7 @@ from classwise.auditing.audit_folder import ABOUT, read_about
 from classwise.core.config import Spec
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import FAST, Precision
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import is_unused, read_json, write_text
 from classwise.core.threat import Threat
 from classwise.core.version import __version__
@@ -134,7 +134,7 @@ class Store:
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
         key = _hash(about)
-        run, listener = Run(self.path / "runs" / key), progress or Silent()
+        run, listener = Run(self.path / "runs" / key), progress or NullProgress()
         with self.made(key, run.path, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
                 return Trained(run, key)
@@ -197,7 +197,7 @@ class Store:
         options: dict[str, Sequence[Any]] = {"trace": [*trace], "save": [*save]}
         more = {name: values for name, values in options.items() if values}  # no key without a value
         key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
-        folder, listener = trained.run.audits / key, progress or Silent()
+        folder, listener = trained.run.audits / key, progress or NullProgress()
         with self.made(key, folder, listener):
             if (folder / ABOUT).is_file():
                 facts = read_about(folder)
@@ -269,7 +269,7 @@ class Store:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            (progress or Silent()).log(f"{key} is locked by another process; waiting")
+            (progress or NullProgress()).log(f"{key} is locked by another process; waiting")
             lock.acquire()
         try:
             yield

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 
 INSTALL = "pip install -c constraints.txt -e '.[tensorboard]'"
 
@@ -30,7 +30,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ClasswiseError(f"TensorBoard is not installed; in the clone of classwise: {INSTALL}") from error
-        self.listener = listener or Silent()
+        self.listener = listener or NullProgress()
         self.writer = SummaryWriter(str(folder))
 
     def start(self, task: str, total: int) -> None:
@@ -45,7 +45,7 @@ class TensorBoard:
         """Forward to the other listener."""
         self.listener.log(line)
 
-    def measured(self, epoch: int, values: Mapping[str, float]) -> None:
+    def log_metrics(self, epoch: int, values: Mapping[str, float]) -> None:
         """A scalar for each number, at the epoch."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, epoch)

@@ -14,7 +14,7 @@ from classwise.core.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import owned
 from classwise.core.precision import check_device
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
@@ -89,7 +89,7 @@ def train(
     if data is not None:
         all_overrides["data.name"] = data.name if isinstance(data, Images) else data
     with process_group(distributed=distributed) as processes:
-        listener = progress if progress is not None and processes.is_main else Silent()
+        listener = progress if progress is not None and processes.is_main else NullProgress()
         complete = Recipe.read(recipe, all_overrides, budget=budget)
         check_device(device)
         parse_on_nan(on_nan)

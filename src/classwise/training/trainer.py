@@ -16,7 +16,7 @@ from classwise.attacks.engine import Engine
 from classwise.core import interruption
 from classwise.core.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.progress import Measured, Progress
+from classwise.core.progress import MetricsListener, Progress
 from classwise.core.rng import CounterRNG
 from classwise.data import Images
 from classwise.models.fusion import affine_norms
@@ -324,9 +324,9 @@ class Trainer:
         history.write()
         line = epoch_line(epoch, self.recipe.epochs, splits, self.classes.names, average.event, seconds)
         self.progress.log(line)
-        if isinstance(self.progress, Measured):
+        if isinstance(self.progress, MetricsListener):
             learning_rate = {"learning rate": float(self.optimizer.param_groups[0]["lr"])}
-            self.progress.measured(epoch, learning_rate | history.scalars(epoch))
+            self.progress.log_metrics(epoch, learning_rate | history.scalars(epoch))
 
     def _validate(self, model: nn.Module) -> dict[str, Tensor]:
         """Per-class means on the validation split, as `class_means` returns them; empty without such a split.

@@ -28,7 +28,7 @@ from classwise.core import interruption
 from classwise.core.distributed import process_group
 from classwise.core.environment import environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
 
@@ -87,7 +87,7 @@ def robustness_curve(
     folder = _checked(highest, rounds, out)
     check_options(robustness_curve, options, AttackOptions)
     with process_group(distributed=distributed) as processes, contextlib.ExitStack() as stack:
-        listener = progress if progress is not None and processes.is_main else Silent()
+        listener = progress if progress is not None and processes.is_main else NullProgress()
         source = as_data(data)
         ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
         suite = parse_attacks(attacks, norm)

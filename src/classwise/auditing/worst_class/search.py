@@ -24,7 +24,7 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds
 from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
 from classwise.stats.best_arm import Race, Rules, usual_draw, usual_tolerance
 
@@ -96,7 +96,7 @@ def find_worst_class(
     with contextlib.ExitStack() as stack:
         facts = settings_of(ready.plan, ready.meta) | chosen
         saved = SavedSearch(None) if out is None else claimed(Path(out), facts, stack, resume=resume)
-        search = Rounds(ready, progress or Silent(), saved)
+        search = Rounds(ready, progress or NullProgress(), saved)
         race, counts, rounds = _run(search, chosen, deadline)
     return WorstClass(
         verdict=race.verdict(),

@@ -19,7 +19,7 @@ from classwise.attacks import ATTACKS
 from classwise.core.config import Spec, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import check_writable
 from classwise.core.threat import Threat
 from classwise.data import Images
@@ -94,7 +94,7 @@ def adjust_logits(
         model = copy.deepcopy(run.model(which)).to(device)
         bias = _bias(model)
         trained, names = bias.detach().clone(), valid.class_names
-        threat, listener = Threat.parse(str(run.recipe.threat)), progress or Silent()
+        threat, listener = Threat.parse(str(run.recipe.threat)), progress or NullProgress()
         constants, rows = torch.zeros_like(trained), []
         listener.start("logit adjustment", len(rates) + 1)
         for turn, rate in enumerate([*rates, 0.0]):

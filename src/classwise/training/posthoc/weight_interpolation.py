@@ -13,7 +13,7 @@ from classwise.attacks import ATTACKS
 from classwise.core.config import Spec, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import check_device
-from classwise.core.progress import Progress, Silent
+from classwise.core.progress import NullProgress, Progress
 from classwise.core.storage import check_writable
 from classwise.core.threat import Threat
 from classwise.data import Images
@@ -95,7 +95,7 @@ def interpolate_weights(
         model, threat, listener = (
             copy.deepcopy(model).to(device),
             Threat.parse(str(run.recipe.threat)),
-            progress or Silent(),
+            progress or NullProgress(),
         )
         best, chosen, rows = float("-inf"), shares[0], []
         listener.start("interpolation", len(shares))

@@ -95,9 +95,9 @@ def test_who_has_lost_a_folder_writes_nothing_more(tmp_path: Path) -> None:
         write_text(tmp_path / "a", "before")
         facts = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00"}
         (tmp_path / OWNER).write_text(json.dumps(facts))
-        with pytest.raises(ClasswiseError, match="now belongs to process 7 on elsewhere"):
+        with pytest.raises(ClasswiseError, match="is now owned by process 7 on elsewhere"):
             write_text(tmp_path / "parts" / "a", "after")
-        with pytest.raises(ClasswiseError, match="now belongs to process 7 on elsewhere"):
+        with pytest.raises(ClasswiseError, match="is now owned by process 7 on elsewhere"):
             write_text(tmp_path / "a", "after")
     assert (tmp_path / "a").read_text() == "before"
     assert json.loads((tmp_path / OWNER).read_text()) == facts

@@ -1,1 +1,1 @@
-"""What every layer uses: errors, random numbers, threats, precision, registries, storage, processes."""
+"""Utilities of every layer: errors, random numbers, threats, precision, registries, storage, distributed processes."""

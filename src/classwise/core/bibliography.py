@@ -1,4 +1,4 @@
-"""The papers that parts name as their sources, and their BibTeX."""
+"""The papers that components cite as their sources, and their BibTeX entries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Paper:
     """A paper.
 
     Args:
-        key: its BibTeX key.
-        authors: family name first, joined by "and".
+        key: the BibTeX key.
+        authors: the authors, family name first, joined by "and".
         title: the title.
         venue: the proceedings, the journal or the publisher.
-        year: when it appeared.
-        kind: the BibTeX kind of entry.
+        year: the year of publication.
+        kind: the BibTeX entry type.
     """
 
     key: str
@@ -33,14 +33,14 @@ class Paper:
     kind: str = "inproceedings"
 
     def bibtex(self) -> str:
-        """The entry."""
+        """The BibTeX entry."""
         place = _VENUE_FIELDS[self.kind]
         fields = {"author": self.authors, "title": f"{{{self.title}}}", place: self.venue, "year": str(self.year)}
         lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"
 
     def line(self) -> str:
-        """The paper in a line of text, authors by their family names."""
+        """The reference in one line of text, with the family names of the authors."""
         names = [author.partition(",")[0] for author in self.authors.split(" and ")]
         authors = " and ".join(names) if len(names) < 3 else f"{names[0]} et al."
         return f"{authors}, {self.title}, {self.venue}, {self.year}"
@@ -60,12 +60,12 @@ PAPERS: Mapping[str, Paper] = _read()
 
 
 def papers_of(sources: Iterable[str]) -> list[Paper]:
-    """The papers that sources such as ``"madry2018towards, eq. 2.1"`` name, each once; what is no key is left out."""
+    """The papers of sources such as ``"madry2018towards, eq. 2.1"``, each once; sources without a key are skipped."""
     keys = dict.fromkeys(source.partition(",")[0] for source in sources)
     return [PAPERS[key] for key in keys if key in PAPERS]
 
 
 def line_of(source: str) -> str:
-    """A source in a line of text: the paper and the place in it; a source that names no key of a paper unchanged."""
+    """A source in one line of text: the paper and the place in it. A source without a known key is unchanged."""
     key, comma, place = source.partition(",")
     return f"{PAPERS[key].line()}{comma}{place}" if key in PAPERS else source

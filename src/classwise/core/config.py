@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses that pydantic checks, written by users as mappings or short specs."""
+"""Configuration: frozen dataclasses validated by pydantic, which users write as mappings or short specs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def configurable(cls: type[T]) -> type[T]:
     """Make the class a frozen, keyword-only dataclass that validates its values and refuses unknown keys.
 
-    Its constructor raises `ClasswiseError` for an invalid value.
+    The constructor raises `ClasswiseError` for an invalid value.
     """
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
     decorate: Callable[[type[T]], Any] = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)
@@ -39,8 +39,8 @@ def configurable(cls: type[T]) -> type[T]:
             raise _refusal(error, cls.__name__) from None
 
     decorated.__init__ = init
-    made: type[T] = decorated
-    return made
+    result: type[T] = decorated
+    return result
 
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -48,13 +48,13 @@ _FRACTION = re.compile(r"([+-]?[0-9]{1,300})/([0-9]{1,300})")
 
 
 def number(value: object) -> object:
-    """Read ``"8/255"`` as the fraction that it is; leave everything else, and what is not finite, to pydantic."""
+    """Read text such as ``"0.03"`` or ``"8/255"`` as a finite float; return any other value unchanged for pydantic."""
     if not isinstance(value, str) or len(value) > limits.SPEC_LENGTH:
         return value
     text = value.replace(" ", "")
     if _DECIMAL.fullmatch(text):
-        read = float(text)
-        return read if math.isfinite(read) else value
+        decimal = float(text)
+        return decimal if math.isfinite(decimal) else value
     fraction = _FRACTION.fullmatch(text)
     if fraction is None or int(fraction[2]) == 0:
         return value
@@ -62,15 +62,15 @@ def number(value: object) -> object:
 
 
 Number = Annotated[float, pydantic.Field(ge=-limits.NUMBER, le=limits.NUMBER), pydantic.BeforeValidator(number)]
-"""A float that float32 can hold; in text also a fraction, such as ``8/255``."""
+"""A float in the range of float32; as text also a fraction such as ``8/255``."""
 Positive = Annotated[Number, pydantic.Field(gt=0)]
 NonNegative = Annotated[Number, pydantic.Field(ge=0)]
 Share = Annotated[Number, pydantic.Field(ge=0, le=1)]
-"""A fraction of a whole, in [0, 1]."""
+"""A fraction in [0, 1]."""
 Count = Annotated[int, pydantic.Field(ge=1, le=limits.COUNT)]
 Seed = Annotated[int, pydantic.Field(ge=0, le=limits.SEED)]
 ClassName = Annotated[str, pydantic.BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-"""A class by its name, or by its number, as text or not."""
+"""A class name, or a class number as an int or text."""
 
 
 _POSITIVE: pydantic.TypeAdapter[float] = pydantic.TypeAdapter(Positive)
@@ -86,11 +86,11 @@ def _step_size(value: object) -> object:
 
 
 StepSize = Annotated[float | str, pydantic.BeforeValidator(_step_size)]
-"""A step: absolute (``2/255``), or relative to each image's radius (``"0.25eps"``)."""
+"""A step size: absolute (``2/255``), or relative to each image's radius (``"0.25eps"``)."""
 
 
 def relative_step(step_size: float | str) -> tuple[float, bool]:
-    """The number in a step size, and whether it multiplies the radius."""
+    """Split a step size into its number and whether that multiplies the radius."""
     if isinstance(step_size, str):
         factor = number(step_size.removesuffix("eps") or "1")
         assert isinstance(factor, float)
@@ -101,15 +101,19 @@ def relative_step(step_size: float | str) -> tuple[float, bool]:
 def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, Any]]:
     """Split a spec such as ``"pgd:steps=20,step_size=2/255"`` into a name and its options.
 
-    A path of a user's own (``"package.module:Class"``) may stand for the name, its options after one more colon; what
-    is in ``known`` is a name and not a module. Options of a part within have its field's name and a dot before them:
-    ``transfer:attack=pgd,attack.steps=20`` gives ``{"attack": {"name": "pgd", "steps": "20"}}``.
+    The name may be an import path (``"package.module:Class"``), with options after a second colon. The options of a
+    nested component are prefixed by the name of its field and a dot: ``transfer:attack=pgd,attack.steps=20`` gives
+    ``{"attack": {"name": "pgd", "steps": "20"}}``.
+
+    Args:
+        text: the spec.
+        known: registered names, which are never read as a module.
 
     Raises:
         ClasswiseError: if an option is not of the form ``key=value``, or the spec is too long or nests too deeply.
     """
     if len(text) > limits.SPEC_LENGTH:
-        raise ClasswiseError(f"spec {text[:40]!r}... has {len(text)} letters; at most {limits.SPEC_LENGTH} are read")
+        raise ClasswiseError(f"spec {text[:40]!r}... has {len(text)} characters; the limit is {limits.SPEC_LENGTH}")
     name, _, rest = text.partition(":")
     if rest and name not in known and "=" not in rest.partition(":")[0]:
         attribute, _, rest = rest.partition(":")
@@ -120,15 +124,15 @@ def parse_spec(text: str, known: Container[str] = ()) -> tuple[str, dict[str, An
         if not equals:
             raise ClasswiseError(f"{text!r}: {item!r} should be key=value, as in pgd:steps=20,step_size=2/255")
         if key.count(".") > limits.SPEC_DEPTH:
-            raise ClasswiseError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} parts inside each other")
+            raise ClasswiseError(f"{text!r}: {item!r} has more than {limits.SPEC_DEPTH} nested components")
         options[key.strip()] = value.strip()
     return name.strip(), _nested(options)
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML's null, booleans, numbers, text, lists and mappings; dates stay text, and every other tag is refused."""
+    """Loader of nulls, booleans, numbers, strings, lists and mappings; dates stay strings, other tags are refused."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML keeps them in a class attribute
+    yaml_implicit_resolvers = {  # noqa: RUF012  # a class attribute of PyYAML
         first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -140,15 +144,16 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Read one YAML value of plain data.
+    """Read one YAML document of plain data.
 
     Args:
-        text: the YAML.
-        where: begins the line of an error.
+        text: the YAML text.
+        where: the prefix of an error message.
 
     Raises:
-        ClasswiseError: if it is not YAML, holds other tags or keys than plain ones, an integer beyond 64 bits, or more
-            than `limits.YAML_VALUES` values or `limits.YAML_DEPTH` levels, aliases counted as what they stand for.
+        ClasswiseError: if the text is not YAML, or contains other tags or keys than plain ones, an integer of more
+            than 64 bits, or more than `limits.YAML_VALUES` values (with aliases expanded) or `limits.YAML_DEPTH`
+            nested collections.
     """
     try:
         _check_expansion(text, where)
@@ -157,14 +162,14 @@ def read_yaml(text: str, where: str) -> Any:
         raise ClasswiseError(f"{where} is not YAML of plain data: {error}") from error
     except ClasswiseError:
         raise
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:  # of a scalar with a tag it is not
-        raise ClasswiseError(f"{where}: a value is not what its tag says ({error})") from error
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:  # a scalar with another type's tag
+        raise ClasswiseError(f"{where}: a value does not match its YAML tag ({error})") from error
     _check_plain(value, where)
     return value
 
 
 def _check_expansion(text: str, where: str) -> None:
-    """Walk through the events, without building a value, and count what aliases stand for."""
+    """Check the number of values with aliases expanded, from the parser's events, without building a value."""
     sizes: dict[str, int] = {}
     open_: list[tuple[str | None, int]] = []
     total = 0
@@ -181,19 +186,17 @@ def _check_expansion(text: str, where: str) -> None:
             open_.append((event.anchor, total))
             total += 1
             if len(open_) > limits.YAML_DEPTH:
-                raise ClasswiseError(f"{where} has more than {limits.YAML_DEPTH} collections inside each other")
+                raise ClasswiseError(f"{where} has more than {limits.YAML_DEPTH} nested collections")
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = open_.pop()
             if anchor is not None:
                 sizes[anchor] = total - before
         if total > limits.YAML_VALUES:
-            raise ClasswiseError(
-                f"{where} has more than {limits.YAML_VALUES} values, aliases counted as what they stand for"
-            )
+            raise ClasswiseError(f"{where} has more than {limits.YAML_VALUES} values with its aliases expanded")
 
 
 def _check_plain(value: Any, where: str) -> None:
-    """Refuse keys that are no names and integers that no setting can be."""
+    """Refuse keys that are neither strings nor integers, and integers of more than 64 bits."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str) and type(key) is not int:
@@ -203,11 +206,11 @@ def _check_plain(value: Any, where: str) -> None:
         for inner in value:
             _check_plain(inner, where)
     elif type(value) is int and abs(value) > limits.INTEGER:
-        raise ClasswiseError(f"{where}: an integer of {value.bit_length()} bits; integers have at most 64")
+        raise ClasswiseError(f"{where}: an integer of {value.bit_length()} bits; integers may have at most 64")
 
 
 def _nested(options: dict[str, Any]) -> dict[str, Any]:
-    """The options with ``a=name`` and ``a.key=value`` gathered in one mapping ``a``."""
+    """Gather the options ``a=name`` and ``a.key=value`` in one mapping ``a``."""
     nested: dict[str, Any] = {}
     for key, value in options.items():
         first, dot, rest = key.partition(".")
@@ -223,7 +226,7 @@ def _nested(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as `parse_spec` reads them: those of a part within with its field's name and a dot before them."""
+    """Flatten nested options into the form that `parse_spec` reads, ``{"attack": "pgd", "attack.steps": 20}``."""
     flat: dict[str, Any] = {}
     for key, value in options.items():
         if not isinstance(value, Mapping):
@@ -235,11 +238,15 @@ def flat_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make the dataclass from a mapping.
+    """Build a dataclass from a mapping.
+
+    Args:
+        cls: the dataclass.
+        values: values by field name.
+        where: the prefix of an error message.
 
     Raises:
-        ClasswiseError: for an unknown key (with the nearest known one) or a value out of range; ``where`` begins the
-            line.
+        ClasswiseError: for an unknown key (the message suggests the nearest known one) or an invalid value.
     """
     if dataclasses.is_dataclass(cls):
         known = [field.name for field in dataclasses.fields(cls) if field.init]
@@ -253,13 +260,13 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _refusal(error: pydantic.ValidationError, where: str) -> ClasswiseError:
-    """The error that a class raised itself, or one line on the first invalid field."""
+    """The `ClasswiseError` raised by a validator, or one that describes the first invalid field."""
     cause = error.errors()[0].get("ctx", {}).get("error")
     return cause if isinstance(cause, ClasswiseError) else ClasswiseError(f"{where}: {explain(error)}")
 
 
 def explain(error: pydantic.ValidationError) -> str:
-    """The first complaint of pydantic in one line: the field, the value, what is wrong with it."""
+    """Describe the first error of pydantic in one line: the field, the value, and what is wrong."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function-"))
     message = first["msg"].removeprefix("Value error, ")
@@ -267,14 +274,14 @@ def explain(error: pydantic.ValidationError) -> str:
 
 
 Spec = str | Mapping[str, Any]
-"""How a user names a part: ``"pgd:steps=20"`` or ``{"name": "pgd", "steps": 20}``."""
+"""A component and its options: ``"pgd:steps=20"`` or ``{"name": "pgd", "steps": 20}``."""
 
 
 def make(registry: Registry[T], spec: Spec | T) -> T:
-    """Build the part that a spec names; a part that is built already is returned as it is.
+    """Build the component of a spec; an instance is returned unchanged.
 
     Raises:
-        ClasswiseError: for an unknown name or field, or a bad value.
+        ClasswiseError: for an unknown name or field, or an invalid value.
     """
     if isinstance(spec, str):
         name, options = parse_spec(spec, registry)

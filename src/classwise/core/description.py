@@ -1,4 +1,4 @@
-"""What a part says of itself, beside its docstring: where it comes from, what it costs, what it changes, an example."""
+"""Metadata of a component beside its docstring: its source, its cost, what it changes, and an example spec."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes of an image through the model.
+    """Number of passes of an image through the model.
 
     Args:
         forward: forward passes.
-        to_image: backward passes to the image alone.
-        to_weights: backward passes to the weights.
+        to_image: backward passes that compute the gradient of the image only.
+        to_weights: backward passes that compute the gradients of the weights.
     """
 
     forward: int = 0
@@ -30,30 +30,30 @@ class Passes:
 
     @property
     def equivalents(self) -> int:
-        """In forward passes: a gradient of the activations costs one, and that of the weights one more."""
+        """The cost in forward passes: a gradient of the activations counts as one, that of the weights as one more."""
         return self.forward + self.to_image + 2 * self.to_weights
 
 
 class Described:
-    """A part that describes itself; lists, citations and the tables of the documents are generated from these."""
+    """Base of components with metadata, from which lists, citations and tables of the documents are generated."""
 
-    #: The papers behind it: each the key of a paper in `classwise.core.bibliography`, then the place in it, such as
-    #: ``"madry2018towards, eq. 2.1"``. Empty for what is common property, or this library's own.
+    #: The sources: for each the key of a paper in `classwise.core.bibliography`, then the place in it, such as
+    #: ``"madry2018towards, eq. 2.1"``. Empty for common knowledge and for methods of this library.
     source: ClassVar[tuple[str, ...]] = ()
-    #: The passes of an image in a step that the part adds.
+    #: Passes that the component adds to a step, per image.
     cost: ClassVar[Passes] = Passes()
-    #: What it changes of plain training, in words of `CHANGES`.
+    #: What the component changes of plain training; words of `CHANGES`.
     changes: ClassVar[tuple[str, ...]] = ()
-    #: A spec that asks for it, with a setting where it has one.
+    #: A spec of the component, with an option if it has one.
     example: ClassVar[str] = ""
 
     def sources(self) -> tuple[str, ...]:
-        """The papers behind the part with these settings; by default all of ``source``."""
+        """The sources that apply with these settings; by default all of ``source``."""
         return self.source
 
 
 def summary(part: object) -> str:
-    """The first paragraph of a part's docstring; of a partial, with what it fills in."""
+    """The first paragraph of a component's docstring; for a partial, with its bound arguments."""
     if isinstance(part, functools.partial):
         filled = ", ".join(f"{key}={value}" for key, value in part.keywords.items())
         return f"{summary(part.func)} Here {filled}."
@@ -74,4 +74,4 @@ CHANGES = (
     "network",
     "data",
 )
-"""What a part may change: settings of a class or an image, or another part of the training; in the order of tables."""
+"""Aspects of training that a component may change: per-class or per-image settings, and others; in table order."""

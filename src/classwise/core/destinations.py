@@ -1,4 +1,4 @@
-"""Where a file is written: through symbolic links; into devices, FIFOs and open descriptors, never in their place."""
+"""Destinations of output: symbolic links are followed; devices, FIFOs and open descriptors are never replaced."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from classwise.core.errors import ClasswiseError
 
 _DESCRIPTORS = re.compile(r"/dev/fd|/proc/(\d+)(?:/task/\d+)?/fd")
-"""The folders of open descriptors."""
+"""The folders of open file descriptors."""
 _LINKS = 40
-"""The number of links that the kernel follows."""
+"""The maximal number of symbolic links that the kernel follows."""
 _REFUSED = {stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a block device"}
 
 
 def destination(path: str | os.PathLike[str]) -> Path | int:
-    """The file that a path leads to through symbolic links, or the number of an open descriptor.
+    """Resolve the symbolic links of a path, to a file or to the number of an open descriptor.
 
-    ``/dev/stdout`` and ``/dev/fd/3`` are descriptors even if they are redirected to a regular file: what the file holds
-    already, and what is written to it later, is not ours to replace.
+    ``/dev/stdout`` and ``/dev/fd/3`` are descriptors even if they are redirected to a regular file, because earlier and
+    later content of that file must not be replaced.
 
     Raises:
-        ClasswiseError: if nothing can be written there: a folder, a socket, a block device, too many links.
+        ClasswiseError: for a folder, a socket, a block device, or too many links.
     """
     place = Path(path)
     for _ in range(_LINKS):
@@ -55,10 +55,10 @@ def is_stdout(path: str | os.PathLike[str]) -> bool:
 
 
 def check_stream(place: Path | int) -> None:
-    """Check that a stream can be written, as far as that shows without opening it.
+    """Check that a stream can be written, as far as that is possible without opening it.
 
     Raises:
-        OSError: if the descriptor is not open, or the file may not be written.
+        OSError: if the descriptor is not open, or the file is not writable.
     """
     if isinstance(place, int):
         os.fstat(place)
@@ -67,16 +67,16 @@ def check_stream(place: Path | int) -> None:
 
 
 def send(content: Path, place: Path | int) -> None:
-    """Write the content of a file to a stream.
+    """Copy a file to a stream.
 
     Raises:
         ClasswiseError: if the reader of a FIFO closes it.
-        BrokenPipeError: if that of a descriptor does.
-        OSError: if it cannot be written; of a FIFO that no process reads at once (ENXIO), without waiting.
+        BrokenPipeError: if the reader of a descriptor closes it.
+        OSError: if the stream cannot be written; ENXIO, without waiting, if no process reads the FIFO.
     """
     if isinstance(place, int):
         for printed in (sys.stdout, sys.stderr):
-            printed.flush()  # what was printed before comes first
+            printed.flush()  # earlier output comes first
         descriptor = os.dup(place)
     else:
         descriptor = os.open(place, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -87,11 +87,11 @@ def send(content: Path, place: Path | int) -> None:
     except BrokenPipeError as error:
         if isinstance(place, int):  # such as stdout into `head`
             raise
-        raise ClasswiseError(f"cannot write {place}: its reader closed it; start one that reads to the end") from error
+        raise ClasswiseError(f"cannot write {place}: its reader closed it before the end of the output") from error
 
 
 def permissions(place: Path) -> int:
-    """The permissions of a file to be replaced; for a new one those of the umask."""
+    """The permissions of an existing file; for a new file those of the umask."""
     if place.exists():
         return place.stat().st_mode & 0o777
     mask = os.umask(0o077)

@@ -1,4 +1,4 @@
-"""What a result was made with: versions, machine, code."""
+"""The environment of a result: package versions, machine, and commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("classwise", "torch", "numpy", "scipy", "pandas", "pyarrow", "scikit
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Versions of the packages that decide numbers, the device, the thread count, and the state of the code."""
+    """Versions of the packages that affect numbers, the device, the number of threads, and the git commit."""
     device = torch.device(device)
     return {
         "python": platform.python_version(),
@@ -35,13 +35,13 @@ def _version(name: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the checkout that the package runs from, if it runs from one."""
+    """The commit of the git checkout that the package runs from; None outside of a checkout."""
     folder = Path(__file__).parent
 
-    def ask(*words: str) -> str | None:
+    def output_of(*arguments: str) -> str | None:
         try:
-            answer = subprocess.run(  # noqa: S603  # fixed words, no user input
-                ["git", "-C", str(folder), *words],  # noqa: S607  # whichever git the user has
+            process = subprocess.run(  # noqa: S603  # fixed arguments, no user input
+                ["git", "-C", str(folder), *arguments],  # noqa: S607  # the git on the user's PATH
                 capture_output=True,
                 text=True,
                 timeout=5,
@@ -49,9 +49,9 @@ def _git() -> dict[str, Any] | None:
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return answer.stdout.strip() if answer.returncode == 0 else None
+        return process.stdout.strip() if process.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
-    if commit is None or ask("ls-files", "--error-unmatch", str(folder / "__init__.py")) is None:
+    commit = output_of("rev-parse", "HEAD")
+    if commit is None or output_of("ls-files", "--error-unmatch", str(folder / "__init__.py")) is None:
         return None
-    return {"commit": commit, "modified": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    return {"commit": commit, "modified": bool(output_of("status", "--porcelain", "--untracked-files=no"))}

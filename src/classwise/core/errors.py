@@ -1,4 +1,4 @@
-"""The one class of error that a user can cause."""
+"""Errors caused by invalid input, and the formatting of their messages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import unicodedata
 from collections.abc import Iterable
 
 LONGEST = 1000
-"""Letters of the longest message."""
+"""The maximal length of a message in characters."""
 
 
 def printable(text: str) -> str:
-    """The text with control characters and invisible marks as escapes, so that a terminal only displays it."""
+    """Escape control and invisible characters, so that the text cannot control a terminal."""
     if text.isprintable():
         return text
-    shown = (letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in text)
-    return "".join(letter if plain else ascii(letter)[1:-1] for letter, plain in zip(text, shown, strict=True))
+    plain = (char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
+    return "".join(char if shown else ascii(char)[1:-1] for char, shown in zip(text, plain, strict=True))
 
 
 def one_line(message: str) -> str:
-    """The message on one line: control characters written as escapes, the middle of a very long one left out."""
+    """Format a message as one line: control characters are escaped, the middle of a very long message is omitted."""
     line = printable(" ".join(message.split()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST * 2 // 3]} ... {line[-LONGEST // 4 :]}"
@@ -27,9 +27,9 @@ def one_line(message: str) -> str:
 
 
 class ClasswiseError(ValueError):
-    """An invalid value, file or combination of options, as one line that names it and what is accepted.
+    """An invalid value, file or combination of options. The message is one line: the value and what is accepted.
 
-    The command line prints the line and exits with status 2.
+    The command line prints the message and exits with status 2.
 
     Example:
         >>> import classwise as cw
@@ -45,14 +45,14 @@ class ClasswiseError(ValueError):
 
 
 class IncompleteError(ClasswiseError):
-    """Images are not yet judged, so the asked number or verdict is unknown.
+    """Attacks have not yet run on all images, so the requested number or verdict is unknown.
 
-    The command line prints the line and exits with status 3.
+    The command line prints the message and exits with status 3.
     """
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ClasswiseError:
-    """The error for a name that is not known, with the nearest known one."""
+    """The error for an unknown name; it suggests the nearest known name."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"

@@ -1,7 +1,7 @@
-"""Requests to stop (SIGINT and SIGTERM): raised at once, or where long work has saved what it did.
+"""Graceful shutdown on SIGINT and SIGTERM: raise at once, or defer until the work is saved.
 
-Only the command line installs the handlers, with `signals`. Without them every function here does nothing, and Python's
-own handling of Ctrl-C applies.
+Only the command line installs the signal handlers, with `signals`. Without them every function here does nothing, and
+Python's own handling of Ctrl-C applies.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 GRACE_SECONDS = 8.0
-"""How long a request waits for the next stop point; Docker kills after 10 s, Kubernetes and Slurm after 30 s."""
+"""How long a signal is deferred to the next stop point; Docker kills after 10 s, Kubernetes and Slurm after 30 s."""
 REPEAT_SECONDS = 1.0
-"""A second signal within this time is the same request: ``torchrun`` repeats to its processes what they received."""
+"""A second signal within this time is ignored: ``torchrun`` forwards signals that its processes have received too."""
 
 
 class Terminated(BaseException):
@@ -25,11 +25,11 @@ class Terminated(BaseException):
 
 
 STOPS = (KeyboardInterrupt, Terminated)
-"""What is raised where work stops on request. Its notes (`BaseException.add_note`) say what is saved."""
+"""Exceptions raised when the work stops on a signal. Their notes (`BaseException.add_note`) name the saved files."""
 
 
 class _Requests:
-    """What was requested in this process."""
+    """The state of signal handling in this process: the first signal, its time, the depth of `deferred` blocks."""
 
     received: signal.Signals | None = None
     since = 0.0
@@ -46,10 +46,10 @@ def received() -> signal.Signals | None:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Handle SIGINT and SIGTERM as requests to stop; handlers that the caller has set or ignores are left alone.
+    """Install handlers for SIGINT and SIGTERM, unless the caller has set handlers or ignores the signals.
 
-    Outside `deferred` a request raises ``KeyboardInterrupt`` or `Terminated` at once. Inside, it waits for the next
-    `stop_point`, but at most `GRACE_SECONDS`, and a second signal raises at once.
+    Outside of `deferred` a signal raises ``KeyboardInterrupt`` or `Terminated` at once. Inside, it is deferred to the
+    next `stop_point`, but by at most `GRACE_SECONDS`, and a second signal raises at once.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -69,13 +69,13 @@ def signals() -> Iterator[None]:
         if sys.platform != "win32":
             signal.signal(signal.SIGALRM, alarm)
         for number, handler in changed.items():
-            # After a request nothing is left to protect: a further signal ends the process without a traceback.
+            # The work has stopped: a further signal ends the process without a traceback.
             signal.signal(number, handler if _requests.received is None else signal.SIG_DFL)
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let requests wait for the next `stop_point` in this block, or for its end."""
+    """Defer signals in this block to the next `stop_point`, or to the end of the block."""
     _requests.deferring += 1
     try:
         yield
@@ -86,10 +86,10 @@ def deferred() -> Iterator[None]:
 
 
 def stop_point(save: Callable[[], None] | None = None) -> None:
-    """Stop here if that was requested.
+    """Stop here if a signal was received.
 
     Args:
-        save: writes what has to be written before.
+        save: called before, to save the work.
 
     Raises:
         KeyboardInterrupt: if SIGINT was received.
@@ -123,7 +123,7 @@ def _on_alarm(number: int, frame: FrameType | None) -> None:
 
 
 def _set_alarm(seconds: float) -> None:
-    """Send SIGALRM to this process after so many seconds; 0 sends none. Windows has no such timer, and waits."""
+    """Send SIGALRM to this process after some seconds; 0 cancels it. Windows has no such timer."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -1,7 +1,7 @@
-"""Limits on input: what a file or an option may make the program allocate, checked before anything is allocated.
+"""Limits on input, checked before memory is allocated for a file or an option.
 
-Sizes that a file declares are compared with the file's own size and with the memory that is free. `SECURITY.md` lists
-the limits; each is far above what recipes, data sets and checkpoints of the field need.
+The sizes that a file declares are compared with its length and with the free memory. `SECURITY.md` lists the limits;
+each is far above the size of usual recipes, data sets and checkpoints.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from classwise.core.errors import ClasswiseError
 RECIPE_BYTES = 256 << 10
 """Size of a recipe file."""
 YAML_VALUES = 10_000
-"""Values of a YAML text, where each alias counts as all that it stands for."""
+"""Values of a YAML text with its aliases expanded."""
 YAML_DEPTH = 32
-"""Collections inside each other in a YAML text."""
+"""Nested collections in a YAML text."""
 EXTENDS = 16
-"""Recipes that extend each other."""
+"""Length of a chain of recipes in which each extends the next."""
 ATTACKS = 100
 """Attacks of an audit."""
 TENSORS = 20_000
@@ -27,64 +27,64 @@ TENSORS = 20_000
 INTEGER = 2**63 - 1
 """Magnitude of an integer in settings."""
 SPEC_LENGTH = 4096
-"""Letters of a spec of an attack or another part."""
+"""Characters of a spec of an attack or another component."""
 SPEC_DEPTH = 8
-"""Parts inside each other in a spec, and dots in the name of a field."""
+"""Nested components of a spec, and dots in the name of a field."""
 NAME_LENGTH = 255
-"""Letters of a dotted name of a Python object."""
+"""Characters of a dotted name of a Python object."""
 CLASSES = 1 << 15
-"""Classes, and groups of another column; more where there are as many images."""
+"""Classes, and groups of another column; more are allowed up to the number of images."""
 GROUPINGS = 64
-"""Columns of whole numbers in a Parquet file."""
-PICTURE_PIXELS = 64 << 20
-"""Pixels of one encoded or scaled picture."""
+"""Integer columns in a Parquet file."""
+IMAGE_PIXELS = 64 << 20
+"""Pixels of one image, as encoded and as resized."""
 TEXT_BYTES = 16 << 20
-"""Size of a text file beside data, such as a list of class names."""
+"""Size of a text file that accompanies data, such as a list of class names."""
 FOLDER_ENTRIES = 100_000
-"""Files and folders without a picture among them that a search for pictures looks at."""
+"""Files and folders that are not images in a folder of images."""
 EXPANSION = 200
-"""How many times a compressed file may grow, beyond `FREE_BYTES`. Images grow about tenfold at most."""
+"""Maximal expansion factor of a compressed file larger than `FREE_BYTES` when expanded; about 10 is usual at most."""
 FREE_BYTES = 64 << 20
-"""Size up to which nothing is asked about expansion or memory."""
+"""Size up to which expansion and free memory are not checked."""
 MODEL_DEPTH = 1000
 """Layers of a network of the zoo."""
 NUMBER = 1e30
-"""Magnitude of a number in settings; float32 ends at 3.4e38."""
+"""Magnitude of a number in settings; the maximum of float32 is 3.4e38."""
 COUNT = 10_000_000
-"""Epochs, images of a batch or a subset, steps of an attack and other counts in settings, each."""
+"""Each count in settings: epochs, batch size, images of a subset, steps of an attack and others."""
 RADIUS = 1_000_000
-"""Radius of a threat; images in [0, 1] are nearer to each other in every norm."""
+"""Radius of a threat; the distance between two images in [0, 1] is smaller in every norm."""
 SEED = 2**63 - 1
-"""The largest seed; the least is 0."""
+"""The largest seed; the smallest is 0."""
 
 
 def check_size(needed: int, what: str, stored: int | None = None) -> None:
-    """Refuse a size that the memory cannot hold, or that a compressed file of its length should not expand to.
+    """Refuse data larger than the free memory, or much larger than their compressed file.
 
     Args:
-        needed: the bytes that are about to be allocated.
-        what: begins the line of the error, such as the file's name.
-        stored: the bytes that the data have on the disk.
+        needed: bytes to be allocated.
+        what: the prefix of the error message, such as the name of the file.
+        stored: size of the data on disk in bytes.
 
     Raises:
-        ClasswiseError: if there are fewer bytes of memory, or more than `EXPANSION` bytes for each stored one.
+        ClasswiseError: if less memory is free, or if ``needed`` exceeds `EXPANSION` times ``stored``.
     """
     if needed <= FREE_BYTES:
         return
     if stored is not None and needed > EXPANSION * max(stored, 1):
         raise ClasswiseError(
-            f"{what} expands to {_shown(needed)} from {_shown(stored)}, more than {EXPANSION} times: "
-            "it is refused as a decompression bomb; store it uncompressed"
+            f"{what} expands to {_formatted(needed)} from {_formatted(stored)}, more than {EXPANSION} times: "
+            "refused as a decompression bomb; store it uncompressed"
         )
     free = free_bytes()
     if needed > free:
         raise ClasswiseError(
-            f"{what} needs {_shown(needed)} of memory and {_shown(free)} are free; use a smaller part of it"
+            f"{what} needs {_formatted(needed)} of memory and {_formatted(free)} are free; use a smaller part of it"
         )
 
 
 def free_bytes() -> int:
-    """The bytes of memory that this process can still get: of the machine, and of its own limit (``ulimit -v``)."""
+    """Free memory in bytes: of the machine, and below this process's limit (``ulimit -v``)."""
     free = math.inf
     meminfo = Path("/proc/meminfo")
     if meminfo.is_file():
@@ -102,20 +102,20 @@ def free_bytes() -> int:
 
 
 def check_classes(count: int, images: int, where: str) -> None:
-    """Refuse more classes (or groups) than `CLASSES` and than there are images.
+    """Refuse more classes (or groups) than both `CLASSES` and the number of images.
 
     Raises:
-        ClasswiseError: naming the count.
+        ClasswiseError: with the number of classes and the limit.
     """
     if count > max(CLASSES, images):
         raise ClasswiseError(
-            f"{where}: {count} classes for {images} images; at most {CLASSES}, or one per image, are read: "
-            "labels should count from 0 without gaps"
+            f"{where}: {count} classes for {images} images; the limit is {CLASSES} classes, or one per image: "
+            "labels should be consecutive integers from 0"
         )
 
 
-def _shown(size: float) -> str:
-    """A number of bytes for people."""
+def _formatted(size: float) -> str:
+    """Format a number of bytes with a unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"

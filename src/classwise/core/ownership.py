@@ -1,9 +1,9 @@
-"""One owner at a time for the folder of a run or an audit.
+"""Exclusive ownership of the folder of a run or an audit by one process.
 
-The owner holds a lock on the folder's file ``.owner`` and writes into it who it is, with a token of its own. The system
-drops the lock of a process that dies, so a file that it left never blocks. Where a file system has no locks, or does
-not share them between machines, the last one to write its token owns the folder: `check` compares the token before
-each rename, so a process that has lost the folder writes nothing beside its successor.
+The owner locks the folder's file ``.owner`` and writes its process, host and a random token into it. The operating
+system releases the lock of a process that dies, so a stale file never blocks. On a file system without locks, or one
+that does not share them between machines, the last process to write its token owns the folder. `check` compares the
+token before each rename, so a process that has lost the folder writes nothing more.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ if sys.platform != "win32":
     import fcntl
 
 OWNER = ".owner"
-"""The file of a folder that is locked by its owner; no part of what the folder holds."""
+"""The file that the owner of a folder locks; `contents` omits it."""
 
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
-_HELD = (errno.EACCES, errno.EAGAIN)
+_LOCKED = (errno.EACCES, errno.EAGAIN)
 _owned: dict[Path, str] = {}
-"""The token of each folder that this process owns."""
+"""The token of each folder owned by this process."""
 
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Own a folder; it is made if it does not exist, and removed at the end if it is new and still empty.
+    """Own a folder for the duration of the block.
 
-    A folder in which no file can be created is not owned: what is written there fails by itself.
+    A missing folder is created, and removed at the end if it is still empty. A folder in which no file can be created
+    is not owned: later writes into it fail with their own error.
 
     Raises:
-        ClasswiseError: if another process owns the folder; the line names it.
+        ClasswiseError: if another process owns the folder; the message names that process.
     """
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     handle = _locked(folder)
@@ -72,26 +73,26 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def check(path: Path) -> None:
-    """Check, before a file is renamed to ``path``, that this process still owns the folder that it is for.
+    """Check, before a file is renamed to ``path``, that this process still owns its folder.
 
     Raises:
-        ClasswiseError: if another process has taken the folder over.
+        ClasswiseError: if another process owns the folder now.
     """
     if not _owned:
         return
     place = path.resolve()
     for folder in place.parents:
         if folder in _owned and (owner := _owner_of(folder)).get("token") != _owned[folder]:
-            raise ClasswiseError(f"{folder} now belongs to {_name(owner)}; this process has written nothing since then")
+            raise ClasswiseError(f"{folder} is now owned by {_name(owner)}; this process has written nothing since")
 
 
 def contents(folder: Path) -> list[Path]:
-    """What a folder holds, without the file of its owner; nothing if there is no such folder."""
+    """List the entries of a folder without `OWNER`; empty if the folder does not exist."""
     return [path for path in folder.iterdir() if path.name != OWNER] if folder.is_dir() else []
 
 
 def _locked(folder: Path) -> int | None:
-    """The open and locked file of a folder's owner; None where none can be created.
+    """Open and lock the owner file of a folder; None if it cannot be created.
 
     Raises:
         ClasswiseError: if another process owns the folder.
@@ -109,14 +110,14 @@ def _locked(folder: Path) -> int | None:
             _lock(handle)
         except OSError as error:
             owner = _owner_of(folder)
-            # Without locks, only a living process of this machine is known to own the folder.
-            if error.errno in _HELD or _lives(owner):
+            # Without locks, the folder is known to be in use only if its owner runs on this machine.
+            if error.errno in _LOCKED or _is_running(owner):
                 os.close(handle)
                 advice = "wait until it has ended, or give another folder"
                 raise ClasswiseError(f"{folder} is in use by {_name(owner)}; {advice}") from error
         if os.fstat(handle).st_nlink:
             return handle
-        os.close(handle)  # its owner removed the file after it was opened here
+        os.close(handle)  # the previous owner removed the file after it was opened here
 
 
 def _lock(handle: int) -> None:
@@ -126,12 +127,12 @@ def _lock(handle: int) -> None:
 
 
 def _owner_of(folder: Path) -> dict[str, Any]:
-    """What the owner of a folder has written; nothing if there is none, or it is being written."""
+    """Read the owner file of a folder; empty if there is none, or it is being written."""
     try:
-        found = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+        owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _name(owner: dict[str, Any]) -> str:
@@ -140,12 +141,12 @@ def _name(owner: dict[str, Any]) -> str:
     return f"process {owner['process']} on {owner['host']} (since {owner['since']})"
 
 
-def _lives(owner: dict[str, Any]) -> bool:
-    """Whether the owner is known to be another living process of this machine."""
+def _is_running(owner: dict[str, Any]) -> bool:
+    """Whether the owner is known to be another running process of this machine."""
     process = owner.get("process")
     if owner.get("host") != platform.node() or not isinstance(process, int) or process == os.getpid():
         return False
-    if sys.platform == "win32":  # there signal 0 is Ctrl-C
+    if sys.platform == "win32":  # where signal 0 is Ctrl-C
         return False
     try:
         os.kill(process, 0)

@@ -84,8 +84,8 @@ def _opened(content: bytes | Path) -> Iterator[Image.Image]:
 
 
 def _check_pixels(width: int, height: int, where: str) -> None:
-    if width * height > limits.PICTURE_PIXELS:
-        raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.PICTURE_PIXELS:,} are decoded")
+    if width * height > limits.IMAGE_PIXELS:
+        raise ClasswiseError(f"{where}: {width} x {height} pixels; at most {limits.IMAGE_PIXELS:,} are decoded")
 
 
 def pixels_of(picture: Image.Image, where: str) -> Pixels:

@@ -122,7 +122,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     monkeypatch.setattr(os, "mkdir", refused)
     monkeypatch.setattr(os, "open", refused)
     for write in (lambda: write_text(target, "new"), lambda: check_writable(target)):
-        assert line_of(write) == f"cannot write {target}: {os.strerror(number)}; give another place"
+        assert line_of(write) == f"cannot write {target}: {os.strerror(number)}; give another path"
 
 
 def test_names_that_cannot_be_files_are_one_line(tmp_path: Path) -> None:

@@ -60,6 +60,8 @@ def test_a_device_that_is_not_there_is_one_line(device: str | torch.device, tmp_
         lambda: train("at", data=data, device=str(device), out=out),
     ]
     for call in calls:
-        with pytest.raises(ClasswiseError, match=rf"^there is no device '{device}' on this machine; cpu always works$"):
+        with pytest.raises(
+            ClasswiseError, match=rf"^there is no device '{device}' on this machine; cpu is always available$"
+        ):
             call()
     assert not out.exists()

@@ -137,10 +137,10 @@ def test_bad_specs_are_refused_in_one_line(text: str, says: str) -> None:
 
 
 def test_what_is_no_text_and_no_number_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="threat 8 is neither text nor a Threat; write it as in 'Linf:8/255'"):
+    with pytest.raises(ClasswiseError, match="threat 8: must be text such as 'Linf:8/255' or a Threat"):
         Threat.parse(8)  # type: ignore[arg-type]
-    with pytest.raises(ClasswiseError, match=r"text is for Threat.parse\('Linf:8/255'\)"):
+    with pytest.raises(ClasswiseError, match=r"for text use Threat.parse\('Linf:8/255'\)"):
         Threat("Linf", "8/255")  # type: ignore[arg-type]
-    with pytest.raises(ClasswiseError, match="epsilon = None: a radius is a number"):
+    with pytest.raises(ClasswiseError, match="epsilon = None: radius must be a number from 0"):
         Threat("Linf", None)  # type: ignore[arg-type]
     assert Threat("L2", np.float32(0.5)).with_epsilon(1).epsilon == 1  # type: ignore[arg-type]

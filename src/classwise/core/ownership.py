@@ -105,7 +105,7 @@ def _locked(folder: Path) -> int | None:
         except OSError as error:
             if error.errno in _READ_ONLY:
                 return None
-            raise ClasswiseError(f"cannot write {path}: {error.strerror}; give another place") from error
+            raise ClasswiseError(f"cannot write {path}: {error.strerror}; give another folder") from error
         try:
             _lock(handle)
         except OSError as error:

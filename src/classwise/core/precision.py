@@ -1,4 +1,4 @@
-"""How a model's arithmetic is done: precision, memory format, compilation. Settings, not code paths."""
+"""Numerical settings of a model: dtype, memory format, compilation."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
 
 Forward = Callable[[Tensor], Tensor]
-"""Images (N, C, H, W) in [0, 1] to logits (N, classes)."""
+"""A function from images (N, C, H, W) in [0, 1] to logits (N, classes)."""
 
 
 @configurable
 class Precision:
-    """How forward passes run; logits always come back in float32.
+    """Numerical settings of forward passes; logits are always returned in float32.
 
     Args:
-        dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not offered: the gradients
+        dtype: ``"float32"``, or ``"bfloat16"`` for automatic mixed precision. float16 is not supported: the gradients
             of confident models underflow in it.
-        channels_last: feed images in channels-last memory format, which convolutions on CPUs and GPUs prefer.
-        compile: run the model through ``torch.compile``.
+        channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster.
+        compile: compile the model with ``torch.compile``.
 
     Example:
         >>> import torch
         >>> import classwise as cw
-        >>> compute = cw.Precision(dtype="bfloat16", channels_last=True)
+        >>> precision = cw.Precision(dtype="bfloat16", channels_last=True)
         >>> model = cw.load_model("small-cnn", num_classes=10, in_channels=3, width=0.25)
-        >>> logits = compute.forward(model)(torch.rand(4, 3, 32, 32))
+        >>> logits = precision.forward(model)(torch.rand(4, 3, 32, 32))
         >>> logits.dtype
         torch.float32
     """
@@ -44,11 +44,11 @@ class Precision:
         return Pass(model, self)
 
     def laid_out(self, x: Tensor) -> Tensor:
-        """The images in the memory format of these settings; values do not change."""
+        """Convert images to the memory format of these settings; values do not change."""
         return _channels_last(x) if self.channels_last and x.ndim == 4 else x
 
     def prepare(self, model: nn.Module) -> None:
-        """Lay the model's weights out as these settings want them; values do not change."""
+        """Convert the model's weights to the memory format of these settings, in place; values do not change."""
         if self.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub lacks this form
 
@@ -56,8 +56,8 @@ class Precision:
 class Pass:
     """A model as a function from images (N, C, H, W) in [0, 1] to float32 logits (N, classes).
 
-    The caller's images are never changed: the first pass runs on a copy, which shows whether the model writes into its
-    input. Such a model gets a copy in every pass; any other runs on the images themselves.
+    The caller's images are never modified. The first pass runs on a copy, to detect whether the model writes into its
+    input. If it does, every pass runs on a copy; otherwise later passes run on the images themselves.
 
     Attributes:
         overwrites: whether the model writes into its input; None before the first pass.
@@ -70,7 +70,7 @@ class Pass:
         self._mixed = precision.dtype == "bfloat16"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Float32 logits of one batch."""
+        """Compute the float32 logits of a batch."""
         x = self._precision.laid_out(x if self.overwrites is False else x.clone())
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
@@ -81,24 +81,24 @@ class Pass:
 
 
 def check_device(device: str | torch.device) -> None:
-    """See that this machine has the device.
+    """Check that this machine has a device.
 
     Raises:
-        ClasswiseError: if it has not.
+        ClasswiseError: if it does not, or the device computes no values, such as ``meta``.
     """
     try:
         usable = not torch.empty(0, device=device).is_meta
-    except Exception as error:  # torch raises many kinds for a device that is not there
-        raise ClasswiseError(f"there is no device {str(device)!r} on this machine; cpu always works") from error
+    except Exception as error:  # torch raises several types for a missing device
+        raise ClasswiseError(f"there is no device {str(device)!r} on this machine; cpu is always available") from error
     if not usable:
-        raise ClasswiseError(f"device {str(device)!r} computes no values; cpu always works")
+        raise ClasswiseError(f"device {str(device)!r} computes no values; cpu is always available")
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """The images in channels-last format, those of one channel too.
+    """Convert images to the channels-last format, including those of one channel.
 
-    For one channel the two formats hold the same bytes, and torch takes such a tensor for one that is not
-    channels-last: then every layer behind it runs in the slower format. Its strides have to say so.
+    For one channel both formats have the same bytes, and torch treats such a tensor as not channels-last, so that all
+    layers run in the slower format. The strides are therefore set explicitly.
     """
     if x.shape[1] > 1:
         return x.contiguous(memory_format=torch.channels_last)
@@ -107,5 +107,6 @@ def _channels_last(x: Tensor) -> Tensor:
 
 
 FAST = Precision(dtype="bfloat16", channels_last=True)
-"""What is fastest on a CPU and a GPU; for gradients only, success is decided in float32."""
+"""The fastest settings on CPUs and GPUs. They apply to gradients only; success is decided in float32."""
 EXACT = Precision()
+"""Float32 throughout."""

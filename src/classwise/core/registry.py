@@ -1,4 +1,4 @@
-"""Names for the parts that users choose: one line a part, and nothing imported until it is used."""
+"""Registries: names of the components that users can choose, each imported on first use."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ T = TypeVar("T")
 
 
 def load_object(path: str, kind: str = "object") -> Any:
-    """The object that ``"package.module:name"`` stands for; the working folder is searched too.
+    """Import the object of a path ``"package.module:name"``; the working directory is searched too.
+
+    Args:
+        path: the path of the object.
+        kind: the kind of the object, for error messages.
 
     Raises:
-        ClasswiseError: if the module or the name in it does not exist.
+        ClasswiseError: if the path is malformed, or the module or the name in it does not exist.
     """
-    _calls_user_code = True  # the module's own statements
+    _calls_user_code = True  # the statements of the module
     module_name, _, attribute = path.partition(":")
     names = [*module_name.split("."), attribute]
     if len(path) > limits.NAME_LENGTH or not all(name.isidentifier() for name in names):
@@ -54,10 +58,10 @@ def load_object(path: str, kind: str = "object") -> Any:
 
 
 class Registry(Mapping[str, str], Generic[T]):
-    """A table from names to ``"module:Class"`` paths.
+    """A mapping from names to ``"module:Class"`` paths.
 
-    A path may be given wherever a name may, so a part of a user's own needs no registration. Installed packages add
-    names through entry points.
+    A path is accepted wherever a name is, so custom components need no registration. Installed packages add names
+    through entry points.
 
     Example:
         >>> import classwise as cw
@@ -76,15 +80,15 @@ class Registry(Mapping[str, str], Generic[T]):
         instances: tuple[str, ...] = (),
         group: str = "",
     ) -> None:
-        """Make the table; the rest says what an object behind a user's own path or in another package may be.
+        """Create a registry. ``base``, ``arguments`` and ``instances`` define which custom components are accepted.
 
         Args:
-            kind: what the parts are called in errors.
-            entries: names to paths.
-            base: the path of the class that parts are subclasses of.
-            arguments: how many arguments a part that is a plain function takes; 0 where functions are no parts.
-            instances: the paths of classes whose objects are parts.
-            group: the group of entry points through which installed packages add parts; empty: they cannot.
+            kind: the name of the kind of component, for error messages.
+            entries: paths by name.
+            base: the path of the base class of components.
+            arguments: the number of arguments of a component that is a plain function; 0: functions are refused.
+            instances: the paths of classes whose instances are accepted.
+            group: the entry-point group through which installed packages add components; empty: none.
         """
         self.kind = kind
         self._own = dict(entries)
@@ -95,16 +99,16 @@ class Registry(Mapping[str, str], Generic[T]):
 
     @functools.cached_property
     def _entries(self) -> dict[str, str]:
-        """Every name and its path; those of installed packages are looked up once, where our own names do not do."""
+        """Paths by name, including those of installed packages, which are looked up once and only when needed."""
         return {**self._own, **self._installed()}
 
     def _installed(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         if not self._group:
-            return found
+            return paths
         for entry in sorted(metadata.entry_points(group=self._group)):
             package = entry.dist.name if entry.dist is not None else "?"
-            other = "classwise" if entry.name in self._own else found.get(entry.name, "").partition(":")[0]
+            other = "classwise" if entry.name in self._own else paths.get(entry.name, "").partition(":")[0]
             if other:
                 raise ClasswiseError(f"{self.kind} {entry.name!r} of the package {package!r} is also one of {other!r}")
             if ":" not in entry.value:
@@ -112,8 +116,8 @@ class Registry(Mapping[str, str], Generic[T]):
                     f"{self.kind} {entry.name!r} of the package {package!r}: {entry.value!r} is not of the form "
                     "package.module:name"
                 )
-            found[entry.name] = entry.value
-        return found
+            paths[entry.name] = entry.value
+        return paths
 
     def __getitem__(self, name: str) -> str:
         return self._own[name] if name in self._own else self._entries[name]
@@ -125,57 +129,61 @@ class Registry(Mapping[str, str], Generic[T]):
         return len(self._entries)
 
     def load(self, name: str) -> type[T]:
-        """Import the class (or the callable) of that name or path.
+        """Import the class or the callable of a name or path.
 
         Raises:
-            ClasswiseError: if the name is not known, with the nearest known one; or for a path of something that is no
-                such part, which is never called.
+            ClasswiseError: for an unknown name (the message suggests the nearest known one), or a path of an object
+                that is not such a component; that object is never called.
         """
         path = name if ":" in name else self.get(name)
         if path is None:
             raise unknown(self.kind, name, self)
-        found: type[T] = load_object(path, self.kind)
+        component: type[T] = load_object(path, self.kind)
         if name not in self._own:
-            self._check(path, found)
-        return found
+            self._check(path, component)
+        return component
 
-    def _check(self, path: str, found: object) -> None:
-        """See by its type alone that an object of the user's own is a part of this kind."""
+    def _check(self, path: str, value: object) -> None:
+        """Check by its type, without calling it, that a custom object is a component of this kind.
+
+        Raises:
+            ClasswiseError: if it is not.
+        """
         if self._base is None and not self._arguments:
-            return  # model builders: whatever can be called and gives a module
-        wanted = []
+            return  # model builders: any callable that returns a module
+        accepted = []
         if self._base is not None:
-            if isinstance(found, type) and issubclass(found, load_object(self._base)) and not inspect.isabstract(found):
+            if isinstance(value, type) and issubclass(value, load_object(self._base)) and not inspect.isabstract(value):
                 return
-            wanted.append(f"a subclass of {self._base.replace(':', '.')}")
+            accepted.append(f"a subclass of {self._base.replace(':', '.')}")
         if self._arguments:
-            if _takes(found, self._arguments) or isinstance(found, tuple(map(load_object, self._instances))):
+            if _takes(value, self._arguments) or isinstance(value, tuple(map(load_object, self._instances))):
                 return
             if (
-                isinstance(found, type)
-                and dataclasses.is_dataclass(found)
-                and _takes(found.__call__, self._arguments + 1)
+                isinstance(value, type)
+                and dataclasses.is_dataclass(value)
+                and _takes(value.__call__, self._arguments + 1)
             ):
                 return
-            wanted.append(f"a Python function of {self._arguments} arguments")
-        raise ClasswiseError(f"{self.kind} {path!r} is {described(found)}; give {' or '.join(wanted)}")
+            accepted.append(f"a Python function of {self._arguments} arguments")
+        raise ClasswiseError(f"{self.kind} {path!r} is {described(value)}; give {' or '.join(accepted)}")
 
     def name_of(self, cls: type) -> str:
-        """The shortest name under which a recipe can ask for the class."""
+        """The registered name of a class, or its path if it has none."""
         path = f"{cls.__module__}:{cls.__qualname__}"
         entries = self._own if cls.__module__.startswith("classwise.") else self._entries
         return next((name for name, known in entries.items() if known == path), path)
 
 
-def described(found: object) -> str:
-    """What an object is, in a few words: ``the class Popen``, ``a module``, ``a builtin_function_or_method``."""
-    if isinstance(found, type):
-        return f"the {'abstract ' if inspect.isabstract(found) else ''}class {found.__name__}"
-    return f"a {type(found).__name__}"
+def described(value: object) -> str:
+    """Describe an object for an error message: ``the class Popen``, ``a module``, ``a builtin_function_or_method``."""
+    if isinstance(value, type):
+        return f"the {'abstract ' if inspect.isabstract(value) else ''}class {value.__name__}"
+    return f"a {type(value).__name__}"
 
 
-def is_builtin(found: object) -> bool:
-    """Whether it is a function or method in C; parts and model builders of a user's own are Python code."""
+def is_builtin(value: object) -> bool:
+    """Whether an object is a function or method in C; custom components and model builders are Python code."""
     kinds = (
         types.BuiltinFunctionType,
         types.MethodDescriptorType,
@@ -183,11 +191,11 @@ def is_builtin(found: object) -> bool:
         types.WrapperDescriptorType,
         types.ClassMethodDescriptorType,
     )
-    return isinstance(found, kinds)
+    return isinstance(value, kinds)
 
 
 def _takes(function: object, count: int) -> bool:
-    """Whether it is a Python function of exactly so many positional arguments."""
+    """Whether an object is a Python function of exactly ``count`` positional arguments."""
     if not isinstance(function, types.FunctionType | functools.partial):
         return False
     parameters = inspect.signature(function).parameters.values()

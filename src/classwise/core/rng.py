@@ -1,7 +1,7 @@
-"""Random draws without a generator: every number is a hash of what it is for.
+"""Counter-based, stateless random numbers: every number is a hash of its coordinates.
 
-A draw depends on the seed, a purpose, an epoch, the image's index and a counter, and on nothing else. So there is no
-generator state to save, and an image's draws do not depend on which other images share its batch.
+A number depends only on the seed, a purpose, an epoch, the image's index and a counter. So there is no generator state
+to save, and an image's numbers do not depend on the other images of its batch.
 
 The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), on wrapping int64 arithmetic.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def _signed(value: int) -> int:
-    """The 64-bit word as torch's signed integer."""
+    """Reinterpret a 64-bit word as a signed integer, as torch stores it."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >= 1 << 63 else value
 
@@ -30,12 +30,12 @@ _MASK_24 = (1 << 24) - 1
 
 
 def _shift_xor(word: Tensor, bits: int) -> Tensor:
-    """``word ^= word >> bits`` with a logical shift, in place (torch's own shift of int64 keeps the sign)."""
+    """``word ^= word >> bits`` with a logical shift, in place (torch's shift of int64 is arithmetic)."""
     return word.bitwise_xor_((word >> bits).bitwise_and_((1 << (64 - bits)) - 1))
 
 
 def _mix(word: Tensor) -> Tensor:
-    """SplitMix64's finaliser, in place."""
+    """Finaliser of SplitMix64, in place."""
     word = _shift_xor(word, 30).mul_(_MIX_1)
     word = _shift_xor(word, 27).mul_(_MIX_2)
     return _shift_xor(word, 31)
@@ -43,11 +43,11 @@ def _mix(word: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class CounterRNG:
-    """A stream of draws for one purpose.
+    """Counter-based random numbers for one purpose.
 
     Args:
-        seed: the run's seed.
-        purpose: what the draws are for; different purposes give independent draws.
+        seed: the seed of the run.
+        purpose: a name; different purposes give independent numbers.
         epoch: the epoch, or 0.
     """
 
@@ -56,7 +56,7 @@ class CounterRNG:
     epoch: int = 0
 
     def child(self, purpose: str) -> CounterRNG:
-        """The draws for a purpose within this one."""
+        """The random numbers of a sub-purpose."""
         return dataclasses.replace(self, purpose=f"{self.purpose}/{purpose}")
 
     def at(self, epoch: int) -> CounterRNG:
@@ -69,34 +69,34 @@ class CounterRNG:
         return _signed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
 
     def _words(self, index: Tensor, shape: tuple[int, ...], counter: int | Tensor) -> Tensor:
-        """Hashed 64-bit words, (N, *shape)."""
+        """Hashed 64-bit words, int64 (N, *shape)."""
         rows = index.to(torch.int64)
         keys = _mix(rows.mul(_GAMMA).add_(self._key))
         step = counter.to(torch.int64).mul(_MIX_1) if isinstance(counter, Tensor) else _signed(counter * _MIX_1)
-        keys = _mix(keys.add_(step))  # a number of Python's goes along with the call: no copy that waits for a device
+        keys = _mix(keys.add_(step))  # a Python int needs no copy that synchronises with the device
         offsets = torch.arange(1, math.prod(shape) + 1, device=index.device).mul_(_GAMMA)
         return _mix(keys[:, None] + offsets).view(len(rows), *shape)
 
     def uniform(self, index: Tensor, shape: tuple[int, ...] = (), counter: int | Tensor = 0) -> Tensor:
-        """Uniform draws in [0, 1), float32, (N, *shape); ``counter`` is a number or (N,)."""
+        """Uniform numbers in [0, 1), float32 (N, *shape); ``counter`` is an int or an (N,) tensor."""
         return _unit(self._words(index, shape, counter), 40)
 
     def normal(self, index: Tensor, shape: tuple[int, ...] = (), counter: int | Tensor = 0) -> Tensor:
-        """Standard normal draws (Box and Muller), float32, (N, *shape); ``counter`` is a number or (N,)."""
+        """Standard normal numbers (Box and Muller), float32 (N, *shape); ``counter`` is an int or an (N,) tensor."""
         words = self._words(index, shape, counter)
         radius = torch.log1p(-_unit(words, 40)).mul_(-2).sqrt_()
         return _unit(words, 16).mul_(2 * math.pi).cos_().mul_(radius)
 
     def integers(self, index: Tensor, shape: tuple[int, ...], high: int, counter: int | Tensor = 0) -> Tensor:
-        """Uniform integers in [0, high), int64, (N, *shape)."""
+        """Uniform integers in [0, high), int64 (N, *shape); ``counter`` is an int or an (N,) tensor."""
         return self._words(index, shape, counter).remainder_(high)
 
     def permutation(self, n: int, device: torch.device | str = "cpu") -> Tensor:
-        """A random order of 0..n-1, int64, (n,)."""
+        """A random permutation of 0..n-1, int64 (n,)."""
         words = self._words(torch.arange(n, device=device), (), 0)
         return torch.argsort(words, stable=True)
 
 
 def _unit(words: Tensor, low_bit: int) -> Tensor:
-    """24 bits of each word, from ``low_bit`` up, as a float32 in [0, 1)."""
+    """Convert 24 bits of each word, from ``low_bit`` up, to a float32 in [0, 1)."""
     return (words >> low_bit).bitwise_and_(_MASK_24).to(torch.float32).mul_(2.0**-24)

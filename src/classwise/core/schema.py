@@ -1,4 +1,4 @@
-"""Versions of file formats: each file carries ``schema_version``, and a reader refuses every version but its own."""
+"""Versions of file formats: each file has a ``schema_version``, and readers accept only the current one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from classwise.core.errors import ClasswiseError
 
 
 def check_schema_version(found: int, known: int, where: str) -> None:
-    """Check that a file has the format version that this classwise reads.
+    """Check that a file has the format version that this version of classwise reads.
 
     Args:
-        found: the file's ``schema_version``.
-        known: the version that is read here.
-        where: the file or folder, which begins the error message.
+        found: the ``schema_version`` of the file.
+        known: the version that is supported.
+        where: the file or folder, the prefix of the error message.
 
     Raises:
         ClasswiseError: if the file is newer or older.
@@ -22,6 +22,6 @@ def check_schema_version(found: int, known: int, where: str) -> None:
         )
     if found < known:
         raise ClasswiseError(
-            f"{where}: schema_version {found} is older than the {known} supported here; classwise versions before "
-            f"0.1.0 read it: use the one named in its environment, or repeat the command that wrote it"
+            f"{where}: schema_version {found} is older than the {known} supported here; use the version of classwise "
+            f"named in its environment (before 0.1.0), or repeat the command that wrote it"
         )

@@ -1,12 +1,12 @@
-"""Write files completely or not at all, and detect later damage by checksums.
+"""Atomic writes, and checksums that detect later damage.
 
-A file is written under a temporary name in its folder, synced, and renamed (`replacing`). A process that writes holds
-a lock on its temporary file, so that a later start can remove the files of dead processes and of no others.
+A file is written under a temporary name in its folder, synced, and renamed (`replacing`). The writing process locks
+its temporary file, so that a later start removes the files of dead processes only.
 
-Checksums: every folder of a run or an audit holds a ``checksums.txt`` with a line ``SHA-256  NAME`` for each version
-of each file that was written there. The line is appended and synced *before* the rename, and a file is valid if any of
-its lines matches. So a kill at any moment leaves valid files: before the rename the old content matches its old line,
-after it the new content matches the new one. Lines are only appended, under a lock, so that several processes can
+Checksums: every folder of a run or an audit has a ``checksums.txt`` with a line ``SHA-256  NAME`` for each version
+of each file written there. The line is appended and synced *before* the rename, and a file is valid if any of its
+lines matches. So files are valid after a kill at any moment: before the rename the old content matches its old line,
+after it the new content matches the new line. Lines are only appended, under a lock, so that several processes can
 write into one folder. A file without a line (of an older version, or copied elsewhere) is read unverified.
 """
 
@@ -36,9 +36,9 @@ if sys.platform != "win32":
     import fcntl
 
 CHECKSUMS = "checksums.txt"
-"""The file of a folder that lists the checksums of its other files."""
+"""The file in a folder that lists the checksums of the other files."""
 REMOTE_SECONDS = 86_400.0
-"""Age from which an unlocked temporary file of another machine counts as abandoned: its lock may not be visible."""
+"""Age from which a temporary file of another machine, whose lock may not be visible here, counts as abandoned."""
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8}\.)?[a-z0-9_]{8}\.tmp")
 _LINE = re.compile(rb"(?m)^([0-9a-f]{64})  ([^\n]+)\n")
@@ -53,23 +53,23 @@ _REFUSALS = (
     errno.EPERM,
     errno.EROFS,
 )
-"""Errors of a path at which no file can be created."""
+"""Errors of paths at which no file can be created."""
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and renamed to ``path``, else removed.
 
-    A symbolic link is followed, and the file it leads to is replaced. A replaced file keeps its permissions. Devices,
-    FIFOs and open descriptors (``/dev/stdout``) are never replaced: on success the content is written to them.
+    A symbolic link is followed, and its target is replaced. A replaced file keeps its permissions. Devices, FIFOs and
+    open descriptors (``/dev/stdout``) are never replaced: on success the content is written to them.
 
     Args:
         path: the file to write.
-        checksum: append the file's digest to the folder's ``checksums.txt``; always done where that file exists.
+        checksum: append the file's digest to the folder's ``checksums.txt``; always done if that file exists.
 
     Raises:
-        ClasswiseError: if the disk is full, the file cannot be written there, or another process owns its folder now,
-            and ``path`` is then unchanged; or if it is a FIFO that no process reads.
+        ClasswiseError: if the disk is full, the file cannot be written, or another process now owns its folder;
+            ``path`` is then unchanged. Also if ``path`` is a FIFO that no process reads.
         BrokenPipeError: if the reader of a stream closes it.
     """
     with _explained(Path(path)):
@@ -98,7 +98,7 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
             _sync_folder(target.parent)
     finally:
         if temporary is not None:
-            with contextlib.suppress(OSError):  # a file system that fails; the next start removes it
+            with contextlib.suppress(OSError):  # a failing file system; the next start removes the file
                 temporary.unlink(missing_ok=True)
         if handle >= 0:
             os.close(handle)
@@ -108,7 +108,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """Check, before long work, that a file can be created at ``path``; remove stale temporary files of that name.
 
     Raises:
-        ClasswiseError: as `replacing` does; whether a process reads a FIFO shows only when it is opened.
+        ClasswiseError: as `replacing`, except for a FIFO that no process reads, which only opening it detects.
     """
     with _explained(Path(path)):
         target = destination(path)
@@ -126,7 +126,12 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
-    """Raise what the system reports when a file cannot be written as one line."""
+    """Translate an `OSError` of writing a file into a `ClasswiseError`.
+
+    Raises:
+        ClasswiseError: with the file, the reason of the system, and a suggestion.
+        BrokenPipeError: unchanged.
+    """
     try:
         yield
     except OSError as error:
@@ -139,13 +144,13 @@ def _explained(target: Path) -> Iterator[None]:
         if error.errno == errno.ENXIO:
             raise ClasswiseError(f"cannot write {target}: no process reads from it; start its reader first") from error
         if error.errno in _REFUSALS:
-            raise ClasswiseError(f"cannot write {target}: {os.strerror(error.errno)}; give another place") from error
-        advice = "check the disk and run again, or give another place"
+            raise ClasswiseError(f"cannot write {target}: {os.strerror(error.errno)}; give another path") from error
+        advice = "check the disk and run again, or give another path"
         raise ClasswiseError(f"cannot write {target}: {os.strerror(error.errno)}; {advice}") from error
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, checksum: bool = False) -> None:
-    """Write a file, completely or not at all.
+    """Write a file atomically.
 
     Raises:
         ClasswiseError: as `replacing` does.
@@ -155,7 +160,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes | memoryview, *, ch
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = False) -> None:
-    """Write a text file, completely or not at all.
+    """Write a text file atomically.
 
     Raises:
         ClasswiseError: as `replacing` does.
@@ -167,15 +172,15 @@ def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = Fals
 
 
 def is_unused(folder: Path, early: Sequence[str] = ()) -> bool:
-    """Whether a folder is missing, empty, or holds only what a process killed at its start leaves.
+    """Whether a folder is missing, empty, or contains only files of a process that was killed at its start.
 
     Args:
         folder: the folder.
-        early: names of files written before the one that marks the folder; they count only if they have a checksum.
+        early: names of files written before the file that marks the folder as used; ignored if they have a checksum.
     """
     if not folder.is_dir():
         return not folder.exists()
-    listed = _known(folder)
+    listed = _digests(folder)
     return all(
         _TEMPORARY.fullmatch(entry.name) or entry.name == CHECKSUMS or (entry.name in early and entry.name in listed)
         for entry in ownership.contents(folder)
@@ -183,10 +188,10 @@ def is_unused(folder: Path, early: Sequence[str] = ()) -> bool:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Remove the temporary files of dead processes in a folder and those below it.
+    """Remove the temporary files of dead processes in a folder and its subfolders.
 
-    A file that a living process writes is locked and is kept. So is a recent one of another machine, because some
-    network file systems do not share locks.
+    Locked files are not removed, since a running process writes them. Neither are recent files of another machine,
+    because some network file systems do not share locks.
     """
     for path in folder.rglob(".*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
@@ -194,10 +199,10 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 
 def _locked_temporary(target: Path) -> tuple[int, Path]:
-    """A new temporary file for a target: the descriptor that holds its lock, and its path."""
+    """Create and lock a temporary file for a target; returns its descriptor and its path."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.{_HOST}.", suffix=".tmp", dir=target.parent)
-        with contextlib.suppress(OSError):  # without locks on this file system nobody removes the file
+        with contextlib.suppress(OSError):  # on a file system without locks no process removes the file
             _lock(handle)
         if os.fstat(handle).st_nlink:
             return handle, Path(name)
@@ -205,7 +210,7 @@ def _locked_temporary(target: Path) -> tuple[int, Path]:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    with contextlib.suppress(OSError):  # in use, removed by another process, or not ours to remove
+    with contextlib.suppress(OSError):  # in use, removed by another process, or no permission
         handle = os.open(path, os.O_RDWR)
         try:
             age = time.time() - os.fstat(handle).st_mtime
@@ -220,7 +225,7 @@ def _lock(handle: int, *, wait: bool = True) -> None:
     """Lock an open file until it is closed or the process ends.
 
     Raises:
-        OSError: if another process holds the lock and ``wait`` is false, or the system has no such locks.
+        OSError: if another process has the lock and ``wait`` is false, or the system has no file locks.
     """
     if sys.platform == "win32":
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -228,7 +233,7 @@ def _lock(handle: int, *, wait: bool = True) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the file system can sync a folder."""
+    """Make a rename durable, if the file system supports syncing a folder."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -241,11 +246,11 @@ def _sync_folder(folder: Path) -> None:
 
 
 def verify(path: str | os.PathLike[str], advice: str = "") -> None:
-    """Check a file against its folder's checksums; a file that is missing or has no checksum passes.
+    """Check a file against the checksums of its folder; a file that is missing or has no checksum passes.
 
     Args:
         path: the file.
-        advice: what the reader can do if it is damaged.
+        advice: the suggestion in the message for a damaged file.
 
     Raises:
         ClasswiseError: if the file has checksums and matches none of them, or cannot be read.
@@ -260,7 +265,7 @@ def verify(path: str | os.PathLike[str], advice: str = "") -> None:
 
 
 def matches(path: str | os.PathLike[str]) -> bool | None:
-    """Whether a file has one of the digests listed for it; None if none is listed or there is no such file.
+    """Whether a file matches one of the digests listed for it; None if none is listed or the file does not exist.
 
     Raises:
         OSError: if the file or its checksums cannot be read.
@@ -268,27 +273,30 @@ def matches(path: str | os.PathLike[str]) -> bool | None:
     file = Path(os.path.realpath(path))
     if not (file.parent / CHECKSUMS).is_file() or not file.is_file():
         return None
-    digest = _digest(file)  # first, because another process lists a new digest before it renames
-    known = _known(file.parent).get(file.name)
-    return None if known is None else digest in known
+    digest = _digest(file)  # first, because another process lists a new digest before it renames the file
+    listed = _digests(file.parent).get(file.name)
+    return None if listed is None else digest in listed
 
 
 def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """The valid, the damaged and the unverified files in a folder and those below it, in order.
+    """Check every file in a folder and its subfolders against its checksum.
+
+    Returns:
+        The valid, the damaged and the unverified files, each in sorted order.
 
     Raises:
-        ClasswiseError: if there is no such folder, or a file cannot be read.
+        ClasswiseError: if the folder does not exist, or a file cannot be read.
     """
     if not folder.is_dir():
         raise ClasswiseError(f"there is no folder {folder}")
-    found: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
+    files: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
     try:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != CHECKSUMS and not _TEMPORARY.fullmatch(path.name):
-                found[matches(path)].append(path)
+                files[matches(path)].append(path)
     except OSError as error:
         raise ClasswiseError(f"cannot read {error.filename}: {error.strerror}") from error
-    return found[True], found[False], found[None]
+    return files[True], files[False], files[None]
 
 
 def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = None) -> dict[str, Any]:
@@ -296,25 +304,25 @@ def read_json(path: Path, advice: str = "", keys: Mapping[str, type] | None = No
 
     Args:
         path: the file.
-        advice: what the reader can do if it is damaged.
-        keys: entries that it must hold, and their types.
+        advice: the suggestion in the message for a damaged file.
+        keys: required keys and the types of their values.
 
     Raises:
-        ClasswiseError: if it is missing, damaged, no JSON object, or lacks a key.
+        ClasswiseError: if the file is missing or damaged, is not a JSON object, or lacks a key.
     """
     verify(path, advice)
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ClasswiseError(f"{path} is damaged (no JSON); {advice or 'restore it from a copy'}") from error
+        raise ClasswiseError(f"{path} is damaged (not JSON); {advice or 'restore it from a copy'}") from error
     for key, kind in (keys or {}).items():
-        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
-            raise ClasswiseError(f"{path} is damaged (no entry {key!r}); {advice or 'restore it from a copy'}")
-    if not isinstance(found, dict):
-        raise ClasswiseError(f"{path} is damaged (no JSON object); {advice or 'restore it from a copy'}")
-    return found
+        if not isinstance(content, dict) or not isinstance(content.get(key), kind):
+            raise ClasswiseError(f"{path} is damaged (no key {key!r}); {advice or 'restore it from a copy'}")
+    if not isinstance(content, dict):
+        raise ClasswiseError(f"{path} is damaged (not a JSON object); {advice or 'restore it from a copy'}")
+    return content
 
 
 def _digest(path: Path) -> str:
@@ -323,15 +331,15 @@ def _digest(path: Path) -> str:
 
 
 def _append_checksum(target: Path, digest: str) -> None:
-    """Add a line for a file that is about to be renamed to ``target``."""
+    """Append the line of a file that will be renamed to ``target``."""
     handle = os.open(target.parent / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         with contextlib.suppress(OSError):  # without locks, one write call still appends on local file systems
             _lock(handle)
         size = os.fstat(handle).st_size
         os.lseek(handle, max(size - 1, 0), os.SEEK_SET)
-        torn = size > 0 and os.read(handle, 1) != b"\n"  # the last line of a process that was killed
-        line = b"\n" * torn + f"{digest}  ".encode() + os.fsencode(target.name) + b"\n"
+        truncated = size > 0 and os.read(handle, 1) != b"\n"  # the last line of a process that was killed
+        line = b"\n" * truncated + f"{digest}  ".encode() + os.fsencode(target.name) + b"\n"
         while line:
             line = line[os.write(handle, line) :]
         os.fsync(handle)
@@ -339,20 +347,20 @@ def _append_checksum(target: Path, digest: str) -> None:
         os.close(handle)
 
 
-def _known(folder: Path) -> Mapping[str, frozenset[str]]:
-    """The digests listed for each file of a folder."""
+def _digests(folder: Path) -> Mapping[str, frozenset[str]]:
+    """The digests listed for each file in a folder."""
     file = folder / CHECKSUMS
     if not file.is_file():
         return {}
-    facts = file.stat()
-    return _parsed(str(file), facts.st_size, facts.st_mtime_ns)
+    status = file.stat()
+    return _parsed(str(file), status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
 def _parsed(file: str, size: int, changed: int) -> Mapping[str, frozenset[str]]:
-    """The same, of a file of this size and time of change."""
+    """Parse a checksum file; its size and modification time are keys of the cache."""
     del size, changed
-    found: dict[str, set[str]] = {}
+    parsed: dict[str, set[str]] = {}
     for digest, name in _LINE.findall(Path(file).read_bytes()):
-        found.setdefault(os.fsdecode(name), set()).add(digest.decode())
-    return {name: frozenset(digests) for name, digests in found.items()}
+        parsed.setdefault(os.fsdecode(name), set()).add(digest.decode())
+    return {name: frozenset(digests) for name, digests in parsed.items()}

@@ -1,4 +1,4 @@
-"""What an attacker may do: move an image inside a norm ball, and stay an image."""
+"""Threat models: norm balls around images, intersected with the box [0, 1]."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRESETS = {
     "cifar10-l2": "L2:0.5",
     "cifar10-l1": "L1:12",
 }
-"""The radius that the field uses for each data set."""
+"""The usual threat of each data set in the literature."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Threat:
 
     Args:
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
-        epsilon: the radius; one number, or one per image as an (N,) tensor.
+        epsilon: the radius, from 0 to `limits.RADIUS`: a number, or an (N,) tensor with one radius per image.
 
     Example:
         >>> import torch
@@ -49,8 +49,8 @@ class Threat:
         >>> threat == cw.Threat("Linf", 8 / 255)
         True
         >>> clean = torch.full((2, 3, 32, 32), 0.5)
-        >>> moved = threat.project(torch.ones_like(clean), clean)
-        >>> [round(distance, 4) for distance in threat.distance(moved, clean).tolist()]  # 8/255
+        >>> projected = threat.project(torch.ones_like(clean), clean)
+        >>> [round(distance, 4) for distance in threat.distance(projected, clean).tolist()]  # 8/255
         [0.0314, 0.0314]
     """
 
@@ -60,39 +60,39 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise unknown("norm", str(self.norm), get_args(Norm))
-        given: object = self.epsilon
-        known = isinstance(given, Tensor) or (isinstance(given, Real) and 0 <= float(given) <= limits.RADIUS)
-        if not known:
-            text = f"; text is for Threat.parse('{self.norm}:{given}')" if isinstance(given, str) else ""
+        epsilon: object = self.epsilon
+        valid = isinstance(epsilon, Tensor) or (isinstance(epsilon, Real) and 0 <= float(epsilon) <= limits.RADIUS)
+        if not valid:
+            hint = f"; for text use Threat.parse('{self.norm}:{epsilon}')" if isinstance(epsilon, str) else ""
             raise ClasswiseError(
-                f"epsilon = {given!r}: a radius is a number from 0 to {limits.RADIUS:,}, such as 8/255{text}"
+                f"epsilon = {epsilon!r}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"
             )
 
     @staticmethod
     def parse(text: str | Threat) -> Threat:
-        """Read ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
+        """Parse ``"Linf:8/255"``, or the name of a preset such as ``"cifar10"``.
 
         Raises:
-            ClasswiseError: for an unknown norm or preset, a radius that is not a number of at least 0, or what is no
-                text.
+            ClasswiseError: for an unknown norm or preset, an invalid radius, or a value that is neither text nor a
+                `Threat`.
         """
         if isinstance(text, Threat):
             return text
         if not isinstance(text, str):
-            raise ClasswiseError(f"threat {text!r} is neither text nor a Threat; write it as in 'Linf:8/255'")
+            raise ClasswiseError(f"threat {text!r}: must be text such as 'Linf:8/255' or a Threat")
         if ":" not in text and text not in PRESETS:
             raise unknown("threat", text, [*PRESETS, "Linf:8/255", "L2:0.5"])
         norm, _, radius = PRESETS.get(text, text).partition(":")
         epsilon = number(radius)
         if not isinstance(epsilon, float):
-            raise ClasswiseError(f"threat {text!r}: {radius!r} is not a number; write it as in Linf:8/255")
-        known = {name.lower(): name for name in get_args(Norm)}
-        if norm.lower() not in known:
+            raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255, not {radius!r}")
+        norms = {name.lower(): name for name in get_args(Norm)}
+        if norm.lower() not in norms:
             raise unknown("norm", norm, get_args(Norm))
-        return Threat(known[norm.lower()], epsilon)
+        return Threat(norms[norm.lower()], epsilon)
 
     def __str__(self) -> str:
-        """The threat as `parse` reads it, with a fraction of 255 where it is one."""
+        """The text that `parse` reads; a Linf radius that is a multiple of 1/255 is written as such a fraction."""
         if isinstance(self.epsilon, Tensor):
             return f"{self.norm}:per-image"
         levels = self.epsilon * 255
@@ -105,8 +105,8 @@ class Threat:
 
     def radius(self, like: Tensor) -> Tensor:
         """The radius shaped to broadcast over images: (N or 1, 1, ...)."""
-        given = self.epsilon
-        epsilon = given.to(like) if isinstance(given, Tensor) else like.new_full((1,), given)
+        epsilon = self.epsilon
+        epsilon = epsilon.to(like) if isinstance(epsilon, Tensor) else like.new_full((1,), epsilon)
         return epsilon.reshape(-1, *[1] * (like.ndim - 1))
 
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:
@@ -114,10 +114,11 @@ class Threat:
         return _norm((x - x0).flatten(1), self.norm)
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
-        """The nearest point (in Euclidean distance) that is inside both the ball around ``x0`` and [0, 1].
+        """Project onto the intersection of the ball around ``x0`` and [0, 1], in Euclidean distance.
 
-        The answer is exact for Linf; for L2 and L1 it is exact up to rounding and never outside. Both constraints are
-        solved for together: clipping after shrinking, as most libraries do, stays inside but is not the nearest point.
+        The projection is exact for Linf; for L2 and L1 it is exact up to rounding and never outside. Both constraints
+        are solved jointly. Rescaling and then clipping, as most libraries do, gives a feasible point that is not the
+        nearest one.
 
         Args:
             x: points, (N, ...).
@@ -133,14 +134,21 @@ class Threat:
         return (x0 + solve(shift, low, high, bound).view_as(x0)).clamp_(0, 1)
 
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The direction of unit norm along the gradient: its sign (Linf), or it over its own norm (L2, L1)."""
+        """Normalise a gradient to a direction of unit norm: its sign (Linf), or divided by its own norm (L2, L1)."""
         if self.norm == "Linf":
             return gradient.sign()
         size = _norm(gradient.flatten(1), self.norm).clamp_min(1e-12)
         return gradient / size.view(-1, *[1] * (gradient.ndim - 1))
 
     def uniform(self, x0: Tensor, index: Tensor, rng: CounterRNG, counter: int | Tensor = 0) -> Tensor:
-        """A point drawn uniformly from the ball around each image, then moved into [0, 1]."""
+        """Sample a point uniformly from the ball around each image, then project it as `project` does.
+
+        Args:
+            x0: images in [0, 1], (N, ...).
+            index: the image numbers, (N,).
+            rng: the random numbers.
+            counter: the counter of ``rng``, an int or (N,).
+        """
         shape = tuple(x0.shape[1:])
         if self.norm == "Linf":
             shift = rng.uniform(index, shape, counter).mul_(2).sub_(1)
@@ -165,20 +173,21 @@ def _norm(flat: Tensor, norm: Norm) -> Tensor:
 def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 12) -> Tensor:
     """Nearest shift with ‖shift‖₂ ≤ radius and low ≤ shift ≤ high, rows (N, D).
 
-    The answer is clip(s shift) for one factor s in [0, 1] (the KKT conditions). Given which pixels the box clips, s has
-    a closed form; as s grows the clipped set only grows, so each round comes nearer from inside and the sequence ends.
+    The solution is clip(s shift) for one factor s in [0, 1] (the KKT conditions). Given the set of clipped pixels, s
+    has a closed form. The set only grows with s, so the iterates increase, stay feasible, and converge in finitely many
+    rounds.
     """
     squared, length = radius.square(), shift.abs()
     factor = (radius / torch.linalg.vector_norm(shift, dim=1, keepdim=True).clamp_min(1e-30)).clamp_max(1)
     limit = torch.where(shift > 0, high, -low)
-    clips_at = limit / length.clamp_min(1e-30)  # the factor from which on the box clips a pixel
+    clips_at = limit / length.clamp_min(1e-30)  # the smallest factor at which the box clips a pixel
     energy, limit = length.square(), limit.square()
     for _ in range(rounds):
         free = (clips_at >= factor).to(shift.dtype)
         spent = torch.linalg.vecdot(1 - free, limit)[:, None]
-        left = torch.linalg.vecdot(free, energy)[:, None].clamp_min(1e-30)
-        before, factor = factor, torch.maximum(factor, ((squared - spent).clamp_min(0) / left).sqrt().clamp_max(1))
-        if shift.device.type == "cpu" and torch.equal(before, factor):  # elsewhere a look would wait for the device
+        rest = torch.linalg.vecdot(free, energy)[:, None].clamp_min(1e-30)
+        before, factor = factor, torch.maximum(factor, ((squared - spent).clamp_min(0) / rest).sqrt().clamp_max(1))
+        if shift.device.type == "cpu" and torch.equal(before, factor):  # on a GPU this would synchronise
             break
     clipped: Tensor = (shift * factor).clamp(low, high)
     shrink: Tensor = radius / torch.linalg.vector_norm(clipped, dim=1, keepdim=True).clamp_min(1e-30)
@@ -188,8 +197,8 @@ def _project_l2(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds
 def _project_l1(shift: Tensor, low: Tensor, high: Tensor, radius: Tensor, rounds: int = 40) -> Tensor:
     """Nearest shift with ‖shift‖₁ ≤ radius and low ≤ shift ≤ high, rows (N, D).
 
-    The answer is clip(soft(shift, t)) for one threshold t ≥ 0 (the KKT conditions); its norm falls with t, so t is
-    found by bisection, kept on the side that is inside the ball.
+    The solution is clip(soft(shift, t)) for one threshold t ≥ 0 (the KKT conditions). Its norm decreases in t, so t is
+    found by bisection; the result is the end of the bracket inside the ball.
     """
 
     def point(threshold: Tensor) -> Tensor:

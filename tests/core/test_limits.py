@@ -81,7 +81,7 @@ def test_numbers(text: str, value: float) -> None:
 )
 def test_no_numbers(text: str) -> None:
     assert number(text) == text
-    with pytest.raises(ClasswiseError, match="is not a number"):
+    with pytest.raises(ClasswiseError, match="radius must be a number such as 8/255"):
         Threat.parse(f"Linf:{text}")
 
 

@@ -123,10 +123,10 @@ def test_what_is_printed_is_read_back(text: str) -> None:
     ("text", "says"),
     [
         ("Linf:-1", "epsilon = -1.0"),
-        ("Linf:much", "'much' is not a number"),
+        ("Linf:much", "threat 'Linf:much': radius must be a number such as 8/255"),
         ("L3:1", "unknown norm 'L3'"),
         ("cifar11", "did you mean 'cifar10'"),
-        ("Linf:inf", "not a number"),
+        ("Linf:inf", "radius must be a number such as 8/255"),
     ],
 )
 def test_bad_specs_are_refused_in_one_line(text: str, says: str) -> None:

@@ -85,7 +85,7 @@ class Threat:
         norm, _, radius = PRESETS.get(text, text).partition(":")
         epsilon = number(radius)
         if not isinstance(epsilon, float):
-            raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255, not {radius!r}")
+            raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255")
         norms = {name.lower(): name for name in get_args(Norm)}
         if norm.lower() not in norms:
             raise unknown("norm", norm, get_args(Norm))

@@ -40,7 +40,7 @@ def test_every_guard_has_a_page_and_a_line_of_the_index() -> None:
     assert set(pages) == set(GUARDS)
     for name, page in pages.items():
         assert page.startswith(f"# `{name}`\n")
-        for part in ("Looks at", "Why it matters", "What to do", "Passes"):
+        for part in ("Check", "Why it matters", "What to do", "Cost"):
             assert f"**{part}.** " in page, (name, part)
 
 

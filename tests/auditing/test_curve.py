@@ -115,7 +115,7 @@ def test_the_summary_is_what_the_radii_say() -> None:
     # The area under the accuracy, which is the mean radius.
     fine = found.table(np.linspace(0, 0.1, 2001).tolist())
     assert fine[fine["class"] == "class 0"]["accuracy"].mean() * 0.1 == pytest.approx(0.044, abs=1e-4)
-    with pytest.raises(ClasswiseError, match=r"radius 0.2: the curve goes from 0 to 0.1"):
+    with pytest.raises(ClasswiseError, match=r"radius 0.2: must be from 0 to 0.1"):
         found.table([0.2])
 
 
@@ -126,15 +126,15 @@ def test_the_attack_that_broke_an_image_last_goes_first(monkeypatch: pytest.Monk
     def watched(self: Bisection, place: int, *more: Any) -> Any:
         rows, found = more[3], more[5]
         for row in rows.tolist():
-            first.setdefault((row, int(found.probes[row])), (place, int(found.breaker[row])))
+            first.setdefault((row, int(found.probes[row])), (place, int(found.attack[row])))
         return attack(self, place, *more)
 
     monkeypatch.setattr(Bisection, "_attack", watched)
     search(attacks=["pgd:steps=2,step_size=0.25eps", STRONG])
-    known = [(place, breaker) for place, breaker in first.values() if breaker >= 0]
-    assert {breaker for _, breaker in known} == {0, 1}
-    assert all(place == breaker for place, breaker in known)
-    assert {place for place, breaker in first.values() if breaker < 0} == {0}
+    known = [(place, attack) for place, attack in first.values() if attack >= 0]
+    assert {attack for _, attack in known} == {0, 1}
+    assert all(place == attack for place, attack in known)
+    assert {place for place, attack in first.values() if attack < 0} == {0}
 
 
 def test_rows_do_not_depend_on_the_other_images() -> None:
@@ -173,9 +173,9 @@ def test_an_image_that_stood_by_luck_is_searched_again_below() -> None:
     found.set_robust(rows, np.array([0.4]))
     assert found.probe(0.1, 1.0)[0] == pytest.approx(0.6)
     found.set_adversarial(rows, np.array([0.3]), 1)
-    assert (found.low[0], found.high[0], found.breaker[0]) == (0.0, 0.3, 1)
+    assert (found.low[0], found.high[0], found.attack[0]) == (0.0, 0.3, 1)
     found.set_adversarial(rows, np.array([0.5]), 0)
-    assert (found.high[0], found.breaker[0]) == (0.3, 1)
+    assert (found.high[0], found.attack[0]) == (0.3, 1)
     found.set_robust(np.array([1]), np.array([1.0]))
     assert np.isnan(found.probe(0.1, 1.0)[1])
 
@@ -190,9 +190,9 @@ def test_a_curve_comes_back_from_its_folder(tmp_path: Path) -> None:
     found.save(folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(ClasswiseError, match="not empty and holds no curve"):
+    with pytest.raises(ClasswiseError, match="not empty and contains no curve"):
         found.save(tmp_path / "full")
-    with pytest.raises(ClasswiseError, match="holds no curve; make one with"):
+    with pytest.raises(ClasswiseError, match="contains no curve; create one with"):
         Curve.load(tmp_path / "full")
 
 

@@ -1,4 +1,4 @@
-"""Each guard is tripped by a model built to trip it, and is silent on an honest one."""
+"""Each guard is tripped by a model with the defect it detects, and by no sound model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.audit import audit
 from classwise.auditing.guards import GUARDS, Evidence, Scale, run_guards
-from classwise.auditing.guards.chance import excessive
+from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.auditing.suite import parse_attacks
@@ -38,17 +38,17 @@ from tests.auditing.searching import RandomSearch
 
 ROOT = Path(__file__).parents[2]
 STRENGTH = (0.03, 0.08, 0.08)
-"""One class is clearly the weakest, so that nothing is to be said about the choice of it."""
+"""One class is clearly the weakest, so that its selection causes no warning."""
 
 
-def honest() -> Images:
+def sound() -> Images:
     return toys.images(120, strength=STRENGTH)
 
 
 def run(**more: Any) -> Audit:
     chosen: dict[str, Any] = {
         "model": toys.model(scale=2.0),
-        "data": honest(),
+        "data": sound(),
         "threat": "Linf:0.02",
         "attacks": ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"],
         "precision": EXACT,
@@ -57,71 +57,71 @@ def run(**more: Any) -> Audit:
     return audit(**(chosen | more))
 
 
-class Twisted(toys.Linear):
-    """The honest model with something done to its logits."""
+class LogitTransform(toys.Linear):
+    """The sound model with transformed logits."""
 
-    def __init__(self, twist: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, transform: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__(toys.patterns(3), 2.0)
-        self.twist = twist
+        self.transform = transform
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.twist(super().forward(x), x)
+        return self.transform(super().forward(x), x)
 
 
-def flat(z: Tensor, _: Tensor) -> Tensor:
-    """Logits in steps: almost everywhere their gradient is zero."""
+def rounded(z: Tensor, _: Tensor) -> Tensor:
+    """Logits rounded to multiples of 0.05: their gradient is zero almost everywhere."""
     return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
 
 
-class Reading(nn.Module):
-    """The honest model on images that something was done to."""
+class InputTransform(nn.Module):
+    """The sound model on transformed images."""
 
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.inner = toys.model(scale=2.0)
-        self.change = change
+        self.transform = transform
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(self.change(x))
+        out: Tensor = self.inner(self.transform(x))
         return out
 
 
-def backwards(x: Tensor) -> Tensor:
-    """The image, with gradients that point the wrong way."""
+def reversed_gradient(x: Tensor) -> Tensor:
+    """The image, with gradients of the opposite sign."""
     return 2 * x.detach() - x
 
 
-def backwards_in_one(z: Tensor, x: Tensor) -> Tensor:
-    """Wrong gradients where the model says class 1, right ones elsewhere."""
+def reversed_gradient_of_class_1(z: Tensor, x: Tensor) -> Tensor:
+    """Gradients of the opposite sign where the model predicts class 1, correct ones elsewhere."""
     return torch.where((z.argmax(1) == 1)[:, None], 2 * z.detach() - z, z)
 
 
 def quantised(x: Tensor) -> Tensor:
-    """Eight grey levels and no gradient."""
+    """Eight grey levels, without a gradient."""
     return (x * 8).round() / 8
 
 
 def straight_through(x: Tensor) -> Tensor:
-    """Eight grey levels, and the gradient as if there were none."""
+    """Eight grey levels, with a straight-through gradient."""
     return x + (quantised(x) - x).detach()
 
 
-def outside(x: Tensor) -> Tensor:
-    """What becomes of an image in a model that was trained on (x - 0.5) / 0.05."""
+def unnormalised(x: Tensor) -> Tensor:
+    """The effect of omitting the normalisation (x - 0.5) / 0.05 with which a model was trained."""
     return 0.5 + 0.05 * x
 
 
-def wary(z: Tensor, x: Tensor) -> Tensor:
-    """No gradient for an image that is far from grey, as an attack with a large radius makes it."""
+def no_gradient_far_from_grey(z: Tensor, x: Tensor) -> Tensor:
+    """No gradient for images far from grey, which attacks with a large radius produce."""
     far = (x - 0.5).abs().flatten(1).mean(1) > 0.11
     return torch.where(far[:, None], z.detach(), z)
 
 
 @configurable
-class Shy(PGD):
-    """An attack that claims many steps and takes them in no direction at all."""
+class ConstantLoss(PGD):
+    """PGD on a constant loss, whose steps have no direction."""
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         return 0 * logits.sum(1)
@@ -129,7 +129,7 @@ class Shy(PGD):
 
 @configurable
 class Ratio(Ascent):
-    """An attack that says it follows the difference of logits ratio."""
+    """An attack that declares the difference of logits ratio as its objective."""
 
     objective: Literal["dlr"] = "dlr"
 
@@ -150,7 +150,7 @@ def guards_of(**more: Any) -> Callable[[], set[str]]:
 
 
 def split(name: str) -> Images:
-    data = honest()
+    data = sound()
     return Images(data.x, data.y, data.class_names, data.name, name)
 
 
@@ -169,36 +169,36 @@ def shortened(outcomes: Outcomes) -> Outcomes:
 
 
 def strayed(outcomes: Outcomes) -> Outcomes:
-    """Outcomes as somebody else's attack may have left them."""
+    """Outcomes with distances above the radius, as other programs may produce them."""
     far = outcomes.frame["distance"].where(outcomes.frame["attack"] != "pgd", 0.4)
     return Outcomes(outcomes.frame.assign(distance=far), outcomes.meta)
 
 
 def few_classes() -> set[str]:
-    """Of a record: attacking would say once that another loss takes the ratio's place, which other tests wait for."""
+    """Use saved outcomes: a run would emit the warning about the loss, which is emitted once and tested elsewhere."""
     found = GUARDS["few-classes"](Evidence(table(3, 5, a={}), {"a": APGDT()}))
     return set() if found is None else {"few-classes"}
 
 
 def built() -> set[str]:
-    data = honest()
+    data = sound()
     return {found.name for found in run(model=load_model("lenet", data=data)).warnings}
 
 
-class Built(NamedTuple):
-    """A model, an attack or a table that was built to trip a guard.
+class Case(NamedTuple):
+    """A model, an attack or a table that trips a guard.
 
     Attributes:
-        what: in words, for the table of the documents.
-        names: makes the audit and gives the names of all guards that it trips.
+        what: its description in the documentation.
+        names: runs the audit and returns the names of all guards that warn.
     """
 
     what: str
     names: Callable[[], set[str]]
 
 
-def rare(z: Tensor, x: Tensor) -> Tensor:
-    """Infinite logits for images whose corner is bright."""
+def infinite_logits(z: Tensor, x: Tensor) -> Tensor:
+    """Infinite logits for images with a bright corner."""
     return torch.where(x[:, 0, 0, :1] > 0.55, torch.inf, z)
 
 
@@ -207,66 +207,74 @@ def clamped(x: Tensor) -> Tensor:
     return x.clamp_(0, 1)
 
 
-TRIPPED: dict[str, Built] = {
-    "nan-logits": Built("infinite logits for images with a bright corner", guards_of(model=Twisted(rare))),
-    "train-mode": Built("the honest model in training mode", guards_of(model=toys.model(scale=2.0).train())),
-    "untrained": Built("LeNet with the weights that it was built with", built),
-    "overwrites-input": Built("`x.clamp_(0, 1)` on the input", guards_of(model=Reading(clamped))),
-    "softmax-outputs": Built("softmax after the logits", guards_of(model=Twisted(lambda z, _: z.softmax(1)))),
-    "logit-range": Built("tanh of the logits", guards_of(model=Twisted(lambda z, _: torch.tanh(z)))),
-    "nondeterministic": Built(
-        "noise of deviation 0.1 on the logits", guards_of(model=Twisted(lambda z, _: z + 0.1 * torch.randn_like(z)))
+TRIPPED: dict[str, Case] = {
+    "nan-logits": Case(
+        "infinite logits for images with a bright corner", guards_of(model=LogitTransform(infinite_logits))
     ),
-    "batch-dependence": Built(
-        "the mean logits of the batch subtracted", guards_of(model=Twisted(lambda z, _: z - z.mean(0)))
+    "train-mode": Case("a sound model in training mode", guards_of(model=toys.model(scale=2.0).train())),
+    "untrained": Case("LeNet with its initial weights", built),
+    "overwrites-input": Case("`x.clamp_(0, 1)` on the input", guards_of(model=InputTransform(clamped))),
+    "softmax-outputs": Case("softmax after the logits", guards_of(model=LogitTransform(lambda z, _: z.softmax(1)))),
+    "logit-range": Case("tanh of the logits", guards_of(model=LogitTransform(lambda z, _: torch.tanh(z)))),
+    "nondeterministic": Case(
+        "noise of standard deviation 0.1 on the logits",
+        guards_of(model=LogitTransform(lambda z, _: z + 0.1 * torch.randn_like(z))),
     ),
-    "normalised-outside": Built(
-        "trained on standardised pixels, given pixels in [0, 1]", guards_of(model=Reading(outside))
+    "batch-dependence": Case(
+        "the mean logits of the batch subtracted", guards_of(model=LogitTransform(lambda z, _: z - z.mean(0)))
     ),
-    "no-gradient": Built("detached logits", guards_of(model=Twisted(lambda z, _: z.detach()))),
-    "zero-gradients": Built("logits rounded to steps of 0.05", guards_of(model=Twisted(flat))),
-    "misleading-gradients": Built(
-        "eight grey levels, with the gradient of the identity", guards_of(model=Reading(straight_through))
+    "normalised-outside": Case(
+        "trained on standardised pixels, evaluated on pixels in [0, 1]", guards_of(model=InputTransform(unnormalised))
     ),
-    "single-step": Built(
-        "an attack of 20 steps on a constant loss", guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05")
+    "no-gradient": Case("detached logits", guards_of(model=LogitTransform(lambda z, _: z.detach()))),
+    "zero-gradients": Case("logits rounded to multiples of 0.05", guards_of(model=LogitTransform(rounded))),
+    "misleading-gradients": Case(
+        "inputs quantised to eight levels, with a straight-through gradient",
+        guards_of(model=InputTransform(straight_through)),
     ),
-    "not-converged": Built(
+    "single-step": Case(
+        "an attack of 20 steps on a constant loss", guards_of(attacks=[ConstantLoss(steps=20)], threat="Linf:0.05")
+    ),
+    "not-converged": Case(
         "PGD with steps too short to reach the boundary early",
         guards_of(attacks="pgd:steps=20,step_size=0.06eps,random_init=none", threat="Linf:0.08"),
     ),
-    "few-classes": Built("`apgd-t` on 3 classes", few_classes),
-    "random-noise": Built(
+    "few-classes": Case("`apgd-t` on 3 classes", few_classes),
+    "random-noise": Case(
         "an attack of 5 steps on a constant loss from the clean image",
-        guards_of(attacks=[Shy(steps=5, random_init="none")], threat="Linf:0.1"),
+        guards_of(attacks=[ConstantLoss(steps=5, random_init="none")], threat="Linf:0.1"),
     ),
-    "black-box-stronger": Built(
-        "a constant loss beside a random search", guards_of(attacks=[Shy(steps=20), RandomSearch()], threat="Linf:0.05")
+    "black-box-stronger": Case(
+        "an attack on a constant loss, and a random search",
+        guards_of(attacks=[ConstantLoss(steps=20), RandomSearch()], threat="Linf:0.05"),
     ),
-    "no-black-box": Built(
-        "a constant loss without a random search", guards_of(attacks=[Shy(steps=20)], threat="Linf:0.05")
+    "no-black-box": Case(
+        "an attack on a constant loss only", guards_of(attacks=[ConstantLoss(steps=20)], threat="Linf:0.05")
     ),
-    "zero-radius": Built(
-        "noise of deviation 5 on the logits", guards_of(model=Twisted(lambda z, _: z + 5 * torch.randn_like(z)))
+    "zero-radius": Case(
+        "noise of standard deviation 5 on the logits",
+        guards_of(model=LogitTransform(lambda z, _: z + 5 * torch.randn_like(z))),
     ),
-    "outside-ball": Built("a table with distances beyond the radius", of_columns(strayed)),
-    "not-falling": Built("no gradient far from grey", guards_of(model=Twisted(wary), threat="Linf:0.08")),
-    "large-radius": Built("gradients of the opposite sign", guards_of(model=Reading(backwards))),
-    "huge-radius": Built("a radius of 8 in place of 8/255", guards_of(threat="Linf:8")),
-    "training-attack": Built("the attack of the training alone", with_training_attack),
-    "training-images": Built("images of the split `train`", guards_of(data=split("train"))),
-    "same-images": Built(
+    "outside-ball": Case("outcomes with distances above the radius", of_columns(strayed)),
+    "not-falling": Case(
+        "no gradient far from grey", guards_of(model=LogitTransform(no_gradient_far_from_grey), threat="Linf:0.08")
+    ),
+    "large-radius": Case("gradients of the opposite sign", guards_of(model=InputTransform(reversed_gradient))),
+    "huge-radius": Case("a radius of 8 instead of 8/255", guards_of(threat="Linf:8")),
+    "training-attack": Case("the training attack only", with_training_attack),
+    "training-images": Case("images of the split `train`", guards_of(data=split("train"))),
+    "same-images": Case(
         "three classes of about the same accuracy", guards_of(data=toys.images(90), threat="Linf:0.05")
     ),
-    "incomplete": Built("a table without its last 5 rows", of_columns(shortened)),
-    "not-repeatable": Built("a batch that was halved for memory", of_columns(noted)),
+    "incomplete": Case("outcomes without their last 5 rows", of_columns(shortened)),
+    "not-repeatable": Case("a batch size that was halved for lack of memory", of_columns(noted)),
 }
-"""What was built for each guard, in the order in which guards report."""
+"""The case of each guard, in the order of the guards."""
 
 
 @cache
 def tripped(name: str) -> tuple[str, ...]:
-    """All guards that what was built for one of them trips, in their order."""
+    """All guards that the case of one of them trips, in their order."""
     torch.manual_seed(0)
     names = TRIPPED[name].names()
     return tuple(each for each in GUARDS if each in names)
@@ -279,8 +287,8 @@ def test_the_guard_is_tripped(name: str) -> None:
 
 
 def tripped_table() -> str:
-    """The table of the documents: what was built, the guard it was built for, and the other guards that it trips."""
-    rows = ["| built | for | trips also |", "| --- | --- | --- |"]
+    """The table of the documentation: the case, its guard, and the other guards that warn."""
+    rows = ["| case | guard | other guards that warn |", "| --- | --- | --- |"]
     for name, made in TRIPPED.items():
         others = ", ".join(f"`{each}`" for each in tripped(name) if each != name)
         rows.append(f"| {made.what} | `{name}` | {others} |")
@@ -288,24 +296,24 @@ def tripped_table() -> str:
 
 
 @pytest.mark.slow
-def test_the_documents_hold_the_table_of_what_trips_which_guard() -> None:
-    """To write it again: ``python -m tests.auditing.test_guards``."""
+def test_the_documented_table_of_cases_is_current() -> None:
+    """To regenerate it: ``python -m tests.auditing.test_guards``."""
     assert list(TRIPPED) == list(GUARDS)
     page = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
-    assert page.partition("## What trips which guard\n")[2].partition("\n## ")[0].count(tripped_table()) == 1
+    assert page.partition("## Which case trips which guard\n")[2].partition("\n## ")[0].count(tripped_table()) == 1
 
 
 @pytest.mark.slow
 def test_a_network_that_was_trained_after_it_was_built_is_not_untrained() -> None:
-    model = load_model("lenet", data=honest())
+    model = load_model("lenet", data=sound())
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.001)
     assert "untrained" not in guards_of(model=model)()
 
 
-def test_an_honest_audit_trips_none() -> None:
-    data = honest()
+def test_a_sound_audit_trips_none() -> None:
+    data = sound()
     result = run(data=Images(data.x, data.y, data.class_names, data.name, "test"))
     assert result.warnings == ()
     assert 0 < result.by_attack["overall"]["all"] < result.by_attack["overall"]["clean"]
@@ -313,7 +321,7 @@ def test_an_honest_audit_trips_none() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threat", ["L2:0.1", "L1:0.5"])
-def test_an_honest_audit_in_other_norms_trips_none(threat: str) -> None:
+def test_a_sound_audit_in_other_norms_trips_none(threat: str) -> None:
     assert run(threat=threat).warnings == ()
 
 
@@ -328,17 +336,17 @@ def test_an_honest_audit_in_other_norms_trips_none(threat: str) -> None:
         (["pgd:steps=10", "pgd:steps=10,objective=margin"], False),
     ],
 )
-def test_what_counts_as_the_usual_training_attack(attacks: Any, warned: bool) -> None:
+def test_usual_training_attacks(attacks: Any, warned: bool) -> None:
     evidence = Evidence(Outcomes.from_predictions([0, 1], [0, 1]), parse_attacks(attacks).attacks)
     assert (GUARDS["training-attack"](evidence) is not None) is warned
 
 
-def test_a_class_may_be_masked_alone() -> None:
+def test_one_class_may_be_masked() -> None:
     def mask_one(z: Tensor, x: Tensor) -> Tensor:
         dead = (z.argmax(1) == 1)[:, None]
         return torch.where(dead, z.detach(), z)
 
-    found = {each.name: each for each in run(model=Twisted(mask_one)).warnings}
+    found = {each.name: each for each in run(model=LogitTransform(mask_one)).warnings}
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
@@ -351,26 +359,26 @@ def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> Non
     assert "zero-gradients" not in names
 
 
-def test_gradients_may_mislead_in_one_class_alone() -> None:
-    found = {each.name: each for each in run(model=Twisted(backwards_in_one)).warnings}
+def test_gradients_may_mislead_in_one_class_only() -> None:
+    found = {each.name: each for each in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
     assert "most in 'class 1'" in found["misleading-gradients"].sentence
     assert found["misleading-gradients"].value == pytest.approx(1 / 3, abs=0.05)
 
 
-def test_a_model_that_rounds_its_inputs_has_no_gradient_and_falls_to_a_search() -> None:
-    names = guards_of(model=Reading(quantised), threat="Linf:0.05")()
+def test_a_model_that_rounds_its_inputs_has_no_gradient_and_is_vulnerable_to_a_search() -> None:
+    names = guards_of(model=InputTransform(quantised), threat="Linf:0.05")()
     assert {"zero-gradients", "misleading-gradients", "no-black-box"} <= names
 
 
-def test_wrong_gradients_leave_standing_what_cannot_stand() -> None:
-    found = {each.name: each for each in run(model=Twisted(backwards_in_one)).warnings}
+def test_wrong_gradients_give_an_impossible_robust_accuracy() -> None:
+    found = {each.name: each for each in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
     grey = int(toys.model(scale=2.0)(torch.full((1, 1, toys.SIDE, toys.SIDE), 0.5)).argmax())
     assert grey != 1
-    assert "nothing of 'class 1'" in found["large-radius"].sentence
+    assert "and 0 % in 'class 1'" in found["large-radius"].sentence
 
 
-def test_every_finding_is_one_sentence_with_a_number() -> None:
-    result = run(model=Twisted(lambda z, _: z.softmax(1)), data=split("train"))
+def test_every_warning_is_one_sentence_with_a_number() -> None:
+    result = run(model=LogitTransform(lambda z, _: z.softmax(1)), data=split("train"))
     assert len(result.warnings) >= 2
     for found in result.warnings:
         assert found.sentence.endswith(".")
@@ -379,16 +387,20 @@ def test_every_finding_is_one_sentence_with_a_number() -> None:
     assert softmax.value < 1e-5
 
 
-def test_predictions_from_elsewhere_need_no_model() -> None:
+def test_guards_of_imported_predictions_need_no_model() -> None:
     labels = np.arange(60) % 3
     outcomes = Outcomes.from_predictions(labels, labels, {"aa": np.where(labels == 0, 1, labels)}, "abc")
     assert run_guards(Evidence(outcomes)) == ()
 
 
 def table(classes: int, images: int, **success: dict[int, int]) -> Outcomes:
-    """Outcomes of ``images`` of each class; by attack, how many images of a class it breaks, from its first on.
+    """Outcomes of ``images`` images per class.
 
-    Attacks whose name begins with ``black`` ask for no gradient.
+    Args:
+        classes: the number of classes.
+        images: the number of images per class.
+        success: for each attack, the number of images by class on which it succeeds, the first ones of the class.
+            Attacks whose name begins with ``black`` use no gradient.
     """
     labels = np.repeat(np.arange(classes), images)
     place = np.tile(np.arange(images), classes)
@@ -408,7 +420,7 @@ def table(classes: int, images: int, **success: dict[int, int]) -> Outcomes:
         ({0: 50}, {0: 50}, None),
         ({0: 50}, {0: 52}, None),  # 0.2 % of 1,000 images, not more
         ({0: 50}, {0: 51, 1: 1, 2: 1}, ""),  # 0.3 %, in no class beyond chance
-        ({0: 50}, {1: 50}, "50.0 % of 'class 1'"),  # as many in all, but others: class 1 is masked
+        ({0: 50}, {1: 50}, "50.0 % of 'class 1'"),  # the same number of other images: class 1 is masked
         ({0: 50}, {0: 30, 1: 9}, "9.0 % of 'class 1'"),  # 10 * 2^-8 = 0.039
         ({0: 50}, {0: 30, 1: 8}, None),  # 10 * 2^-7 = 0.078
     ],
@@ -425,11 +437,11 @@ def test_black_boxes_are_compared_overall_and_by_class(
 
 
 @pytest.mark.slow
-def test_in_a_cascade_an_attack_answers_only_for_what_it_was_asked() -> None:
-    """What the search broke first, the gradients never saw; and the other way round it is an excess."""
+def test_in_a_cascade_only_images_that_an_attack_ran_on_are_compared() -> None:
+    """After a successful search no gradient-based attack runs; in the other order the search has an excess."""
     for order, warned in (
         (["square:proposals=100", "pgd:steps=5"], False),
-        ([Shy(steps=3), "square:proposals=100"], True),
+        ([ConstantLoss(steps=3), "square:proposals=100"], True),
     ):
         result = run(attacks=order, cascade=True, threat="Linf:0.05")
         assert ("black-box-stronger" in {each.name for each in result.warnings}) is warned
@@ -452,12 +464,12 @@ def test_a_class_may_need_more_steps_than_others(late: dict[int, int], expected:
     assert (found and expected and expected in found.sentence) or (found is None and expected is None)
 
 
-def test_what_is_excessive_is_what_scipy_finds_unlikely() -> None:
+def test_significant_classes_agree_with_scipy() -> None:
     images = np.array([13, 13, 0, 40])
     for hits in ([0, 0, 0, 0], [3, 0, 0, 0], [4, 0, 0, 5], [0, 3, 0, 6], [13, 13, 0, 40]):
         tails = stats.binom.sf(np.array(hits) - 1, images, 0.03)
         expected = int(np.nanargmin(tails)) if np.nanmin(tails) < 0.05 / 3 else None
-        assert excessive(np.array(hits), images, 0.03) == expected
+        assert significant_class(np.array(hits), images, 0.03) == expected
 
 
 @pytest.mark.slow
@@ -465,7 +477,7 @@ def test_what_is_excessive_is_what_scipy_finds_unlikely() -> None:
     ("attack", "least"),
     [(Ratio(steps=3), 3), (APGDDLR(), 3), (APGDT(), 4), (PGD(steps=3, objective="dlr"), 3), (PGD(steps=3), 2)],
 )
-def test_the_ratio_of_logits_wants_three_classes_and_four_if_targeted(attack: Attack, least: int) -> None:
+def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: Attack, least: int) -> None:
     for classes in (2, 3, 4):
         found = GUARDS["few-classes"](Evidence(table(classes, 5, a={}), {"a": attack}))
         assert (found is not None) is (classes < least)
@@ -474,19 +486,21 @@ def test_the_ratio_of_logits_wants_three_classes_and_four_if_targeted(attack: At
 
 @pytest.mark.slow
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
-    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3), "square:proposals=100"], threat="Linf:0.05")()
+    assert (
+        "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:proposals=100"], threat="Linf:0.05")()
+    )
 
 
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in ATTACKS.items() if name != "square"}
     monkeypatch.setattr(ATTACKS, "_entries", others)
-    monkeypatch.setattr(ATTACKS, "_own", others)  # deleting it would bring it back in another place
-    assert "no-black-box" not in guards_of(attacks=[Shy(steps=3)], threat="Linf:0.05")()
+    monkeypatch.setattr(ATTACKS, "_own", others)  # deleting the entry would restore it in another position
+    assert "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3)], threat="Linf:0.05")()
 
 
 @pytest.mark.slow
 def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
-    evidence = seen(attacks=PGD(steps=500))
+    evidence = evidence_of(attacks=PGD(steps=500))
     assert evidence.probe is not None
     counted = Counted()
     probe = dataclasses.replace(evidence.probe, engine=Engine(counted, batch_size=128))
@@ -495,7 +509,7 @@ def test_radius_zero_is_tried_for_a_few_steps_only() -> None:
 
 
 class Counted(toys.Linear):
-    """The honest model, counting its passes."""
+    """The sound model, with a counter of its passes."""
 
     def __init__(self) -> None:
         super().__init__(toys.patterns(3), 2.0)
@@ -507,41 +521,41 @@ class Counted(toys.Linear):
         return super().forward(x)
 
 
-def seen(**more: Any) -> Evidence:
-    """What the guards of an audit get to see."""
-    kept: list[Evidence] = []
+def evidence_of(**more: Any) -> Evidence:
+    """The evidence that an audit passes to its guards."""
+    passed: list[Evidence] = []
 
-    def keep(evidence: Evidence) -> tuple[()]:
-        kept.append(evidence)
+    def record(evidence: Evidence) -> tuple[()]:
+        passed.append(evidence)
         return ()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("classwise.auditing.execution.run_guards", keep)
+        patch.setattr("classwise.auditing.execution.run_guards", record)
         run(**more)
-    return kept[0]
+    return passed[0]
 
 
-def test_the_pixels_are_standardised_by_what_is_usual_for_the_data() -> None:
+def test_the_pixels_are_standardised_with_the_usual_scale_of_the_data() -> None:
     digits = load_data("digits", split="test", subset=20)
-    evidence = seen(data=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), attacks="fgsm")
+    evidence = evidence_of(data=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), attacks="fgsm")
     assert evidence.probe is not None
     assert evidence.probe.scale == Scale(Digits.mean, Digits.std)
-    strangers = seen(attacks="fgsm").probe
-    assert strangers is not None
-    assert strangers.scale is None
+    unnamed = evidence_of(attacks="fgsm").probe
+    assert unnamed is not None
+    assert unnamed.scale is None
 
 
 CHECKPOINT = ROOT / "checkpoints" / "fashion-mnist-at.safetensors"
 
 
-def test_a_really_trained_robust_model_trips_none() -> None:
+def test_a_trained_robust_model_trips_none() -> None:
     try:
         data = load_data("fashion-mnist", split="test", subset=64, download=False)
     except ClasswiseError:
         pytest.skip("fashion-mnist is not on this machine")
     result = audit(CHECKPOINT, data, attacks="pgd:steps=20,objective=margin", batch_size=64)
     assert 0.5 < result.by_attack["overall"]["all"] < result.by_attack["overall"]["clean"]
-    # With six images a class nobody knows which class is the worst, and the guard that says so is right.
+    # With six images per class the worst class is uncertain, so that a warning about it is correct.
     assert {each.name for each in result.warnings} <= {"same-images"}
 
 

@@ -1,7 +1,7 @@
-"""The bisection of the radii of all images together.
+"""Bisection of the robust radii of all images, in parallel.
 
-A round is one pass of the engine's queue in which each image is attacked at the middle of its own bracket, first by the
-attack that succeeded on it last.
+In a round each image is attacked once, at the midpoint of its own bracket: first by the attack that succeeded on it
+last, then by the others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,19 @@ from classwise.data.images import Images
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 
 MINIMAL_DISTANCE = "minimal_distance"
-"""The record of an attack that looks for the nearest adversarial image: how near the nearest one was that it met."""
+"""The record of minimum-norm attacks: the distance of the nearest adversarial example found."""
 
 
 class Bisection:
-    """The search of radii on pieces of the data."""
+    """Bisection of the robust radii on pieces of the data.
+
+    Args:
+        engine: runs the attacks.
+        plan: the settings of the search; its threat has the largest radius.
+        processes: the processes that share the images.
+        progress: receives the progress.
+        saved: the brackets of an unfinished search.
+    """
 
     def __init__(
         self, engine: Engine, plan: Plan, processes: ProcessGroup, progress: Progress, saved: SavedBrackets
@@ -46,47 +54,57 @@ class Bisection:
         self.attacks = list(plan.suite.attacks.items())
 
     def radii(self, number: int, piece: Images, rounds: int) -> pd.DataFrame:
-        """A row for each image of a piece that is this process's."""
+        """Search the radii of this process's images of a piece.
+
+        Args:
+            number: the number of the piece.
+            piece: the images.
+            rounds: how often the range is halved.
+
+        Returns:
+            A row for each image, with the columns of `classwise.auditing.curve.result.COLUMNS`.
+        """
         order = part_of(balanced_order(piece.y.cpu()), piece.y.cpu(), self.processes)
         index, label = piece.index.cpu()[order].numpy(), piece.y.cpu()[order].numpy()
-        found = self._initial(piece, order, index, label)
+        brackets = self._initial(piece, order, index, label)
         highest = float(cast("float", self.plan.threat.epsilon))
         width = highest / 2**rounds
-        for turn in itertools.count(int(found.probes.max(initial=0))):
-            self.saved.write(number, index, label, found)
-            radius = found.probe(width, highest)
-            radius[found.probes > 2 * rounds] = np.nan  # `rounds` and the first, unless searches begin again
+        for round_ in itertools.count(int(brackets.probes.max(initial=0))):
+            self.saved.write(number, index, label, brackets)
+            radius = brackets.probe(width, highest)
+            # A search takes rounds + 1 probes; restarted searches are limited to about twice as many.
+            radius[brackets.probes > 2 * rounds] = np.nan
             todo = np.flatnonzero(~np.isnan(radius))
             if not len(todo):
                 break
-            self.progress.start(f"round {turn + 1}", len(todo))
-            self._round(piece, order, found, todo, radius)
+            self.progress.start(f"round {round_ + 1}", len(todo))
+            self._round(piece, order, brackets, todo, radius)
         labels = np.array([CLEAN, *(label for label, _ in self.attacks)], dtype=object)
-        breaker = np.where(np.isinf(found.high), None, labels[found.breaker + 1])
+        first_success = np.where(np.isinf(brackets.high), None, labels[brackets.attack + 1])
         return pd.DataFrame(
             {
                 "index": index,
                 "label": label,
-                "low": found.low,
-                "high": found.high,
-                "first_success": pd.Series(breaker, dtype="string"),
-                "probes": found.probes,
-                "forwards": found.forwards,
-                "backwards": found.backwards,
+                "low": brackets.low,
+                "high": brackets.high,
+                "first_success": pd.Series(first_success, dtype="string"),
+                "probes": brackets.probes,
+                "forwards": brackets.forwards,
+                "backwards": brackets.backwards,
             }
         )
 
     def _initial(self, piece: Images, order: Tensor, index: IntArray, label: IntArray) -> Brackets:
-        """The brackets of some images: those that are saved, and of the others what the clean pass says."""
+        """The brackets to start from: the saved ones, and for the other images those after the clean pass."""
         saved = self.saved.rows(index, label)
-        fresh = ~np.isin(index, saved.index)
-        wrong = self._wrong(piece, order[torch.from_numpy(fresh)])
-        begun = pd.DataFrame(Brackets(wrong).columns(), index=index[fresh])
-        parts = [part for part in (saved, begun) if len(part)]
-        return Brackets.of(pd.concat(parts).loc[index] if parts else begun)
+        unsaved = ~np.isin(index, saved.index)
+        wrong = self._wrong(piece, order[torch.from_numpy(unsaved)])
+        initial = pd.DataFrame(Brackets(wrong).columns(), index=index[unsaved])
+        parts = [part for part in (saved, initial) if len(part)]
+        return Brackets.of(pd.concat(parts).loc[index] if parts else initial)
 
     def _wrong(self, piece: Images, order: Tensor) -> BoolArray:
-        """Which images are misclassified without an attack."""
+        """Whether each clean image is misclassified."""
         wrong = []
         for rows in torch.split(order, self.plan.batch_size) if len(order) else ():
             self.processes.check()
@@ -96,64 +114,64 @@ class Bisection:
             wrong.append(~right)
         return torch.cat(wrong).numpy() if wrong else np.zeros(0, dtype=np.bool_)
 
-    def _round(self, piece: Images, order: Tensor, found: Brackets, todo: IntArray, radius: FloatArray) -> None:
+    def _round(self, piece: Images, order: Tensor, brackets: Brackets, todo: IntArray, radius: FloatArray) -> None:
         """Attack each image at its radius: first by the attack that succeeded on it last, then by the others."""
         robust = np.zeros(len(radius), dtype=np.bool_)
         robust[todo] = True
-        last = found.breaker.copy()
-        for warm in (True, False):
-            for place, (_, attack) in enumerate(self.attacks):
-                rows = np.flatnonzero(robust & ((last == place) == warm))
+        last = brackets.attack.copy()
+        for succeeded_last in (True, False):
+            for number, (_, attack) in enumerate(self.attacks):
+                rows = np.flatnonzero(robust & ((last == number) == succeeded_last))
                 if len(rows):
-                    adversarial = self._attack(place, attack, piece, order, rows, radius, found)
+                    adversarial = self._attack(number, attack, piece, order, rows, radius, brackets)
                     robust[adversarial] = False
-        found.probes[todo] += 1
-        left = np.flatnonzero(robust)
-        found.set_robust(left, radius[left])
-        self.progress.advance(len(left))
+        brackets.probes[todo] += 1
+        survivors = np.flatnonzero(robust)
+        brackets.set_robust(survivors, radius[survivors])
+        self.progress.advance(len(survivors))
 
     def _attack(
         self,
-        place: int,
+        number: int,
         attack: Attack,
         piece: Images,
         order: Tensor,
         rows: IntArray,
         radius: FloatArray,
-        found: Brackets,
+        brackets: Brackets,
     ) -> IntArray:
-        """One attack on some rows; returns those on which it succeeded."""
+        """Run one attack on some rows and update the brackets; returns the rows on which it succeeded."""
         column = torch.from_numpy(radius).float()
 
         def jobs() -> Generator[Job, None, None]:
-            for chosen in torch.split(torch.from_numpy(rows), self.plan.batch_size):
+            for part in torch.split(torch.from_numpy(rows), self.plan.batch_size):
                 self.processes.check()
-                batch = piece.batch(order[chosen])
-                yield Job(batch.index, batch.x, batch.y, {"epsilon": column[chosen]})
+                batch = piece.batch(order[part])
+                yield Job(batch.index, batch.x, batch.y, {"epsilon": column[part]})
 
         adversarial: list[IntArray] = []
         blocks = self.engine.attack(attack, self.plan.threat, jobs())
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
                 at = rows[done.row.cpu().numpy()]
-                found.forwards[at] += done.forwards.cpu().numpy()
-                found.backwards[at] += done.backwards.cpu().numpy()
-                near = self._distance(done)
-                hit = np.isfinite(near) | done.success.cpu().numpy()
-                found.set_adversarial(at[hit], np.minimum(near, radius[at])[hit], place)
-                adversarial.append(at[hit])
-                self.progress.advance(int(hit.sum()))
+                brackets.forwards[at] += done.forwards.cpu().numpy()
+                brackets.backwards[at] += done.backwards.cpu().numpy()
+                distance = self._distance(done)
+                success = np.isfinite(distance) | done.success.cpu().numpy()
+                brackets.set_adversarial(at[success], np.minimum(distance, radius[at])[success], number)
+                adversarial.append(at[success])
+                self.progress.advance(int(success.sum()))
         return np.concatenate(adversarial) if adversarial else rows[:0]
 
     def _distance(self, done: Finished) -> FloatArray:
-        """How near the nearest adversarial image is that an attack has shown for each row; infinity for none.
+        """Distance of the nearest adversarial example found for each row; infinity for none.
 
-        An attack that looks for the nearest one may have met a nearer one than it was stopped at. That is believed
-        only where it saw in float32.
+        A minimum-norm attack may have found a nearer one than its final image. That distance is used only if the
+        attack ran in float32, in which success is verified.
         """
         distance = self.plan.threat.distance(done.x, done.x0)
-        near = torch.where(done.success, distance, torch.inf)
+        nearest = torch.where(done.success, distance, torch.inf)
         if MINIMAL_DISTANCE in done.records and self.plan.precision.dtype == "float32":
-            near = torch.minimum(near, done.records[MINIMAL_DISTANCE].to(near).nan_to_num(torch.inf))
-        result: FloatArray = near.double().cpu().numpy()
+            nearest = torch.minimum(nearest, done.records[MINIMAL_DISTANCE].to(nearest).nan_to_num(torch.inf))
+        result: FloatArray = nearest.double().cpu().numpy()
         return result

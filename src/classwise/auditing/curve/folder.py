@@ -1,4 +1,4 @@
-"""The folder of a robustness curve: who may write into it, and the brackets of an unfinished search."""
+"""The folder of a robustness curve: its owner, its settings, and the brackets of an unfinished search."""
 
 from __future__ import annotations
 
@@ -20,20 +20,29 @@ from classwise.core.ownership import owned
 from classwise.stats.counts import IntArray
 
 SEARCH = "search.json"
-"""The settings of a search, in its folder."""
+"""The file with the settings of the search."""
 
 
 def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool) -> Curve | None:
-    """Own the folder until the stack is closed; the curve in it, if that is finished.
+    """Own a folder until the stack is closed, and load the curve in it if its search is finished.
+
+    Args:
+        folder: the folder; created if it does not exist.
+        settings: the settings of the search, which those in the folder must equal.
+        stack: closes the ownership.
+        resume: continue the search in the folder.
+
+    Returns:
+        The finished curve, or None.
 
     Raises:
-        ClasswiseError: if the folder holds something else, or is in use.
+        ClasswiseError: if the folder has other contents or settings, or is in use.
     """
     stack.enter_context(owned(folder))
     about = folder / SEARCH
     if (folder / RADII).is_file() and not about.is_file():
-        raise ClasswiseError(f"{folder} holds a curve without its settings; give another --out")
-    again = claim(
+        raise ClasswiseError(f"{folder} contains a curve without its settings; give another --out")
+    resumed = claim(
         folder,
         "curve",
         SEARCH,
@@ -42,13 +51,13 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
         read=lambda: search_state.read_settings(about),
         write=lambda: search_state.write_settings(about, settings),
     )
-    return Curve.load(folder) if again and (folder / RADII).is_file() else None
+    return Curve.load(folder) if resumed and (folder / RADII).is_file() else None
 
 
 class SavedBrackets:
     """The brackets of an unfinished search on disk: a file for each piece of the data and each process.
 
-    An image's search depends on its own bracket alone, so searches may be resumed by any number of processes.
+    The search of an image depends on its own bracket only, so it can be resumed by any number of processes.
     """
 
     def __init__(self, folder: Path | None, processes: ProcessGroup) -> None:
@@ -56,36 +65,40 @@ class SavedBrackets:
         self._rows = pd.DataFrame()
         if self.folder is not None and (files := sorted(self.folder.glob("part-*.parquet"))):
             rows = pd.concat([search_state.read(file)[0] for file in files])
-            # Of an image that several files hold, as they are of runs of several processes, the latest state.
+            # An image may be in files of several runs with different numbers of processes: use its latest state.
             rows = rows.sort_values("probes", kind="stable").drop_duplicates("index", keep="last")
             self._rows = rows.set_index("index")
 
     def rows(self, index: IntArray, label: IntArray) -> pd.DataFrame:
-        """The brackets of those of some images that are saved, by image number.
+        """The saved brackets among some images, by image number.
+
+        Args:
+            index: the image numbers.
+            label: their labels.
 
         Raises:
-            ClasswiseError: if they are of images with other labels.
+            ClasswiseError: if the saved labels differ.
         """
         if self._rows.empty:
             return self._rows
         rows = self._rows.loc[np.isin(self._rows.index, index)]
         if not np.array_equal(pd.Series(label, index)[rows.index].to_numpy(), rows["label"].to_numpy()):
             raise ClasswiseError(
-                f"{self.folder} holds a search on other images: their labels differ; give another folder"
+                f"{self.folder} contains a search on other images: the labels differ; give another folder"
             )
         return rows.drop(columns="label")
 
-    def write(self, piece: int, index: IntArray, label: IntArray, found: Brackets) -> None:
-        """Save the brackets of a piece, whole or not at all."""
+    def write(self, piece: int, index: IntArray, label: IntArray, brackets: Brackets) -> None:
+        """Save the brackets of a piece atomically."""
         if self.folder is not None:
             name = f"part-{self.processes.world_size:03d}-{self.processes.rank:03d}-{piece:05d}.parquet"
-            frame = pd.DataFrame({"index": index, "label": label, **found.columns()})
+            frame = pd.DataFrame({"index": index, "label": label, **brackets.columns()})
             search_state.write(self.folder / name, frame, {})
 
     def remove(self) -> None:
-        """Remove what a finished search no longer needs."""
+        """Remove the files of a finished search."""
         if self.folder is not None:
             for file in self.folder.glob("part-*.parquet"):
                 file.unlink()
-            with contextlib.suppress(OSError):  # somebody has put a file of theirs there
+            with contextlib.suppress(OSError):  # the folder has other files
                 self.folder.rmdir()

@@ -1,4 +1,4 @@
-"""The result of a search for radii: a bracket for every image, and from these the accuracy at any radius."""
+"""Robustness curves: a bracket of the robust radius of every image, and the accuracy at any radius."""
 
 from __future__ import annotations
 
@@ -24,38 +24,39 @@ from classwise.stats.intervals import class_intervals, two_sided_z, wilson
 
 SCHEMA_VERSION = 2
 RADII = "radii.parquet"
-"""The file that makes a folder a curve's."""
+"""The file of a curve in its folder."""
 OVERALL = "overall"
 POINTS = 65
-"""The default number of radii of a table."""
+"""The default number of radii in a table."""
 _META = b"classwise-curve"
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set
     "label": "int64",
     "low": "float64",  # the largest radius at which every attack failed; 0 if there is none
-    "high": "float64",  # the smallest with an adversarial example: 0 if wrong when clean, infinity for none
+    "high": "float64",  # the smallest radius with an adversarial example: 0 if wrong when clean, infinity for none
     "first_success": "string",  # the attack that succeeded at `high`, or clean; null for none
-    "probes": "int64",  # radii at which it was attacked
-    "forwards": "int64",  # passes spent, the clean one included
+    "probes": "int64",  # the number of radii at which the image was attacked
+    "forwards": "int64",  # passes, including the clean one
     "backwards": "int64",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """How the accuracy of each class falls as the radius grows.
+    """The robust accuracy of each class as a function of the radius.
 
-    An image's robust radius is below the smallest radius at which an adversarial example was found, so accuracy never
-    rises with the radius. Every such radius was verified in float32; the true one is at most that.
+    An image's robust radius is below the smallest radius at which an adversarial example was found. The accuracy
+    therefore never rises with the radius. Each of these examples was verified in float32, so the radius is an upper
+    bound of the true one.
 
     Attributes:
         frame: a row for each image, with the columns of `COLUMNS`.
-        meta: how the rows came about; its threat holds the largest radius.
+        meta: model, data, threat and suite; the radius of the threat is the largest one.
         highest: the largest radius of the search.
         rounds: how often the range was halved.
-        name: what the curve is called.
-        environment: what it was made with.
+        name: the name of the curve.
+        environment: versions, machine and commit of the search.
         alpha: 1 minus the coverage of the intervals.
 
     Example:
@@ -83,12 +84,12 @@ class Curve:
 
     @property
     def width(self) -> float:
-        """How wide an image's bracket is at most where its attacks did not contradict themselves."""
+        """The maximal width of a bracket, except where attacks gave contradictory results for an image."""
         return self.highest * 0.5**self.rounds
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name for each class."""
+        """The names of the classes."""
         return self.meta.class_names
 
     @cached_property
@@ -96,27 +97,27 @@ class Curve:
         return self.frame["label"].to_numpy()
 
     def robust(self, radius: float) -> BoolArray:
-        """(N,) which images are robust at a radius: no adversarial example within it is known."""
+        """Whether each image is robust at a radius, (N,): no adversarial example within it was found."""
         robust: BoolArray = self.frame["high"].to_numpy() > self._checked(radius)
         return robust
 
     def tested(self, radius: float) -> BoolArray:
-        """(N,) the robust images on which every attack failed at this radius or a larger one."""
+        """Whether each image is robust and every attack failed on it at this radius or a larger one, (N,)."""
         return self.robust(radius) & (self.frame["low"].to_numpy() >= radius)
 
     def counts(self, radius: float) -> ClassCounts:
-        """Images and robust images of each class."""
+        """The number of images and of robust images of each class."""
         return ClassCounts.from_labels(self._labels, self.robust(radius), len(self.class_names))
 
     def table(self, radii: Sequence[float] | None = None) -> pd.DataFrame:
-        """A row for each class with images (and for ``overall``) and each radius.
+        """Tabulate the accuracy: a row for each class with images (and for ``overall``) and each radius.
 
         Columns: ``class``, ``radius``, ``n``, ``accuracy``, ``low`` and ``high`` (its 95 % interval, for new images
-        of the class), and ``tested``: the share on which every attack failed at this radius or a larger one.
-        Accuracy and ``tested`` differ by the images whose bracket holds the radius.
+        of the class), and ``tested``: the share of images on which every attack failed at this radius or a larger one.
+        ``accuracy`` and ``tested`` differ by the images whose bracket contains the radius.
 
         Args:
-            radii: between 0 and `highest`; by default 65 of them, evenly.
+            radii: radii from 0 to `highest`; by default 65 evenly spaced ones.
         """
         grid = np.linspace(0, self.highest, POINTS) if radii is None else np.asarray(radii, dtype=np.float64)
         blocks = []
@@ -148,11 +149,11 @@ class Curve:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """A row for each class with images, the weakest first, and the last for ``overall``.
+        """The robust radii by class: a row for each class with images, the weakest first, and a last for ``overall``.
 
-        Columns: ``n``; ``clean`` accuracy; ``mean`` radius, where radii beyond `highest` count as that (the area under
-        the curve), with ``mean_low`` and ``mean_high`` (normal 95 % interval); ``median`` radius, with ``median_low``
-        and ``median_high`` (from order statistics, no assumption; infinity where it lies beyond `highest`).
+        Columns: ``n``; ``clean`` accuracy; ``mean`` radius, with radii above `highest` counted as `highest` (the area
+        under the curve), and ``mean_low`` and ``mean_high`` (normal 95 % interval); ``median`` radius, and
+        ``median_low`` and ``median_high`` (distribution-free, from order statistics; infinity if above `highest`).
         """
         high = self.frame["high"].to_numpy()
         groups = {
@@ -184,20 +185,20 @@ class Curve:
 
     @property
     def weakest(self) -> str:
-        """The class of smallest mean radius."""
+        """The class with the smallest mean radius."""
         return str(self.summary.index[0])
 
     def _checked(self, radius: float) -> float:
         if not 0 <= radius <= self.highest * (1 + 1e-9):
-            raise ClasswiseError(f"radius {radius:g}: the curve goes from 0 to {self.highest:g}")
-        # At the end of the range itself, images without an adversarial example are robust.
+            raise ClasswiseError(f"radius {radius:g}: must be from 0 to {self.highest:g}, the range of the curve")
+        # Rounding above the end of the range is ignored.
         return min(radius, self.highest)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the radii into a folder, whole or not at all; what it held of a curve is replaced.
+        """Save the curve in a folder atomically; a curve in it is replaced.
 
         Raises:
-            ClasswiseError: if the folder holds something else, or cannot be written.
+            ClasswiseError: if the folder has other contents, or cannot be written.
         """
         target = Path(folder)
         check_folder(target)
@@ -205,7 +206,7 @@ class Curve:
         return target
 
     def write(self, folder: Path) -> None:
-        """Write the radii into a folder that is the curve's, whole or not at all."""
+        """Write the curve into a folder atomically, without checking its contents."""
         about = {key: getattr(self, key) for key in ("highest", "rounds", "name", "alpha")}
         about |= {"environment": dict(self.environment), "meta": self.meta.to_json(), "schema_version": SCHEMA_VERSION}
         table = pa.Table.from_pandas(self.frame, preserve_index=False)
@@ -215,10 +216,10 @@ class Curve:
 
     @staticmethod
     def load(path: str | Path) -> Curve:
-        """Read a curve from its folder.
+        """Load a curve from its folder.
 
         Raises:
-            ClasswiseError: if there is none, it is damaged, or a newer version wrote it.
+            ClasswiseError: if there is no curve, it is damaged, or it has another schema version.
         """
         file = Path(path) / RADII if Path(path).is_dir() else Path(path)
         verify(file)
@@ -227,21 +228,23 @@ class Curve:
             about: dict[str, Any] = json.loads((table.schema.metadata or {})[_META])
             version = int(about.pop("schema_version"))
         except FileNotFoundError as error:
-            raise ClasswiseError(f"{path} holds no curve; make one with: classwise curve MODEL --out {path}") from error
+            raise ClasswiseError(
+                f"{path} contains no curve; create one with: classwise curve MODEL --out {path}"
+            ) from error
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise ClasswiseError(f"{file} is no table of radii that classwise wrote") from error
+            raise ClasswiseError(f"{file} is not a curve saved by classwise") from error
         check_schema_version(version, SCHEMA_VERSION, str(file))
         return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
 
 
 def check_folder(folder: Path) -> None:
-    """See that a curve may be written into a folder.
+    """Check that a curve may be written into a folder.
 
     Raises:
-        ClasswiseError: if it is a file, holds something that is no curve, or cannot be written.
+        ClasswiseError: if it is a file, has other contents than a curve, or cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise ClasswiseError(f"{folder} is a file; give a folder for the curve")
     if not (folder / RADII).is_file() and not is_unused(folder):
-        raise ClasswiseError(f"{folder} is not empty and holds no curve; give a new folder")
+        raise ClasswiseError(f"{folder} is not empty and contains no curve; give a new folder")
     check_writable(folder / RADII)

@@ -1,4 +1,4 @@
-"""What guards look at: the outcomes, and a model with a few images on which they may spend passes."""
+"""The inputs of the guards: the outcomes of an audit, and a model with a sample of images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
 
 SAMPLE = 128
-"""Guards that need passes of the model look at so many images, classes in turn."""
+"""Number of images in the sample of guards that run the model, balanced over classes."""
 
 
 class Scale(NamedTuple):
-    """The mean and the deviation of a data set's pixels, one of each a channel, in units of [0, 1] images."""
+    """The mean and standard deviation of a data set's pixels in [0, 1], one per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -35,14 +35,14 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A model and a few images on which guards may spend passes.
+    """A model and a sample of images on which guards run it.
 
     Args:
-        engine: with the audit's settings; its model returns logits.
-        batch: the images.
-        threat: the ball of each of them.
-        precision: how gradients are computed.
-        scale: the usual mean and deviation of the data, where they are known.
+        engine: an engine with the settings of the audit; its model returns logits.
+        batch: the sample.
+        threat: the threat for the sample.
+        precision: the numerical settings for gradients.
+        scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
     """
 
@@ -54,13 +54,13 @@ class Probe:
     gradients: bool = True
 
     def logits_of(self, x: Tensor) -> Tensor:
-        """Float32 logits (N, C) of one pass."""
+        """Compute float32 logits (N, C), on the CPU."""
         (logits,) = self.engine.predict([x])
         return logits.cpu()
 
     @cached_property
     def logits(self) -> Tensor:
-        """Float32 logits of the sample."""
+        """Float32 logits (N, C) of the sample, on the CPU."""
         return self.logits_of(self.batch.x)
 
     @cached_property
@@ -68,28 +68,28 @@ class Probe:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()
 
-    def right(self, logits: Tensor) -> Tensor:
-        """Which rows of logits of the sample are finite and predict the label, bool (N,)."""
+    def correct(self, logits: Tensor) -> Tensor:
+        """Whether each row of logits is finite and predicts the label, bool (N,)."""
         return (logits.argmax(1) == self.labels) & logits.isfinite().all(1)
 
     @cached_property
     def wrong(self) -> Tensor:
-        """Which clean images of the sample are misclassified; those whose logits are not finite are among them."""
-        return ~self.right(self.logits)
+        """Whether each clean image of the sample is misclassified or has logits that are not finite, bool (N,)."""
+        return ~self.correct(self.logits)
 
     @cached_property
     def images(self) -> IntArray:
-        """(C,) the images of each class."""
+        """Number of images of each class in the sample, (C,)."""
         return self.by_class(torch.ones_like(self.wrong))
 
     def by_class(self, mask: Tensor) -> IntArray:
-        """(C,) in how many images of each class the mask (N,) holds."""
+        """Count the images of each class, (C,), for which the mask (N,) is true."""
         counts: IntArray = torch.bincount(self.labels[mask.cpu()], minlength=self.logits.shape[1]).numpy()
         return counts
 
     @property
     def margin_gradient(self) -> Tensor:
-        """The gradient of the negative logit margin at each image, shaped like the images."""
+        """Gradient of the negative logit margin with respect to each image, shaped like the images."""
         model = self.engine.model
         forward, parts = self.precision.forward(model), []
         with evaluating(model), frozen(model):
@@ -100,42 +100,42 @@ class Probe:
         return torch.cat(parts)
 
     def misclassified(self, attack: Attack, threat: Threat) -> Tensor:
-        """Which images of the sample an attack breaks, or were wrong before."""
-        return self.wrong | self._found(attack, threat, torch.ones_like(self.wrong))
+        """Whether each image of the sample is misclassified, clean or under the attack, bool (N,)."""
+        return self.wrong | self._attack(attack, threat, torch.ones_like(self.wrong))
 
-    def found_by(self, which: Tensor, attack: Attack) -> Tensor:
-        """Which of some images (a mask) an attack breaks in the audit's ball; the others cost nothing."""
-        return self._found(attack, self.threat, which)
+    def succeeds_on(self, mask: Tensor, attack: Attack) -> Tensor:
+        """Run an attack in the audit's ball on the images of a mask; whether it succeeded on each, bool (N,)."""
+        return self._attack(attack, self.threat, mask)
 
-    def _found(self, attack: Attack, threat: Threat, which: Tensor) -> Tensor:
-        result = torch.zeros_like(self.wrong)
-        places = which.nonzero().squeeze(1)
-        if not len(places):
-            return result
-        columns = {"epsilon": threat.epsilon.cpu()[places]} if isinstance(threat.epsilon, Tensor) else {}
-        rows = places.to(self.batch.x.device)
+    def _attack(self, attack: Attack, threat: Threat, mask: Tensor) -> Tensor:
+        success = torch.zeros_like(self.wrong)
+        attacked = mask.nonzero().squeeze(1)
+        if not len(attacked):
+            return success
+        columns = {"epsilon": threat.epsilon.cpu()[attacked]} if isinstance(threat.epsilon, Tensor) else {}
+        rows = attacked.to(self.batch.x.device)
         index, x, y = (tensor[rows] for tensor in self.batch)
         engine = Engine(
             self.engine.model, precision=self.precision, batch_size=self.engine.batch_size, seed=self.engine.seed
         )
         for done in engine.attack(attack, threat, [Job(index, x, y, columns)]):
-            result[places[done.row.cpu()]] = done.success.cpu()
-        return result
+            success[attacked[done.row.cpu()]] = done.success.cpu()
+        return success
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What guards look at.
+    """The input of every guard.
 
     Args:
-        outcomes: the finished rows.
-        attacks: the attacks by label, where they are known.
-        was_training: whether a part of the model was in training mode when it was given.
-        untrained: whether its weights are those of a network of the zoo as it is built.
+        outcomes: the outcomes of the audit.
+        attacks: the attacks by label, if known.
+        was_training: whether a module of the model was in training mode when it was passed to the audit.
+        untrained: whether the weights are the initial weights of a network of the zoo.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         overwrites: whether the model writes into its input.
-        training_attack: the attack of the model's training, where it is known.
-        probe: the model and a sample; None where there is no model, or no time.
+        training_attack: the attack that the model was trained with, if known.
+        probe: the model and a sample; None without a model, or if the time limit is reached.
     """
 
     outcomes: Outcomes
@@ -149,53 +149,53 @@ class Evidence:
 
     @cached_property
     def survivors(self) -> Tensor:
-        """(N,) which images of the probe's sample stood against the whole suite."""
+        """Whether each image of the sample is robust to the whole suite, bool (N,)."""
         assert self.probe is not None
         robust = self.outcomes.index[self.outcomes.verdicts(ALL) > 0]
         return torch.isin(self.probe.batch.index.cpu(), torch.from_numpy(robust))
 
     @cached_property
     def black_box(self) -> tuple[str, ...]:
-        """The attacks that asked the model for answers and never for a gradient."""
+        """The attacks that ran and used no backward pass."""
         sums = self.outcomes.frame.groupby("attack", observed=True)[["forwards", "backwards"]].sum()
-        silent = set(sums[(sums["forwards"] > 0) & (sums["backwards"] == 0)].index)
-        return tuple(label for label in self.attacked if label in silent)
+        gradient_free = set(sums[(sums["forwards"] > 0) & (sums["backwards"] == 0)].index)
+        return tuple(label for label in self.attacked if label in gradient_free)
 
     @cached_property
     def attacked(self) -> tuple[str, ...]:
-        """The attacks that had an image to attack."""
-        spent = self.outcomes.frame[self.outcomes.frame["forwards"].fillna(0) > 0]
-        return tuple(label for label in self.outcomes.attacks if label != CLEAN and label in set(spent["attack"]))
+        """The attacks that ran on at least one image."""
+        rows = self.outcomes.frame[self.outcomes.frame["forwards"].fillna(0) > 0]
+        return tuple(label for label in self.outcomes.attacks if label != CLEAN and label in set(rows["attack"]))
 
     def name_of(self, label: int) -> str:
-        """The name of a class, quoted."""
+        """The quoted name of a class."""
         return repr(self.outcomes.class_names[label])
 
 
-class Found(NamedTuple):
-    """What a guard found: a sentence, and the number behind it."""
+class GuardWarning(NamedTuple):
+    """The result of a guard: a sentence, and the number behind it."""
 
     sentence: str
     value: float = math.nan
 
 
-Guard = Callable[[Evidence], Found | None]
+Guard = Callable[[Evidence], GuardWarning | None]
 
 
-def on_sample(function: Callable[[Evidence, Probe], Found | None]) -> Guard:
-    """A guard that needs a model: it finds nothing where there is none."""
+def needs_model(function: Callable[[Evidence, Probe], GuardWarning | None]) -> Guard:
+    """Make a guard of a function that needs a model; without one the guard returns None."""
 
-    def run(evidence: Evidence) -> Found | None:
+    def run(evidence: Evidence) -> GuardWarning | None:
         return None if evidence.probe is None else function(evidence, evidence.probe)
 
     run.__doc__ = function.__doc__
     return run
 
 
-def on_gradients(function: Callable[[Evidence, Probe], Found | None]) -> Guard:
-    """A guard that needs a model with gradients: it finds nothing where there is none."""
+def needs_gradients(function: Callable[[Evidence, Probe], GuardWarning | None]) -> Guard:
+    """Make a guard of a function that needs a model with gradients; without them the guard returns None."""
 
-    def run(evidence: Evidence) -> Found | None:
+    def run(evidence: Evidence) -> GuardWarning | None:
         probe = evidence.probe
         return None if probe is None or not probe.gradients else function(evidence, probe)
 
@@ -204,10 +204,10 @@ def on_gradients(function: Callable[[Evidence, Probe], Found | None]) -> Guard:
 
 
 def percent(share: float) -> str:
-    """A share as guards write it."""
+    """Format a fraction in percent."""
     return f"{100 * share:.1f} %"
 
 
 def quoted(labels: tuple[str, ...]) -> str:
-    """Labels as guards write them."""
+    """Format labels as a quoted, comma-separated list."""
     return ", ".join(repr(label) for label in labels)

@@ -1,4 +1,4 @@
-"""Guards of the gradients: whether they are there, point the right way, and were followed to the end."""
+"""Guards of the gradients: whether they exist, point in the right direction, and were followed to convergence."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
-from classwise.auditing.guards.chance import excessive, stronger
-from classwise.auditing.guards.evidence import Evidence, Found, Guard, Probe, on_gradients, percent, quoted
-from classwise.auditing.guards.radius import reach
+from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, Probe, needs_gradients, percent, quoted
+from classwise.auditing.guards.radius import grey_radius
+from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.auditing.suite import attack_length
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
-"""Zero gradients above these shares, overall or in one class, hide the true robustness."""
+"""Thresholds on the share of zero gradients, overall and in one class."""
 
 
-def no_gradient(evidence: Evidence) -> Found | None:
+def no_gradient(evidence: Evidence) -> GuardWarning | None:
     """The model has no gradient with respect to its input, so attacks that need one cannot be applied."""
     if not evidence.no_gradient:
         return None
-    left, applied = evidence.outcomes.meta.not_applicable, tuple(evidence.attacks)
+    skipped, applied = evidence.outcomes.meta.not_applicable, tuple(evidence.attacks)
     what = f"The model has no gradient: {evidence.no_gradient}"
     if not applied:
-        verdict = f"no attack is applicable (asked for: {quoted(left)}), so no robustness was evaluated; add 'square'"
-    elif left:
-        verdict = f"not applicable and without a verdict: {quoted(left)}; the results are of {quoted(applied)} alone"
+        detail = f"none of the attacks ({quoted(skipped)}) is applicable, so robustness was not evaluated; add 'square'"
+    elif skipped:
+        detail = f"not applicable: {quoted(skipped)}; the results are based on {quoted(applied)} only"
     else:
-        verdict = f"the results are of attacks without gradients ({quoted(applied)}) alone"
-    return Found(f"{what}; {verdict}.", float(len(left)))
+        detail = f"the results are based on gradient-free attacks ({quoted(applied)}) only"
+    return GuardWarning(f"{what}; {detail}.", float(len(skipped)))
 
 
-def zero_gradients(evidence: Evidence) -> Found | None:
-    """Many gradients are zero everywhere: the attack has nothing to follow, perhaps in one class alone."""
+def zero_gradients(evidence: Evidence) -> GuardWarning | None:
+    """Many gradients are entirely zero, so that attacks cannot make progress; possibly in one class only."""
     frame = evidence.outcomes.frame
     reported = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
     for label in evidence.outcomes.attacks:
@@ -50,77 +50,85 @@ def zero_gradients(evidence: Evidence) -> Found | None:
         if share > ZERO_SHARE or shares[worst] > ZERO_CLASS_SHARE:
             part = f"{percent(shares[worst])} in {evidence.name_of(worst)}"
             where = f"{percent(share)} of the gradients of {label!r} are zero ({part})"
-            return Found(f"{where}; robustness may only be hidden.", share)
+            return GuardWarning(f"{where}; gradient masking may inflate the robust accuracy.", share)
     return None
 
 
 MISLED_SHARE = 0.1
-"""The share of images, overall or in a class, whose margin may fail to fall along its own gradient."""
+"""Threshold on the share of images, overall or in a class, whose margin does not decrease along its own gradient."""
 SMALL_STEP = 0.1
-"""The length of that step, in radii."""
+"""Length of that step as a fraction of the radius."""
 
 
-@on_gradients
-def misleading_gradients(evidence: Evidence, probe: Probe) -> Found | None:
-    """A small step along the gradient does not lower the margin: the gradient is of another function."""
+@needs_gradients
+def misleading_gradients(evidence: Evidence, probe: Probe) -> GuardWarning | None:
+    """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
     x, gradient = probe.batch.x, probe.margin_gradient
-    # Each pixel moves by little, in every norm: a tenth of the radius, spread over the image.
-    step = SMALL_STEP * 0.5 / reach(probe.threat.norm, x) * probe.threat.radius(x)
+    # In every norm each pixel changes little: a tenth of the radius, spread over the image.
+    step = SMALL_STEP * 0.5 / grey_radius(probe.threat.norm, x) * probe.threat.radius(x)
     moved = (x + step * gradient.sign()).clamp(0, 1)
     before, logits = margin(probe.logits, probe.labels), probe.logits_of(moved)
-    # Logits that are not finite count as misclassified, however large the label's.
+    # Logits that are not finite count as misclassified, also if the label's is the largest.
     after = torch.where(logits.isfinite().all(1), margin(logits, probe.labels), -torch.inf)
     tried = ~probe.wrong & (step.expand(len(x), 1, 1, 1).flatten().cpu() > 0)
     misled = tried & ~(after < before)
     if not tried.any():
         return None
     share = int(misled.sum()) / int(tried.sum())
-    worst = excessive(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
+    worst = significant_class(probe.by_class(misled), probe.by_class(tried), MISLED_SHARE)
     if share <= MISLED_SHARE and worst is None:
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
-    what = f"A small step along the gradient fails to lower the margin of {percent(share)} of a sample{where}"
-    return Found(f"{what}: gradients mislead the attacks.", share)
+    what = f"A small step along the gradient does not decrease the margin of {percent(share)} of a sample{where}"
+    return GuardWarning(f"{what}: misleading gradients.", share)
 
 
-STRONGER_SHARE = 0.03
-"""What a trifle (one step, or noise) may break of a sample that stood against a whole suite."""
+WEAK_SHARE = 0.03
+"""Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
 
 
-def single_step(evidence: Evidence) -> Found | None:
-    """A single step breaks images that many steps left standing, overall or in one class."""
+def single_step(evidence: Evidence) -> GuardWarning | None:
+    """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
     short = tuple(label for label, attack in evidence.attacks.items() if attack_length(attack) == 1)
     if len(short) == len(evidence.attacks):
         return None
     long = tuple(label for label in evidence.attacks if label not in short and label not in evidence.black_box)
     if short and long and {*short, *long} <= {*evidence.outcomes.frame["attack"]}:
-        found = stronger(evidence.outcomes, short, long)
-        if found.label is not None or found.extra > STRONGER_SHARE * found.images:
+        found = attack_excess(evidence.outcomes, short, long)
+        if found.label is not None or found.extra > WEAK_SHARE * found.images:
             where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
-            what = f"{quoted(short)} breaks {found.extra} images more than all attacks of many steps{where}"
-            return Found(f"{what}: masked gradients.", found.extra / found.images)
+            what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
+            return GuardWarning(f"{what}{where}: masked gradients.", found.extra / found.images)
     if evidence.probe is None or not evidence.probe.gradients:
         return None
-    return beyond_suite(evidence, evidence.probe, evidence.probe.found_by(evidence.survivors, FGSM()), "One step")
+    success = evidence.probe.succeeds_on(evidence.survivors, FGSM())
+    return weak_attack_warning(evidence, evidence.probe, success, "a single step")
 
 
-def beyond_suite(evidence: Evidence, probe: Probe, misclassified: Tensor, what: str) -> Found | None:
-    """What a trifle breaks of the sample's images that stood against the suite, overall or in one class."""
-    extra, count = int(misclassified.sum()), len(evidence.survivors)
-    worst = excessive(probe.by_class(misclassified), probe.images, STRONGER_SHARE)
-    if extra <= STRONGER_SHARE * count and worst is None:
+def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> GuardWarning | None:
+    """Warn if a weak attack succeeds on survivors of the suite, overall or in one class.
+
+    Args:
+        evidence: the audit.
+        probe: its model and sample.
+        success: the images of the sample that survive the suite but not the weak attack, bool (N,).
+        attack: the name of the weak attack in the sentence.
+    """
+    extra, count = int(success.sum()), len(evidence.survivors)
+    worst = significant_class(probe.by_class(success), probe.images, WEAK_SHARE)
+    if extra <= WEAK_SHARE * count and worst is None:
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
-    what = f"{what} breaks {percent(extra / count)} of a sample that stood against the suite{where}"
-    return Found(f"{what}: masked gradients.", extra / count)
+    what = f"{percent(extra / count)} of a sample survive the suite but not {attack}{where}"
+    return GuardWarning(f"{what}: masked gradients.", extra / count)
 
 
 LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
-"""What may fall in the last quarter of an attack's steps, of all images and of those of one class, but for chance."""
+"""Shares of late successes under the null hypothesis, of all images and of the images of one class."""
 
 
-def not_converged(evidence: Evidence) -> Found | None:
-    """Images still fall in the last quarter of an attack's steps, overall or in one class."""
+def not_converged(evidence: Evidence) -> GuardWarning | None:
+    """An attack still succeeds on many images in the last quarter of its steps, overall or in one class."""
     outcomes = evidence.outcomes
     if not outcomes.meta.early_stop:
         return None
@@ -134,33 +142,36 @@ def not_converged(evidence: Evidence) -> Found | None:
         late = (~rows["correct"] & (rows["iterations"] > 0.75 * attack.length).fillna(False)).to_numpy(dtype=np.bool_)
         labels, classes = rows["label"].to_numpy(dtype=np.int64), outcomes.num_classes
         hits, images = (np.bincount(labels[which], minlength=classes) for which in (late, np.ones_like(late)))
-        worst = excessive(hits, images, LATE_CLASS_SHARE)
-        share, overall = float(late.mean()), excessive(hits.sum(keepdims=True), images.sum(keepdims=True), LATE_SHARE)
+        worst = significant_class(hits, images, LATE_CLASS_SHARE)
+        share, overall = (
+            float(late.mean()),
+            significant_class(hits.sum(keepdims=True), images.sum(keepdims=True), LATE_SHARE),
+        )
         if overall is not None or worst is not None:
             where = "" if worst is None else f" ({percent(hits[worst] / images[worst])} of {evidence.name_of(worst)})"
-            what = f"{percent(share)} of the images{where} fall in the last quarter of {label!r}"
-            return Found(f"{what}: take more steps.", share)
+            what = f"{label!r} succeeds on {percent(share)} of its images{where} in the last quarter of its steps"
+            return GuardWarning(f"{what}: use more steps.", share)
     return None
 
 
 DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
-"""The attacks whose loss is always a difference of logits ratio, and the classes that it needs."""
+"""Attacks that always use the difference of logits ratio (DLR) loss, and the number of classes that it needs."""
 
 
-def few_classes(evidence: Evidence) -> Found | None:
+def few_classes(evidence: Evidence) -> GuardWarning | None:
     """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
-    needed = {label: _needed(attack) for label, attack in evidence.attacks.items()}
+    needed = {label: _classes_needed(attack) for label, attack in evidence.attacks.items()}
     labels = tuple(label for label, least in needed.items() if classes < least)
     if not labels:
         return None
     least = max(needed[label] for label in labels)
     what = f"{quoted(labels)}: the difference of logits ratio needs {least} classes and there are {classes}"
-    return Found(f"{what}, so that another loss takes its place; the suite varies less.", float(classes))
+    return GuardWarning(f"{what}; another loss is used instead, so the suite is less diverse.", float(classes))
 
 
-def _needed(attack: Attack) -> int:
-    """The classes that an attack's loss needs: 4 for the targeted ratio, 3 for the plain one, else 2."""
+def _classes_needed(attack: Attack) -> int:
+    """The number of classes that an attack's loss needs: 4 for the targeted ratio, 3 for the plain one, else 2."""
     losses = [getattr(attack, name, None) for name in ("objective", "loss")]
     return DLR_CLASSES.get(ATTACKS.name_of(type(attack)) or "", 3 if "dlr" in losses else 2)
 

@@ -1,0 +1,95 @@
+"""Guards of interpretation: which attacks ran, on which images, and how the worst class was selected."""
+
+from __future__ import annotations
+
+import math
+
+from classwise.attacks.base import Attack
+from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.auditing.guards.evidence import Evidence, Guard, GuardWarning, percent
+from classwise.auditing.outcomes import ALL
+from classwise.auditing.suite import attack_length
+from classwise.stats.counts import IntArray
+from classwise.stats.worst_class import minimum, possibly_worst
+
+
+def training_attack(evidence: Evidence) -> GuardWarning | None:
+    """The only attacks are the training attack of the model, or usual training attacks."""
+    attacks = list(evidence.attacks.values())
+    if not attacks:
+        return None
+    if evidence.training_attack is not None and all(attack == evidence.training_attack for attack in attacks):
+        return GuardWarning("The only attack is the one that the model was trained against; add others.")
+    if all(_is_usual_training(attack) for attack in attacks):
+        return GuardWarning("All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); add others.")
+    return None
+
+
+def _is_usual_training(attack: Attack) -> bool:
+    """Whether an attack is FGSM or PGD of at most 10 steps, and not on the margin."""
+    short = attack_length(attack) <= 10
+    return short and (isinstance(attack, FGSM) or (isinstance(attack, PGD) and attack.objective != "margin"))
+
+
+def training_images(evidence: Evidence) -> GuardWarning | None:
+    """The images are from a split that is used for training or model selection."""
+    split = evidence.outcomes.meta.split
+    if split not in ("train", "valid"):
+        return None
+    return GuardWarning(
+        f"The images are from the {split!r} split, which training or model selection uses; audit on test images."
+    )
+
+
+BOUNDS_ONLY = "Accuracies are bounds until --resume completes the audit."
+SELECTION_BIAS = 0.005
+"""Threshold on the bias from selecting the worst class on the same images (a fraction, half a point)."""
+
+
+def same_images(evidence: Evidence) -> GuardWarning | None:
+    """The worst class is selected and measured on the same images, and another class might be the worst."""
+    if not evidence.outcomes.complete:  # there are bounds and no estimates
+        return None
+    counts = evidence.outcomes.counts(ALL)
+    suspects: IntArray = possibly_worst(counts).nonzero()[0]
+    if len(suspects) < 2:
+        return None
+    least = minimum(counts)
+    if least.split - least.plug_in < SELECTION_BIAS:
+        return None
+    name = evidence.outcomes.class_names[least.label]
+    what = (
+        f"{len(suspects)} classes may be the worst; {name!r} ({percent(least.plug_in)}) was selected on the same images"
+    )
+    if math.isnan(least.split):
+        return GuardWarning(f"{what}, which biases its accuracy downwards.")
+    return GuardWarning(
+        f"{what}, which biases its accuracy downwards; selected on one half and measured on the other: "
+        f"{percent(least.split)}.",
+        least.split - least.plug_in,
+    )
+
+
+def incomplete(evidence: Evidence) -> GuardWarning | None:
+    """The audit was stopped before every attack had run on every image."""
+    outcomes = evidence.outcomes
+    if outcomes.complete:
+        return None
+    return GuardWarning(f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values())))
+
+
+def not_repeatable(evidence: Evidence) -> GuardWarning | None:
+    """An event of the run may change the last bits of a repetition."""
+    notes = evidence.outcomes.meta.notes
+    if not notes:
+        return None
+    return GuardWarning(f"The results may not be reproducible bit for bit: {'; '.join(notes)}.", float(len(notes)))
+
+
+GUARDS: dict[str, Guard] = {
+    "training-attack": training_attack,
+    "training-images": training_images,
+    "same-images": same_images,
+    "incomplete": incomplete,
+    "not-repeatable": not_repeatable,
+}

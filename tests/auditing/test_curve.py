@@ -230,8 +230,8 @@ class Hungry(toys.Linear):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"rounds": 0}, "rounds = 0: between 1 and 30"),
-        ({"highest": 0.0}, "highest = 0.0: the largest radius"),
+        ({"rounds": 0}, "rounds = 0: must be from 1 to 30"),
+        ({"highest": 0.0}, "highest = 0.0: radius must be a number above 0"),
         ({"highest": None}, "data set 'toy' has no usual Linf radius; give the largest radius"),
         ({"norm": "Linv"}, "unknown norm 'Linv'; did you mean 'Linf'"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),

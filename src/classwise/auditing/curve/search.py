@@ -1,6 +1,6 @@
-"""`robustness_curve`: for every image the smallest radius at which a suite of attacks succeeds.
+"""`robustness_curve`: the smallest radius at which a suite of attacks succeeds, for every image.
 
-From these radii follows the accuracy of every class at every radius (`classwise.auditing.curve.result`).
+These radii give the accuracy of every class at every radius (`classwise.auditing.curve.result`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from classwise.core.threat import Norm, Threat
 from classwise.data.stream import as_data
 
 ROUNDS = 6
-"""Halvings of the range: a bracket ends 64 times as narrow as the range."""
+"""The default number of halvings of the range; the final width of a bracket is 1/64 of the range."""
 USUAL_TIMES = 2.0
-"""The default range ends at so many times the data's usual radius."""
+"""The default end of the range, as a multiple of the usual radius of the data."""
 
 
 @torch.inference_mode(mode=False)
@@ -94,12 +94,12 @@ def robustness_curve(
         ready = prepare(model, source, suite, ball, device=device, early_stop=True, cascade=True, **options)
         _report_limits(ready, suite, listener)
         chosen = settings_of(ready.plan, ready.meta) | {"rounds": rounds}
-        found = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
-        before: Curve | None = processes.broadcast(found)
-        if before is not None:
-            return before
+        loaded = claimed(folder, chosen, stack, resume=resume) if folder is not None and processes.is_main else None
+        finished: Curve | None = processes.broadcast(loaded)
+        if finished is not None:
+            return finished
         saved = SavedBrackets(folder, processes)
-        processes.barrier()  # nobody writes before everybody has read what is saved
+        processes.barrier()  # every process reads the saved brackets before any process writes
         search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
         parts = processes.gather((_brackets(search, ready, rounds), ready.source.fingerprint()))
         curve: Curve | None = None
@@ -117,17 +117,15 @@ def robustness_curve(
 
 
 def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path | None:
-    """The folder; the range, the rounds and the folder are checked before anything is read.
+    """Check the range, the rounds and the folder, before any data are read; returns the folder.
 
     Raises:
-        ClasswiseError: if one of them is wrong.
+        ClasswiseError: if one of them is invalid.
     """
     if not 1 <= rounds <= 30:
-        raise ClasswiseError(f"rounds = {rounds}: between 1 and 30 halvings")
+        raise ClasswiseError(f"rounds = {rounds}: must be from 1 to 30")
     if highest is not None and not (highest > 0 and math.isfinite(highest)):
-        raise ClasswiseError(
-            f"highest = {highest}: the largest radius of the search is a number above 0, such as 16/255"
-        )
+        raise ClasswiseError(f"highest = {highest}: radius must be a number above 0, such as 16/255")
     if out is None:
         return None
     check_place(Path(out), "curve", SEARCH)
@@ -135,7 +133,7 @@ def _checked(highest: float | None, rounds: int, out: str | Path | None) -> Path
 
 
 def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
-    """Report the attacks that are not applicable, and a batch that was chosen for large images.
+    """Log the attacks that are not applicable, and a batch size that was chosen for large images.
 
     Raises:
         ClasswiseError: if no attack is applicable.
@@ -149,12 +147,12 @@ def _report_limits(ready: Prepared, suite: Suite, listener: Progress) -> None:
 
 
 def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFrame]:
-    """The brackets of the images of this process, a table for each piece of the data."""
+    """Search the radii of the images of this process; returns a table for each piece of the data."""
     try:
         return [search.radii(number, piece, rounds) for number, piece in enumerate(ready.pieces)]
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
-            f"the device has no memory for {ready.plan.batch_size} images; use a smaller batch"
+            f"the device has no memory for {ready.plan.batch_size} images; use a smaller batch size"
         ) from error
     except interruption.STOPS as stop:
         if search.saved.folder is not None:
@@ -162,10 +160,14 @@ def _brackets(search: Bisection, ready: Prepared, rounds: int) -> list[pd.DataFr
         raise
 
 
-def _merged(found: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd.DataFrame, Meta]:
-    """The brackets of all processes in the order of the images, and what the images are."""
-    if len({digest for _, digest in found}) > 1:
-        raise ClasswiseError("the processes read other images; give all of them the same, in the same order")
-    frame = pd.concat([part for parts, _ in found for part in parts])
+def _merged(parts: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd.DataFrame, Meta]:
+    """Merge the brackets of all processes in the order of the images, and complete the metadata.
+
+    Raises:
+        ClasswiseError: if the processes read different images.
+    """
+    if len({digest for _, digest in parts}) > 1:
+        raise ClasswiseError("the processes read different images; all must read the same in the same order")
+    frame = pd.concat([table for tables, _ in parts for table in tables])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
-    return frame, dataclasses.replace(meta, data_hash=found[0][1], images=len(frame))
+    return frame, dataclasses.replace(meta, data_hash=parts[0][1], images=len(frame))

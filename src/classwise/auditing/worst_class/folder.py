@@ -1,4 +1,4 @@
-"""The folder of a search: who may write into it, and the state of an unfinished search."""
+"""The folder of a worst-class search: its owner, its settings, and the state of an unfinished search."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from classwise.core.ownership import owned
 from classwise.stats.counts import FloatArray
 
 SEARCH = "search.json"
-"""The settings of a search, in its folder,"""
+"""The file with the settings of the search."""
 ROUNDS = "rounds.parquet"
-"""and what it has found."""
+"""The file with the state of the search."""
 
 
 def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool) -> SavedSearch:
-    """Own the folder until the stack is closed.
+    """Own a folder until the stack is closed, and load the search in it.
+
+    Args:
+        folder: the folder; created if it does not exist.
+        settings: the settings of the search, which those in the folder must equal.
+        stack: closes the ownership.
+        resume: continue the search in the folder.
 
     Raises:
-        ClasswiseError: if the folder holds something else, or is in use.
+        ClasswiseError: if the folder has other contents or settings, or is in use.
     """
     stack.enter_context(owned(folder))
     about = folder / SEARCH
@@ -42,30 +48,30 @@ def claimed(folder: Path, settings: Mapping[str, Any], stack: contextlib.ExitSta
 
 
 class SavedSearch:
-    """A search on disk: what is known of every image, and what was found in each round.
+    """The state of a search on disk.
 
     Args:
-        path: the file, or None.
+        path: the file; None: nothing is saved.
 
     Attributes:
-        table: a row for each image in the order of the data, or None before the first pass.
-        rounds: for each round the class, the count and the successes of its draws and of its escalations.
-        seen: of each attack: images, successes, passes.
-        seconds: how long all of it took.
+        table: a row for each image in the order of the data; None before the first pass.
+        rounds: the samples and the escalations of each round: class, number of images, number of successes.
+        totals: for each attack the number of images, successes and passes.
+        seconds: the duration of the search so far.
     """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.table: pd.DataFrame | None = None
         self.rounds: list[dict[str, list[list[int]]]] = []
-        self.seen: list[list[float]] = []
+        self.totals: list[list[float]] = []
         self.seconds = 0.0
         if path is not None and path.is_file():
             self.table, facts = search_state.read(path)
-            self.rounds, self.seen, self.seconds = facts["rounds"], facts["seen"], facts["seconds"]
+            self.rounds, self.totals, self.seconds = facts["rounds"], facts["totals"], facts["seconds"]
 
-    def write(self, ledger: Ledger, seen: FloatArray, seconds: float) -> None:
-        """Save the search, whole or not at all."""
+    def write(self, ledger: Ledger, totals: FloatArray, seconds: float) -> None:
+        """Save the state of the search atomically."""
         if self.path is not None:
-            facts = {"rounds": self.rounds, "seen": seen.tolist(), "seconds": seconds}
+            facts = {"rounds": self.rounds, "totals": totals.tolist(), "seconds": seconds}
             search_state.write(self.path, ledger.table(), facts)

@@ -1,4 +1,4 @@
-"""The ledger of a search: what is known of every image."""
+"""The state of every image in a worst-class search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from classwise.stats.counts import BoolArray, IntArray
 
 @dataclass(frozen=True)
 class SurvivorCounts:
-    """(C,) each: images, those right without an attack, those that survive the first attack."""
+    """Counts by class, (C,) each.
+
+    Attributes:
+        images: all images.
+        clean: images that are correctly classified without an attack.
+        survivors: images that survive the first attack.
+    """
 
     images: IntArray
     clean: IntArray
@@ -24,51 +30,58 @@ class SurvivorCounts:
 
 @dataclass
 class Ledger:
-    """What is known of every image, by its place in the data."""
+    """The state of every image, by its position in the data.
+
+    Columns: ``stage`` (-1: no attack succeeded so far, 0: the clean image is misclassified, k: attack k succeeded),
+    ``settled`` (1 if the verdict under the whole suite is known), ``forwards`` and ``backwards`` (passes).
+    """
 
     index: list[IntArray] = field(default_factory=list)
     label: list[IntArray] = field(default_factory=list)
     _columns: dict[str, IntArray] = field(default_factory=dict)
 
     def add(self, piece: Images) -> IntArray:
-        """Note the images of a piece; returns their places."""
-        begin = sum(len(block) for block in self.index)
+        """Add the images of a piece; returns their positions."""
+        start = sum(len(block) for block in self.index)
         self.index.append(piece.index.cpu().numpy())
         self.label.append(piece.y.cpu().numpy())
-        # stage: -1 robust so far, 0 wrong when clean, k adversarial under attack k.
         for name, value in (("stage", -1), ("settled", 0), ("forwards", 0), ("backwards", 0)):
             before = self._columns.get(name, np.empty(0, dtype=np.int64))
             self._columns[name] = np.concatenate([before, np.full(len(piece), value)])
-        return np.arange(begin, begin + len(piece))
+        return np.arange(start, start + len(piece))
 
     def __getitem__(self, name: str) -> IntArray:
         return self._columns[name]
 
     def table(self) -> pd.DataFrame:
-        """All of it, a row for each image in the order of the data."""
+        """The whole state, a row for each image in the order of the data."""
         columns = {"index": np.concatenate(self.index), "label": np.concatenate(self.label)}
         return pd.DataFrame(columns | self._columns)
 
     def restore(self, places: IntArray, saved: pd.DataFrame) -> None:
-        """Take over what is saved of the images of the last piece.
+        """Restore the saved state of the images of the last piece.
+
+        Args:
+            places: the positions of these images.
+            saved: a table as `table` returns it.
 
         Raises:
-            ClasswiseError: if it is of other images.
+            ClasswiseError: if the saved images differ.
         """
         rows = saved.iloc[places[0] : places[-1] + 1]
-        for name, own in (("index", self.index[-1]), ("label", self.label[-1])):
-            if not np.array_equal(rows[name].to_numpy(), own):
-                raise ClasswiseError("the folder holds a search on other images; give another folder")
+        for name, values in (("index", self.index[-1]), ("label", self.label[-1])):
+            if not np.array_equal(rows[name].to_numpy(), values):
+                raise ClasswiseError("the folder contains a search on other images; give another folder")
         for name, column in self._columns.items():
             column[places] = rows[name].to_numpy()
 
     def counts(self, mask: BoolArray, classes: int) -> IntArray:
-        """(C,) images of each class in a mask over all images."""
+        """Count the images of each class, (C,), for which a mask over all images is true."""
         return np.bincount(np.concatenate(self.label)[mask], minlength=classes)
 
     def frame(self, attacks: list[str]) -> pd.DataFrame:
-        """The table of `WorstClass.images`, by image number."""
-        names = np.array([CLEAN, *attacks, None], dtype=object)  # -1 is the last: no attack succeeded
+        """The table of `WorstClass.images`, sorted by image number."""
+        names = np.array([CLEAN, *attacks, None], dtype=object)  # stage -1 selects the last: no attack succeeded
         table = pd.DataFrame(
             {
                 "index": np.concatenate(self.index),

@@ -13,18 +13,19 @@ from classwise.stats.best_arm import Verdict
 
 @dataclass(frozen=True)
 class WorstClass:
-    """The worst class, at a stated confidence, and how it was found.
+    """The worst class at a stated confidence, and the record of the search.
 
     Attributes:
-        verdict: the worst class by number, its interval, the classes that may be the worst.
-        by_class: a row per class: ``n``, the accuracies ``clean`` and ``first`` (after the first attack) of all images,
-            ``estimate``, ``low`` and ``high`` under the whole suite, ``unsettled`` survivors, ``may_be_worst``.
-        images: a row per image: ``index``, ``label``, ``first_success`` (an attack, ``clean``, or nothing), ``settled``
-            (whether all attacks of the suite have spoken), ``forwards``, ``backwards``.
-        meta: of model, data, threat and suite, as an audit has it.
-        full_audit_passes: passes that a full audit would take, estimated from the images that were attacked.
-        rounds: how many rounds of sampling were run.
-        seconds: how long it took.
+        verdict: the number of the worst class, its interval, and the classes that may be the worst.
+        by_class: a row per class: ``n``; ``clean`` and ``first``, the accuracies of all images without an attack and
+            under the first attack; ``estimate``, ``low`` and ``high``, the accuracy under the whole suite and its
+            interval; ``unsettled``, the number of survivors on which not all attacks ran; ``may_be_worst``.
+        images: a row per image: ``index``, ``label``, ``first_success`` (an attack, ``clean``, or null), ``settled``
+            (whether the verdict under the whole suite is known), ``forwards``, ``backwards``.
+        meta: model, data, threat and suite, as in an audit.
+        full_audit_passes: the passes of a full audit, estimated from the attacked images.
+        rounds: the number of sampling rounds.
+        seconds: the duration of the search.
 
     Example:
         >>> import classwise as cw
@@ -55,24 +56,24 @@ class WorstClass:
 
     @property
     def passes(self) -> int:
-        """Forward and backward passes of single images."""
+        """The number of forward and backward passes of single images."""
         return int(self.images["forwards"].sum() + self.images["backwards"].sum())
 
     @property
     def population(self) -> str:
-        """The images that the guarantee is about."""
+        """The population of the guarantee, in words."""
         name = " ".join(filter(None, (self.meta.data, self.meta.split)))
         return f"these {len(self.images):,} images ({name})"
 
     @property
     def suite(self) -> str:
-        """The attacks that the guarantee is relative to."""
+        """The suite that the guarantee is relative to, in words."""
         attacks = ", ".join(label for label in self.meta.applicable if label != CLEAN)
-        left = f" (not applicable without gradients: {', '.join(self.meta.not_applicable)})"
-        left = left if self.meta.not_applicable else ""
-        return f"{attacks} at {self.meta.threat} with seed {self.meta.seed}{left}"
+        skipped = f" (not applicable without gradients: {', '.join(self.meta.not_applicable)})"
+        skipped = skipped if self.meta.not_applicable else ""
+        return f"{attacks} at {self.meta.threat} with seed {self.meta.seed}{skipped}"
 
     @property
     def sentence(self) -> str:
-        """What is guaranteed, of which population, relative to which suite."""
+        """The guarantee, with its population and suite."""
         return self.verdict.sentence(self.meta.class_names, self.population, self.suite)

@@ -1,4 +1,4 @@
-"""The rounds of a search: the engine attacks the images that the racing rules choose."""
+"""The rounds of a worst-class search: attacks on the images that the racing rules select."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from classwise.stats.best_arm import Draw, Escalate, Race
 from classwise.stats.counts import BoolArray, IntArray
 
 SAVE_SECONDS = 30.0
-"""The first pass is saved when so long has passed since the last time; rounds are saved as each is finished."""
+"""Seconds between two saves of the first pass; later rounds are saved as each is finished."""
 ESCALATED = 2
-"""The number in a ledger of an image on which the second attack, the escalating one, succeeded."""
+"""The stage in a ledger of an image on which the second attack, which escalates classes, succeeded."""
 
 
 class Rounds:
     """The images of a search and the engine that attacks them.
 
     Args:
-        ready: what was prepared.
+        ready: the prepared model, data and plan.
         progress: receives the progress of the search.
-        saved: the search as far as it is on disk.
+        saved: the saved state of the search.
     """
 
     def __init__(self, ready: Prepared, progress: Progress, saved: SavedSearch) -> None:
@@ -49,53 +49,53 @@ class Rounds:
         self.attacks = list(ready.plan.suite.attacks.items())
         self.engine = ready.plan.engine(ready.model)
         self.ledger = Ledger()
-        self.held: list[tuple[Images, IntArray]] = []  # the survivors of each piece, and their places in the ledger
-        self.seen = np.zeros((len(self.attacks), 3))  # of each attack: images, successes, passes
+        self.survivors: list[tuple[Images, IntArray]] = []  # of each piece, with their positions in the ledger
+        self.totals = np.zeros((len(self.attacks), 3))  # for each attack: images, successes, passes
 
     @property
     def seconds(self) -> float:
-        """How long the search has taken, earlier parts of it included."""
+        """The duration of the search in seconds, including runs before it was resumed."""
         return time.monotonic() - self._started
 
     def first_pass(self) -> SurvivorCounts:
-        """The clean pass and the first attack on all images; the survivors are held.
+        """Run the clean pass and the first attack on all images, and store the survivors.
 
-        Finished images are saved from time to time, and before a requested stop (see `classwise.core.interruption`).
+        Finished images are saved periodically, and before a requested stop (see `classwise.core.interruption`).
+
+        Raises:
+            ClasswiseError: if the saved search is on other images.
         """
-        (label, _), before = self.attacks[0], self.saved.table
-        if before is not None:
-            self.seen = np.array(self.saved.seen)
-        judged = (
-            0
-            if before is None
-            else int(_first_done(*(before[name].to_numpy() for name in ("stage", "forwards"))).sum())
+        (label, _), saved = self.attacks[0], self.saved.table
+        if saved is not None:
+            self.totals = np.array(self.saved.totals)
+        finished = (
+            0 if saved is None else int(_first_done(*(saved[name].to_numpy() for name in ("stage", "forwards"))).sum())
         )
-        self.progress.start(f"{CLEAN}, {label}", (self.ready.meta.images or judged) - judged)
+        self.progress.start(f"{CLEAN}, {label}", (self.ready.meta.images or finished) - finished)
         with interruption.deferred():
             for piece in self.ready.pieces:
                 places = self.ledger.add(piece)
-                if before is not None and (self.saved.rounds or places[0] < len(before)):
-                    self.ledger.restore(places, before)
-                self._judge(piece, places)
-                # Only the first attack has number 1; what later rounds found is replayed.
-                left = np.flatnonzero(~np.isin(self.ledger["stage"][places], (0, 1)))
-                if len(left):
-                    self.held.append((piece.take(torch.from_numpy(left)), places[left]))
+                if saved is not None and (self.saved.rounds or places[0] < len(saved)):
+                    self.ledger.restore(places, saved)
+                self._attack_first(piece, places)
+                # Stages above 1 are of later rounds, which are replayed.
+                survivors = np.flatnonzero(~np.isin(self.ledger["stage"][places], (0, 1)))
+                if len(survivors):
+                    self.survivors.append((piece.take(torch.from_numpy(survivors)), places[survivors]))
         stage, rounds = self.ledger["stage"], self.saved.rounds
-        if before is not None and len(before) > len(stage):
-            raise ClasswiseError("the folder holds a search on other images; give another folder")
+        if saved is not None and len(saved) > len(stage):
+            raise ClasswiseError("the folder contains a search on other images; give another folder")
         if not rounds:
             self._save()
-        classes = self.ready.meta
-        total = len(classes.class_names)
+        classes = len(self.ready.meta.class_names)
         everything = np.ones(len(stage), dtype=np.bool_)
         survives = ~np.isin(stage, (0, 1))
-        return SurvivorCounts(*(self.ledger.counts(mask, total) for mask in (everything, stage != 0, survives)))
+        return SurvivorCounts(*(self.ledger.counts(mask, classes) for mask in (everything, stage != 0, survives)))
 
-    def _judge(self, piece: Images, places: IntArray) -> None:
-        """The clean pass and the first attack on the images of a piece that are not finished."""
-        fresh = torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0))
-        for rows in torch.split(fresh, self.plan.batch_size):
+    def _attack_first(self, piece: Images, places: IntArray) -> None:
+        """Run the clean pass and the first attack on the unfinished images of a piece."""
+        unseen = torch.from_numpy(np.flatnonzero(self.ledger["forwards"][places] == 0))
+        for rows in torch.split(unseen, self.plan.batch_size):
             if not len(rows):
                 break
             batch = piece.batch(rows)
@@ -110,78 +110,80 @@ class Rounds:
         self._attack(0, [(piece, places)], np.stack([np.zeros_like(todo), todo], 1), self._finished)
 
     def _finished(self, count: int) -> None:
-        """So many images of the first pass are finished: save them if the last time was long ago, or before a stop."""
+        """Count finished images of the first pass; save them every `SAVE_SECONDS`, and before a stop."""
         self.progress.advance(count)
         if time.monotonic() - self._saved_at > SAVE_SECONDS:
             self._save()
         interruption.stop_point(self._save)
 
     def _save(self) -> None:
-        self.saved.write(self.ledger, self.seen, round(self.seconds, 3))
+        self.saved.write(self.ledger, self.totals, round(self.seconds, 3))
         self._saved_at = time.monotonic()
 
     def run(self, race: Race, deadline: float) -> int:
-        """Race the classes; returns how many rounds it took."""
+        """Race the classes until one is the worst or the deadline is reached; returns the number of rounds."""
         order = self._orders(len(race.images))
-        if len(self.attacks) == 1:  # nothing is left to find out
+        if len(self.attacks) == 1:  # the first pass was the whole suite
             for label, rows in enumerate(order):
                 self._settle(race, label, rows)
         rounds = 0
         while (moves := race.next()) and (rounds < len(self.saved.rounds) or time.monotonic() <= deadline):
             rounds += 1
-            up = [move.label for move in moves if isinstance(move, Escalate)]
-            chosen = {label: order[label][race.drawn[label] :] for label in up}
+            escalated = {
+                move.label: order[move.label][race.drawn[move.label] :] for move in moves if isinstance(move, Escalate)
+            }
             drawn = {m.label: order[m.label][race.drawn[m.label] :][: m.size] for m in moves if isinstance(m, Draw)}
-            fresh = [rows for label, rows in drawn.items() if race.level[label] == 0]
+            # Survivors of an escalated class have survived the second attack already.
+            unescalated = [rows for label, rows in drawn.items() if race.level[label] == 0]
             replayed = rounds <= len(self.saved.rounds)
             if not replayed:
-                size = sum(len(rows) for rows in (*chosen.values(), *drawn.values()))
+                size = sum(len(rows) for rows in (*escalated.values(), *drawn.values()))
                 self.progress.start(f"round {rounds}", size)
-                self._attack(1, self.held, _joined([*chosen.values(), *fresh]))
+                self._attack(1, self.survivors, _joined([*escalated.values(), *unescalated]))
                 for attack in range(2, len(self.attacks)):
-                    self._attack(attack, self.held, self._surviving(_joined(list(drawn.values()))))
+                    self._attack(attack, self.survivors, self._surviving(_joined(list(drawn.values()))))
                 for rows in drawn.values():
                     self.ledger["settled"][self._places(rows)] = 1
-            # An image that the escalating attack left may be adversarial in a later round.
-            found: dict[str, list[list[int]]] = {"draws": [], "escalations": []}
-            for name, rows in drawn.items():
-                found["draws"].append([name, len(rows), len(rows) - len(self._surviving(rows))])
-                race.observe_draw(*found["draws"][-1])
-            for name, rows in chosen.items():
-                order[name] = rows[self.ledger["stage"][self._places(rows)] != ESCALATED] if len(rows) else rows
-                found["escalations"].append([name, len(rows), len(rows) - len(order[name])])
-                race.observe_escalation(name, len(rows) - len(order[name]))
+            results: dict[str, list[list[int]]] = {"draws": [], "escalations": []}
+            for label, rows in drawn.items():
+                results["draws"].append([label, len(rows), len(rows) - len(self._surviving(rows))])
+                race.observe_draw(*results["draws"][-1])
+            for label, rows in escalated.items():
+                # Only successes of the second attack count: a replayed image may have a later stage.
+                order[label] = rows[self.ledger["stage"][self._places(rows)] != ESCALATED] if len(rows) else rows
+                results["escalations"].append([label, len(rows), len(rows) - len(order[label])])
+                race.observe_escalation(label, len(rows) - len(order[label]))
                 if len(self.attacks) == 2:
-                    self._settle(race, name, order[name])
+                    self._settle(race, label, order[label])
             if replayed:
-                if found != self.saved.rounds[rounds - 1]:
+                if results != self.saved.rounds[rounds - 1]:
                     raise ClasswiseError(
                         f"{self.saved.path} is damaged: round {rounds} differs; search in another folder"
                     )
                 continue
-            self.saved.rounds.append(found)
+            self.saved.rounds.append(results)
             self._save()
             self.progress.advance(size)
         return rounds
 
     def _settle(self, race: Race, label: int, rows: IntArray) -> None:
-        """Every attack has run on these survivors already."""
+        """Count survivors on which every attack has run as settled, and report them to the race."""
         self.ledger["settled"][self._places(rows)] = 1
         race.observe_draw(label, len(rows), 0)
 
     def _orders(self, classes: int) -> list[IntArray]:
-        """For each class its survivors, (n, 2) rows of piece and place in it, in the order in which they are drawn."""
+        """The survivors of each class in the random order of sampling, as (n, 2) rows of piece and row in the piece."""
         rng = CounterRNG(self.plan.seed, "race")
-        found: list[list[tuple[int, int, int]]] = [[] for _ in range(classes)]
-        for number, (piece, _) in enumerate(self.held):
+        by_class: list[list[tuple[int, int, int]]] = [[] for _ in range(classes)]
+        for number, (piece, _) in enumerate(self.survivors):
             keys = rng.integers(piece.index.cpu(), (), 1 << 62).tolist()
             for row, (key, label) in enumerate(zip(keys, piece.y.tolist(), strict=True)):
-                found[label].append((key, number, row))
-        return [np.array([each[1:] for each in sorted(rows)], dtype=np.int64).reshape(-1, 2) for rows in found]
+                by_class[label].append((key, number, row))
+        return [np.array([each[1:] for each in sorted(rows)], dtype=np.int64).reshape(-1, 2) for rows in by_class]
 
     def _places(self, rows: IntArray) -> IntArray:
-        """Places in the ledger of held survivors."""
-        places = [self.held[piece][1][row] for piece, row in rows]
+        """The positions of survivors in the ledger."""
+        places = [self.survivors[piece][1][row] for piece, row in rows]
         return np.array(places, dtype=np.int64)
 
     def _surviving(self, rows: IntArray) -> IntArray:
@@ -194,13 +196,20 @@ class Rounds:
         rows: IntArray,
         finished: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """One attack on some rows of some pieces, (n, 2), noted in the ledger; ``finished`` receives their number."""
+        """Run one attack on some rows of some pieces and update the ledger.
+
+        Args:
+            number: the position of the attack in the suite.
+            pieces: images with their positions in the ledger.
+            rows: piece and row in the piece, (n, 2).
+            finished: called with the number of images of each finished block.
+        """
         if not len(rows):
             return
         _, attack = self.attacks[number]
         places = np.array([pieces[piece][1][row] for piece, row in rows])
         blocks = self.engine.attack(attack, self.plan.threat, self._jobs(pieces, rows, places))
-        # The jobs come piece after piece, in the order of `_grouped`.
+        # Jobs are generated piece by piece, in the order of `_grouped`.
         sequence = places[_grouped(rows)]
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
             for done in blocks:
@@ -211,41 +220,41 @@ class Rounds:
                 self.ledger["settled"][at[success]] = 1
                 self.ledger["forwards"][at] += forwards
                 self.ledger["backwards"][at] += backwards
-                self.seen[number] += len(at), success.sum(), forwards.sum() + backwards.sum()
+                self.totals[number] += len(at), success.sum(), forwards.sum() + backwards.sum()
                 finished(len(at))
 
     def _jobs(self, pieces: list[tuple[Images, IntArray]], rows: IntArray, places: IntArray) -> Iterator[Job]:
         sequence = _grouped(rows)
         epsilon = self.plan.threat.epsilon
         for piece in np.unique(rows[:, 0]):
-            mine = sequence[rows[sequence, 0] == piece]
-            for part in torch.split(torch.from_numpy(mine), self.plan.batch_size):
+            members = sequence[rows[sequence, 0] == piece]
+            for part in torch.split(torch.from_numpy(members), self.plan.batch_size):
                 batch = pieces[piece][0].batch(torch.from_numpy(rows[part.numpy(), 1]))
                 radius: dict[str, Tensor] = {}
-                if isinstance(epsilon, Tensor):  # such data are in memory, so that places are rows of theirs
+                if isinstance(epsilon, Tensor):  # such data are in memory, so that positions are rows of the data
                     radius = {"epsilon": epsilon.cpu()[torch.from_numpy(places[part.numpy()])]}
                 yield Job(batch.index, batch.x, batch.y, radius)
 
     def full_audit_passes(self, race: Race) -> float:
-        """Passes of the cascade on all images: those taken, and what the images that are left would take on average."""
+        """Estimate the passes of the cascade on all images: those run, and a mean for each unsettled image."""
         spent = float(self.ledger["forwards"].sum() + self.ledger["backwards"].sum())
-        costs, falls = [], []
-        for (_, attack), (images, successes, passes) in zip(self.attacks, self.seen, strict=True):
+        costs, success_rates = [], []
+        for (_, attack), (images, successes, passes) in zip(self.attacks, self.totals, strict=True):
             costs.append(passes / images if images else 2.0 * attack_length(attack) + attack.starts)
-            falls.append(successes / images if images else 0.0)
-        left, after = 0.0, [0.0]
-        for cost, fall in zip(reversed(costs), reversed(falls), strict=True):
-            left = cost + (1 - fall) * left
-            after.append(left)
-        after.reverse()  # after[k]: the passes of an image that comes to attack k
-        early = race.level == 0
-        waiting = race.unsettled
-        second, third = (after[k] if k < len(after) else 0.0 for k in (1, 2))
-        return spent + float(waiting[early].sum() * second + waiting[~early].sum() * third)
+            success_rates.append(successes / images if images else 0.0)
+        remaining, by_attack = 0.0, [0.0]
+        for cost, rate in zip(reversed(costs), reversed(success_rates), strict=True):
+            remaining = cost + (1 - rate) * remaining
+            by_attack.append(remaining)
+        by_attack.reverse()  # by_attack[k]: the mean passes of an image from attack k on
+        unescalated = race.level == 0
+        unsettled = race.unsettled
+        second, third = (by_attack[k] if k < len(by_attack) else 0.0 for k in (1, 2))
+        return spent + float(unsettled[unescalated].sum() * second + unsettled[~unescalated].sum() * third)
 
 
 def _first_done(stage: IntArray, forwards: IntArray) -> BoolArray:
-    """Which images are wrong when clean, or have passes of the first attack beside the clean one."""
+    """Whether each image is misclassified when clean, or has passes of the first attack besides the clean one."""
     done: BoolArray = (stage == 0) | (forwards > 1)
     return done
 
@@ -255,5 +264,5 @@ def _joined(rows: list[IntArray]) -> IntArray:
 
 
 def _grouped(rows: IntArray) -> IntArray:
-    """The order in which (n, 2) rows are read: piece after piece."""
+    """The order that groups (n, 2) rows by piece."""
     return np.argsort(rows[:, 0], kind="stable")

@@ -1,4 +1,4 @@
-"""`find_worst_class`: which class is the worst, at a stated confidence, for a fraction of a full audit's passes."""
+"""`find_worst_class`: the worst class at a stated confidence, for a fraction of the passes of a full audit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from classwise.stats.best_arm import Race, Rules, usual_draw, usual_tolerance
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
-FAB-T and Square on the sampled survivors only. The first two succeed on nearly all images on which the suite does, so
-that a few samples bound the rest."""
+FAB-T and Square on the sampled survivors only. The first two succeed on nearly all images on which the suite succeeds,
+so few samples are sufficient to bound the rest."""
 
 
 @torch.inference_mode(mode=False)
@@ -94,8 +94,8 @@ def find_worst_class(
     ready = prepare(model, data, suite, threat, device=device, early_stop=True, cascade=True, **options)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     with contextlib.ExitStack() as stack:
-        facts = settings_of(ready.plan, ready.meta) | chosen
-        saved = SavedSearch(None) if out is None else claimed(Path(out), facts, stack, resume=resume)
+        identity = settings_of(ready.plan, ready.meta) | chosen
+        saved = SavedSearch(None) if out is None else claimed(Path(out), identity, stack, resume=resume)
         search = Rounds(ready, progress or NullProgress(), saved)
         race, counts, rounds = _run(search, chosen, deadline)
     return WorstClass(
@@ -115,31 +115,31 @@ def _check_folder(out: str | Path | None) -> None:
 
 
 def _deadline(max_time: float | None) -> float:
-    """When no further round is begun, on the monotonic clock.
+    """The time on the monotonic clock after which no round starts.
 
     Raises:
-        ClasswiseError: unless the time is above 0.
+        ClasswiseError: unless ``max_time`` is above 0.
     """
     if max_time is not None and not max_time > 0:
-        raise ClasswiseError(f"max_time = {max_time}: give the seconds that the search may take, above 0")
+        raise ClasswiseError(f"max_time = {max_time}: must be a number of seconds above 0")
     return float("inf") if max_time is None else time.monotonic() + max_time
 
 
 def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
-    """The requested error probability and tolerance (None: the default), as stored in a search's folder.
+    """Check the confidence and the tolerance (None: the default); returns them as stored in the folder of a search.
 
     Raises:
         ClasswiseError: for a value out of range.
     """
     if not 0 < confidence < 1:
-        raise ClasswiseError(f"confidence = {confidence}: a number above 0 and below 1, such as 0.95")
-    alpha = round(1 - confidence, 15)  # 0.05, and not 0.05 + 4e-17, of 0.95
+        raise ClasswiseError(f"confidence = {confidence}: must be a number above 0 and below 1, such as 0.95")
+    alpha = round(1 - confidence, 15)  # for 0.95 exactly 0.05, without the rounding error of 4e-17
     Rules(alpha, tolerance or 0.0)
     return {"alpha": alpha, "tolerance": tolerance}
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
-    """Run the first attack, then the race; returns how many rounds it took, too."""
+    """Run the first attack, then the race; returns the race, the survivors, and the number of rounds."""
     saved = search.saved
     if search.ready.note:
         search.progress.log(search.ready.note)
@@ -154,7 +154,7 @@ def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race,
 
 
 def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> Rules:
-    """The rules of the race: draws as the class sizes suggest, from as many classes at once as fill a batch."""
+    """The rules of the race: samples sized by the classes, from as many classes at once as fill a batch."""
     draw = usual_draw(counts.images)
     usual = usual_tolerance(int((counts.images > 0).sum()))
     return Rules(
@@ -166,7 +166,7 @@ def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> R
 
 
 def _table(meta: Meta, race: Race, counts: SurvivorCounts) -> pd.DataFrame:
-    possible = np.isin(np.arange(len(counts.images)), race.verdict().possibly)
+    may_be_worst = np.isin(np.arange(len(counts.images)), race.verdict().possibly)
     size = np.where(counts.images > 0, counts.images, np.nan)
     table = pd.DataFrame(
         {
@@ -177,7 +177,7 @@ def _table(meta: Meta, race: Race, counts: SurvivorCounts) -> pd.DataFrame:
             "low": race.low,
             "high": race.high,
             "unsettled": race.unsettled,
-            "may_be_worst": possible,
+            "may_be_worst": may_be_worst,
         },
         index=pd.Index(meta.class_names, name="class"),
     )

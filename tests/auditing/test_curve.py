@@ -1,4 +1,4 @@
-"""Radii of linear models, whose closed form is known, and what a curve says of them."""
+"""Robust radii of linear models, which have a closed form, and the curves computed from them."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_accuracy_never_rises_and_brackets_the_audit() -> None:
 
 
 @pytest.mark.slow
-def test_the_summary_is_what_the_radii_say() -> None:
+def test_the_summary_agrees_with_the_radii() -> None:
     high = [0.0, 0.02, 0.04, 0.06, np.inf, 0.01, 0.03, np.inf, np.inf, np.inf]
     frame = pd.DataFrame({"index": range(10), "label": [0] * 5 + [2] * 5, "low": 0.0, "high": high})
     frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=0)
@@ -119,7 +119,7 @@ def test_the_summary_is_what_the_radii_say() -> None:
         found.table([0.2])
 
 
-def test_the_attack_that_broke_an_image_last_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_successful_attack_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     first: dict[tuple[int, int], tuple[int, int]] = {}
     attack = Bisection._attack
 
@@ -131,10 +131,10 @@ def test_the_attack_that_broke_an_image_last_goes_first(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Bisection, "_attack", watched)
     search(attacks=["pgd:steps=2,step_size=0.25eps", STRONG])
-    known = [(place, attack) for place, attack in first.values() if attack >= 0]
-    assert {attack for _, attack in known} == {0, 1}
-    assert all(place == attack for place, attack in known)
-    assert {place for place, attack in first.values() if attack < 0} == {0}
+    known = [(place, last) for place, last in first.values() if last >= 0]
+    assert {last for _, last in known} == {0, 1}
+    assert all(place == last for place, last in known)
+    assert {place for place, last in first.values() if last < 0} == {0}
 
 
 def test_rows_do_not_depend_on_the_other_images() -> None:
@@ -150,7 +150,7 @@ def test_rows_do_not_depend_on_the_other_images() -> None:
 
 @configurable
 class Nearest(PGD):
-    """A PGD that says it met an adversarial image at a third of the radius."""
+    """A PGD that records an adversarial example at a third of the radius."""
 
     records: ClassVar[Any] = (*PGD.records, "minimal_distance")
 
@@ -159,13 +159,13 @@ class Nearest(PGD):
         return super().start(model, inputs) | {"minimal_distance": radius / 3}
 
 
-def test_a_nearer_image_that_an_attack_met_narrows_the_bracket_at_once() -> None:
+def test_the_minimal_distance_of_an_attack_narrows_the_bracket() -> None:
     assert search(attacks=Nearest(steps=2), rounds=1).frame["high"].max() < 0.1 / 3 + 1e-6
     plain = search(attacks=Nearest(steps=2), rounds=1, precision=type(EXACT)(dtype="bfloat16"))
     assert plain.frame["high"].max() > 0.1 / 3 + 1e-3, "what bfloat16 saw is not believed"
 
 
-def test_an_image_that_stood_by_luck_is_searched_again_below() -> None:
+def test_the_search_restarts_below_after_a_contradictory_success() -> None:
     found = Brackets(np.array([False, False]))
     assert found.probe(0.1, 1.0).tolist() == [1.0, 1.0]
     rows = np.array([0])
@@ -180,7 +180,7 @@ def test_an_image_that_stood_by_luck_is_searched_again_below() -> None:
     assert np.isnan(found.probe(0.1, 1.0)[1])
 
 
-def test_a_curve_comes_back_from_its_folder(tmp_path: Path) -> None:
+def test_a_curve_is_loaded_from_its_folder(tmp_path: Path) -> None:
     found = search(attacks="fgsm", rounds=2)
     folder = found.save(tmp_path / "curve")
     again = Curve.load(folder)
@@ -219,7 +219,7 @@ def test_the_range_is_twice_the_usual_one() -> None:
 
 
 class Hungry(toys.Linear):
-    """A model for which there is no memory."""
+    """A model that runs out of memory."""
 
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > 40:
@@ -245,7 +245,7 @@ def test_mistakes_are_one_line(more: dict[str, Any], message: str) -> None:
 
 
 class Counting:
-    """A listener that counts images, and stops the search after so many."""
+    """A listener that counts images, and interrupts the search after a given number."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
         self.left, self.rounds = limit, list[str]()
@@ -259,11 +259,11 @@ class Counting:
             raise KeyboardInterrupt
 
     def log(self, line: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 @pytest.mark.slow
-def test_interrupted_and_resumed_it_is_the_same(tmp_path: Path) -> None:
+def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
     whole, out = search(), tmp_path / "curve"
     for limit in (70, 130):
         with pytest.raises(KeyboardInterrupt) as stop:

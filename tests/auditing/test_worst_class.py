@@ -21,7 +21,7 @@ from classwise.models import build_model
 from .toys import Linear, images, model, patterns
 
 SUITE = ("fgsm:step_size=0.9eps", "fgsm:step_size=0.97eps", "fgsm:step_size=0.99eps", "pgd:steps=2,step_size=1eps")
-"""On a linear model one full step is the strongest attack, so that shorter ones leave work to those after them."""
+"""On a linear model one full step is the strongest attack, so that later attacks succeed on survivors."""
 REAL = ("pgd:steps=2", "pgd:steps=4,objective=margin", "tpgd:steps=4,inverse_temperature=5")
 STRENGTH = (0.032, 0.037, 0.042, 0.04)
 EPSILON = "Linf:0.03"
@@ -35,7 +35,7 @@ def data() -> Images:
 
 @pytest.fixture(scope="module")
 def full(data: Images) -> Audit:
-    """The truth: every image attacked by the whole suite in cascade."""
+    """The ground truth: the whole suite in cascade on every image."""
     return cw.audit(model(4), data, EPSILON, SUITE, cascade=True, **QUICK)
 
 
@@ -61,7 +61,7 @@ def test_it_finds_the_worst_class_of_the_full_audit(found: WorstClass, full: Aud
 
 
 @pytest.mark.slow
-def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, full: Audit) -> None:
+def test_settled_images_have_the_verdicts_of_the_full_audit(found: WorstClass, full: Audit) -> None:
     frame = full.outcomes.frame
     success = frame[~frame["correct"].astype(bool)].groupby("index")["first_success"].first()
     settled = found.images[found.images["settled"]].set_index("index")
@@ -73,14 +73,14 @@ def test_every_image_it_settled_fared_as_in_the_full_audit(found: WorstClass, fu
     assert found.verdict.unsettled == int((~found.images["settled"]).sum()) == int(found.by_class["unsettled"].sum())
 
 
-def test_it_costs_less_and_knows_what_a_full_audit_costs(found: WorstClass, full: Audit) -> None:
+def test_it_costs_less_and_estimates_the_cost_of_a_full_audit(found: WorstClass, full: Audit) -> None:
     assert found.passes < 0.9 * passes(full)
     assert found.full_audit_passes == pytest.approx(passes(full), rel=0.1)
 
 
 @pytest.mark.slow
 def test_a_tie_costs_no_more_than_the_full_audit() -> None:
-    """Two classes that are each other's mirror images fare alike, so that only the last image tells."""
+    """Two mirror-image classes have the same verdicts, so that the race is decided by the last image."""
     one = images(40, classes=1, strength=0.032)
     x = torch.cat([one.pixels(), 1 - one.pixels()])
     mirrored = Images(x, torch.arange(2).repeat_interleave(40), name="mirrored")
@@ -97,7 +97,7 @@ def test_a_tie_costs_no_more_than_the_full_audit() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_short_suites(data: Images, count: int) -> None:
-    """One attack settles everything at once; of two, the second is the whole rest."""
+    """With one attack the first pass settles every image; with two, the second attack is the rest of the suite."""
     result = cw.find_worst_class(model(4), data, EPSILON, SUITE[:count], **QUICK)
     whole = cw.audit(model(4), data, EPSILON, SUITE[:count], cascade=True, **QUICK)
     assert result.worst == whole.worst_class().name
@@ -130,7 +130,7 @@ def fit(net: nn.Module, data: Images) -> None:
         optimizer.step()
 
 
-def test_the_guarantee_is_said(found: WorstClass) -> None:
+def test_the_guarantee_is_stated(found: WorstClass) -> None:
     said = found.sentence
     for part in ("95 % confidence", f"no class is below {found.worst}", "these 480 images (toy)", "seed 0"):
         assert part in said
@@ -142,38 +142,38 @@ def test_the_guarantee_is_said(found: WorstClass) -> None:
     assert f"no class is more than 5 points below {slack.worst}" in slack.sentence
 
 
-def test_the_seed_decides_the_order(data: Images, found: WorstClass) -> None:
+def test_the_seed_determines_the_order(data: Images, found: WorstClass) -> None:
     again, other = (cw.find_worst_class(model(4), data, EPSILON, SUITE, seed=seed, **QUICK) for seed in (0, 1))
     pd.testing.assert_frame_equal(again.images, found.images)
     assert not again.images["settled"].equals(other.images["settled"])
 
 
-def test_a_stream_is_as_good(data: Images, found: WorstClass) -> None:
+def test_a_stream_gives_the_same_result(data: Images, found: WorstClass) -> None:
     blocks = [(data.pixels(slice(i, i + 100)), data.y[i : i + 100]) for i in range(0, len(data), 100)]
     streamed = cw.find_worst_class(model(4), blocks, EPSILON, SUITE, **QUICK)
     assert streamed.images.drop(columns="index").equals(found.images.drop(columns="index"))
 
 
-def test_each_image_keeps_its_own_radius() -> None:
+def test_radii_may_differ_between_images() -> None:
     toy = images(96, classes=3, strength=0.045)
     radius = torch.where(toy.y == 1, 0.05, 0.01)
     result = cw.find_worst_class(model(3), toy, cw.Threat("Linf", radius), SUITE)
     assert result.worst == "class 1"
 
 
-def test_time_that_is_up(data: Images) -> None:
+def test_the_time_limit(data: Images) -> None:
     result = cw.find_worst_class(model(4), data, EPSILON, SUITE, max_time=1e-6, **QUICK)
     assert not result.verdict.settled
     assert "stopped" in result.sentence
     assert result.possibly == ("class 0", "class 1", "class 2", "class 3")
 
 
-def test_the_default_suite_is_a_first_an_escalation_and_the_rest(data: Images) -> None:
+def test_the_default_suite(data: Images) -> None:
     result = cw.find_worst_class(model(4), data.take(slice(0, 40)), EPSILON, max_time=1e-6, **QUICK)
     assert list(result.meta.attacks) == ["clean", "apgd-ce", "apgd-t", "fab-t", "square"]
 
 
-def test_the_model_is_left_as_it_was(data: Images) -> None:
+def test_the_model_is_unchanged(data: Images) -> None:
     net = model(4).train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     cw.find_worst_class(net, data, EPSILON, SUITE, **QUICK)
@@ -199,7 +199,7 @@ def test_bad_input(data: Images, settings: dict[str, object], said: str) -> None
 
 
 class Counting:
-    """A listener that counts images, and stops the search after so many."""
+    """A listener that counts images, and interrupts the search after a given number."""
 
     def __init__(self, limit: int = 1 << 30) -> None:
         self.left, self.totals = limit, dict[str, int]()
@@ -213,7 +213,7 @@ class Counting:
             raise KeyboardInterrupt
 
     def log(self, line: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 def same(one: WorstClass, other: WorstClass) -> bool:
@@ -225,7 +225,7 @@ def same(one: WorstClass, other: WorstClass) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attacks", [SUITE, SUITE[:2], SUITE[:1]])
-def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: Images, tmp_path: Path) -> None:
+def test_interruption_does_not_change_the_result(attacks: tuple[str, ...], data: Images, tmp_path: Path) -> None:
     def search(**more: Any) -> WorstClass:
         return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, **more)
 
@@ -253,7 +253,7 @@ def test_interrupted_and_resumed_it_is_the_same(attacks: tuple[str, ...], data: 
 def test_the_first_pass_is_continued(
     data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, streamed: bool
 ) -> None:
-    """Interrupted after every 100 images, it attacks the others only."""
+    """Interrupted after every 100 images, the search attacks only the others."""
     source: Any = list(zip(torch.split(data.x, 50), torch.split(data.y, 50), strict=True)) if streamed else data
     monkeypatch.setattr(inputs, "PIECE_BYTES", 150 * data.x[0].nbytes)
 
@@ -271,7 +271,7 @@ def test_the_first_pass_is_continued(
     assert 0 < rest.totals["clean, fgsm"] < 480 - 3 * 50 or streamed  # nobody knows the length of a stream
 
 
-def test_a_search_that_ran_out_of_time_is_continued(data: Images, found: WorstClass, tmp_path: Path) -> None:
+def test_a_search_that_reached_its_time_limit_is_continued(data: Images, found: WorstClass, tmp_path: Path) -> None:
     out = tmp_path / "search"
     short = cw.find_worst_class(model(4), data, EPSILON, SUITE, **QUICK, out=out, max_time=1e-9)
     assert short.rounds == 0

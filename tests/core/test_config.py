@@ -1,4 +1,4 @@
-"""Settings, registries and files: mistakes become one line with the nearest known name."""
+"""Specs, registries and file writes: errors are one line, with the nearest known name."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def test_specs_are_split(text: str, name: str, options: dict[str, str]) -> None:
         ("a:b=c,b.d=e,b.d.f=3", {"b": {"name": "c", "d": {"name": "e", "f": "3"}}}),
     ],
 )
-def test_options_of_a_part_within_begin_with_its_field(text: str, options: dict[str, Any]) -> None:
+def test_options_of_a_nested_component_are_prefixed_by_its_field(text: str, options: dict[str, Any]) -> None:
     name, found = parse_spec(text)
     assert found == options
     written = ",".join(f"{key}={value}" for key, value in flat_options(found).items())
     assert parse_spec(f"{name}:{written}") == (name, found)
 
 
-def test_a_spec_becomes_the_part_with_its_numbers() -> None:
+def test_a_spec_builds_the_component_with_its_numbers() -> None:
     assert make(ATTACKS, "pgd:steps=20,step_size=2/255") == PGD(steps=20, step_size=2 / 255)
     assert make(ATTACKS, {"name": "pgd", "step_size": "0.1eps"}) == PGD(step_size="0.1eps")
 
 
 @pytest.mark.parametrize("name", list(ATTACKS))
-def test_a_described_part_is_made_again(name: str) -> None:
+def test_a_described_component_is_built_again(name: str) -> None:
     part = make(ATTACKS, name)
     assert make(ATTACKS, describe(ATTACKS, part)) == part
 
@@ -80,11 +80,11 @@ def test_a_described_part_is_made_again(name: str) -> None:
         ({"steps": 3}, "has no 'name'"),
     ],
 )
-def test_mistakes_become_one_line(spec: str | dict[str, object], says: str) -> None:
+def test_errors_are_one_line(spec: str | dict[str, object], says: str) -> None:
     assert says in line_of(lambda: make(ATTACKS, spec))
 
 
-def test_a_part_built_in_python_is_checked_too() -> None:
+def test_a_component_built_in_python_is_validated() -> None:
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         PGD(steps=0)
 
@@ -94,7 +94,7 @@ def test_a_registry_lists_without_importing() -> None:
     assert list(registry) == ["far"]
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "file.txt"
     write_text(target, "old")
 
@@ -110,7 +110,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EPERM, errno.EROFS])
-def test_a_place_that_cannot_be_written_is_one_line(
+def test_a_path_that_cannot_be_written_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -132,7 +132,7 @@ def test_names_that_cannot_be_files_are_one_line(tmp_path: Path) -> None:
     assert "File name too long" in line_of(lambda: write_text(target, ""))
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_the_old_file_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "file.txt"
     write_text(target, "old")
 

@@ -1,4 +1,4 @@
-"""Files written onto what is not a regular file: links, devices, FIFOs, descriptors, sockets."""
+"""Output to paths that are not regular files: links, devices, FIFOs, descriptors, sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.storage import check_writable, write_text
 
 
-def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+def test_a_link_remains_and_its_target_is_replaced(tmp_path: Path) -> None:
     """Also a chain of relative links, and one to a file that does not exist yet."""
     (tmp_path / "target").write_text("old")
     (tmp_path / "links").mkdir()
@@ -34,7 +34,7 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for write in (check_writable, lambda path: write_text(path, "x")):
@@ -92,7 +92,7 @@ def test_sockets_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_redirected_stdout_is_written_to_not_replaced(tmp_path: Path) -> None:
-    """As the shell's ``>>`` expects: what is there stays, in the order of writing."""
+    """As with the shell's ``>>``: earlier content remains, in the order of writing."""
     code = (
         "import sys; from classwise.core.storage import write_text\n"
         "print('first'); write_text(sys.argv[1], 'second\\n'); print('third')"
@@ -112,7 +112,7 @@ def test_a_closed_descriptor_is_refused() -> None:
         check_writable("/dev/fd/987")
 
 
-def test_permissions_are_kept_and_those_of_a_new_file_are_the_umask(tmp_path: Path) -> None:
+def test_permissions_are_preserved_and_those_of_a_new_file_follow_the_umask(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("old")
     kept.chmod(0o640)

@@ -1,4 +1,4 @@
-"""Limits: sizes are refused by what is declared, and parts by their type before they are called."""
+"""Limits: declared sizes are checked before allocation, and the types of components before a call."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_classes_are_bounded_by_the_images() -> None:
 @pytest.mark.parametrize(
     "path", ["os:system", "builtins:eval", "subprocess:run", "subprocess:Popen", "os:sep", "builtins:dict"]
 )
-def test_what_is_no_part_is_refused_and_not_called(
+def test_other_objects_are_refused_and_not_called(
     registry: Registry[object], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def called(*_: object, **__: object) -> None:
@@ -58,12 +58,12 @@ def test_what_is_no_part_is_refused_and_not_called(
 
 
 @pytest.mark.parametrize("path", [":", "os:", ":x", "..a:b", "a b:c", "os:a.b", "\0:x", "x" * 300 + ":y"])
-def test_names_that_are_none(path: str) -> None:
+def test_malformed_paths(path: str) -> None:
     with pytest.raises(ClasswiseError, match="is not of the form package"):
         ATTACKS.load(path)
 
 
-def test_an_abstract_class_is_no_part() -> None:
+def test_an_abstract_class_is_refused() -> None:
     with pytest.raises(ClasswiseError, match="is the abstract class Attack"):
         ATTACKS.load("classwise.attacks.base:Attack")
 
@@ -79,7 +79,7 @@ def test_numbers(text: str, value: float) -> None:
 @pytest.mark.parametrize(
     "text", ["1e400", "nan", "inf", "8/0", "1e999999999", "9" * 5000, "1_0", "٣", "0x1", "", "1/2/3"]
 )
-def test_no_numbers(text: str) -> None:
+def test_text_that_is_no_number(text: str) -> None:
     assert number(text) == text
     with pytest.raises(ClasswiseError, match="radius must be a number such as 8/255"):
         Threat.parse(f"Linf:{text}")
@@ -136,7 +136,7 @@ def test_messages_are_one_short_printable_line() -> None:
     assert len(one_line("x" * 10**6)) <= LONGEST
 
 
-def test_all_registered_parts_load() -> None:
+def test_all_registered_components_load() -> None:
     for registry in (ATTACKS, DATA, OBJECTIVES, SCHEDULES, AVERAGERS, REDUCTIONS, SELECTIONS):
         for name, path in registry.items():
             assert registry.load(path) is registry.load(name)

@@ -1,4 +1,4 @@
-"""One owner of a folder at a time, whatever the file system knows of locks."""
+"""One owner of a folder at a time, on file systems with and without locks."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def test_two_owners_in_one_process(tmp_path: Path) -> None:
         owned(tmp_path).__enter__()
 
 
-def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path: Path) -> None:
+def test_a_new_folder_without_files_is_removed(tmp_path: Path) -> None:
     with owned(tmp_path / "a" / "b"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_has_lost_a_folder_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_process_that_lost_a_folder_writes_nothing_more(tmp_path: Path) -> None:
     with owned(tmp_path):
         write_text(tmp_path / "a", "before")
         facts = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00"}
@@ -103,7 +103,7 @@ def test_who_has_lost_a_folder_writes_nothing_more(tmp_path: Path) -> None:
     assert json.loads((tmp_path / OWNER).read_text()) == facts
 
 
-def test_without_locks_a_living_process_is_refused(
+def test_without_locks_a_running_owner_is_detected(
     other: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_locks(monkeypatch)
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_not_owned(tmp_path: Path, monkeypatc
 
 
 def test_a_clock_that_jumps_changes_no_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Durations are of the monotonic clock: neither a jump by ten years nor back stops an audit early."""
+    """Durations use the monotonic clock: a jump of the system time by ten years or back stops no audit early."""
     times = iter(10**9 * (1 + turn % 2) for turn in range(10**6))
     monkeypatch.setattr(time, "time", lambda: float(next(times)))
     found = audit(toys.model(), toys.images(40), "Linf:0.1", "fgsm", batch_size=32, max_time=600, out=tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Settings of the arithmetic: what they change is speed, and nothing else that shows."""
+"""Precision: memory formats do not change results, and invalid devices are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def network(channels: int) -> nn.Sequential:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_layer_runs_in_channels_last_whatever_the_number_of_channels(
+def test_every_layer_runs_in_channels_last_for_any_number_of_channels(
     channels: int, dtype: Literal["float32", "bfloat16"]
 ) -> None:
     model, seen = network(channels), list[Tensor]()
@@ -51,7 +51,7 @@ def test_every_layer_runs_in_channels_last_whatever_the_number_of_channels(
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nope", torch.device("cuda", 99)])
-def test_a_device_that_is_not_there_is_one_line(device: str | torch.device, tmp_path: Path) -> None:
+def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path) -> None:
     data, out = Images(torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), ["a", "b"]), tmp_path / "out"
     calls: list[Callable[[], object]] = [
         lambda: check_device(device),

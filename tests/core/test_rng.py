@@ -1,4 +1,4 @@
-"""Draws: stateless, independent of neighbours, and really uniform and normal."""
+"""Random numbers: stateless, independent of the other rows, uniform and normal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from classwise.core.rng import CounterRNG
 INDEX = torch.arange(4000)
 
 
-def test_uniform_draws_pass_a_kolmogorov_test() -> None:
+def test_uniform_numbers_pass_a_kolmogorov_test() -> None:
     values = CounterRNG(0, "test").uniform(INDEX, (5,)).flatten()
     assert 0 <= float(values.min()) <= float(values.max()) < 1
     assert scipy.stats.kstest(values.numpy(), "uniform").pvalue > 1e-3
 
 
-def test_normal_draws_pass_a_kolmogorov_test() -> None:
+def test_normal_numbers_pass_a_kolmogorov_test() -> None:
     values = CounterRNG(1, "test").normal(INDEX, (5,)).flatten()
     assert scipy.stats.kstest(values.numpy(), "norm").pvalue > 1e-3
 
@@ -29,7 +29,7 @@ def test_integers_are_equally_frequent() -> None:
     assert scipy.stats.chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_neighbouring_draws_are_uncorrelated() -> None:
+def test_neighbouring_numbers_are_uncorrelated() -> None:
     uniform = CounterRNG(3, "test")
     plain = uniform.uniform(INDEX)
     others = {
@@ -46,7 +46,7 @@ def test_neighbouring_draws_are_uncorrelated() -> None:
 
 
 @given(seed=st.integers(0, 2**40), start=st.integers(0, 10**9), counter=st.integers(0, 10**6))
-def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter: int) -> None:
+def test_a_row_does_not_depend_on_the_other_rows(seed: int, start: int, counter: int) -> None:
     index = torch.arange(start, start + 9)
     uniform = CounterRNG(seed, "rows")
     for draw in (uniform.uniform, uniform.normal):
@@ -57,19 +57,19 @@ def test_a_row_does_not_depend_on_its_neighbours(seed: int, start: int, counter:
 
 
 @pytest.mark.parametrize("counter", [0, 1, 7, 10**6, 2**40 + 3])
-def test_a_counter_is_the_same_as_a_number_and_as_a_tensor(counter: int) -> None:
+def test_a_counter_as_an_int_and_as_a_tensor_give_the_same_numbers(counter: int) -> None:
     rows = torch.full_like(INDEX, counter)
     assert torch.equal(CounterRNG(3).uniform(INDEX, counter=counter), CounterRNG(3).uniform(INDEX, counter=rows))
 
 
-def test_a_counter_may_differ_from_row_to_row() -> None:
+def test_a_counter_may_differ_between_rows() -> None:
     uniform, index = CounterRNG(5), torch.arange(4)
     mixed = uniform.uniform(index, (2,), counter=torch.tensor([0, 7, 0, 7]))
     assert torch.equal(mixed[0], uniform.uniform(index, (2,))[0])
     assert torch.equal(mixed[1], uniform.uniform(index, (2,), counter=7)[1])
 
 
-def test_the_first_draws_are_what_they_always_were() -> None:
+def test_the_first_numbers_are_unchanged() -> None:
     """A change here would silently change every published run."""
     values = CounterRNG(0, "pinned", 3).uniform(torch.tensor([0, 1]), (2,), counter=1)
     assert values.flatten().tolist() == pytest.approx(PINNED, abs=0)
@@ -78,7 +78,7 @@ def test_the_first_draws_are_what_they_always_were() -> None:
 PINNED = [0.6081657409667969, 0.5576743483543396, 0.5580504536628723, 0.4107704162597656]
 
 
-def test_a_permutation_holds_every_number_once_and_differs_from_epoch_to_epoch() -> None:
+def test_a_permutation_has_every_number_once_and_differs_between_epochs() -> None:
     first, second = CounterRNG(0, "order").permutation(1000), CounterRNG(0, "order").at(1).permutation(1000)
     assert torch.equal(first.sort().values, torch.arange(1000))
     assert not torch.equal(first, second)

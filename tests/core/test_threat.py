@@ -1,4 +1,4 @@
-"""Threats: projections against a general solver, starts inside the ball, specs read as they are written."""
+"""Threats: projections compared with a general solver, random starts in the ball, and parsing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_projection_is_the_nearest_point_that_a_general_solver_finds(norm: Norm,
     seed=st.integers(0, 1000),
     radii=st.lists(st.floats(0, 3), min_size=4, max_size=4),
 )
-def test_projection_is_inside_idempotent_and_leaves_inner_points(norm: Norm, seed: int, radii: list[float]) -> None:
+def test_projection_is_feasible_and_idempotent(norm: Norm, seed: int, radii: list[float]) -> None:
     x0, x = images(seed)
     threat = Threat(norm, torch.tensor(radii))
     point = threat.project(x, x0)
@@ -105,12 +105,12 @@ def test_uniform_starts_fill_the_ball(norm: Norm) -> None:
     ("text", "norm", "epsilon"),
     [("Linf:8/255", "Linf", 8 / 255), ("linf:0.3", "Linf", 0.3), ("L2:0.5", "L2", 0.5), ("cifar10", "Linf", 8 / 255)],
 )
-def test_specs_are_read(text: str, norm: str, epsilon: float) -> None:
+def test_specs_are_parsed(text: str, norm: str, epsilon: float) -> None:
     assert Threat.parse(text) == Threat(norm, epsilon)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", [*PRESETS.values(), "L2:0.123", "Linf:0.031"])
-def test_what_is_printed_is_read_back(text: str) -> None:
+def test_str_is_parsed_back(text: str) -> None:
     threat = Threat.parse(text)
     again = Threat.parse(str(threat))
     assert again.norm == threat.norm
@@ -129,14 +129,14 @@ def test_what_is_printed_is_read_back(text: str) -> None:
         ("Linf:inf", "radius must be a number such as 8/255"),
     ],
 )
-def test_bad_specs_are_refused_in_one_line(text: str, says: str) -> None:
+def test_invalid_specs_are_refused_in_one_line(text: str, says: str) -> None:
     with pytest.raises(ClasswiseError) as caught:
         Threat.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_text_and_no_number_is_refused() -> None:
+def test_other_types_are_refused() -> None:
     with pytest.raises(ClasswiseError, match="threat 8: must be text such as 'Linf:8/255' or a Threat"):
         Threat.parse(8)  # type: ignore[arg-type]
     with pytest.raises(ClasswiseError, match=r"for text use Threat.parse\('Linf:8/255'\)"):

@@ -1,7 +1,7 @@
-"""AutoAttack killed in each of its stages and resumed: run as a script with a folder as its argument.
+"""Script that kills AutoAttack in each of its stages and resumes it; its argument is a folder.
 
-It prints one line for each stage: its name, the rows of its attack that were on the disk when it was killed, and
-whether the resumed outcomes are those of an audit that was never interrupted.
+It prints one line for each stage: its name, the number of saved rows of its attack when it was killed, the number of
+attacked images, and whether the resumed outcomes equal those of an uninterrupted audit.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ STAGES: Mapping[str, str] = {
     "fab-t": "fab-t:steps=3",
     "square": "square:proposals=20",
 }
-"""The stages of the standard version, short."""
+"""The stages of the standard version, with few steps."""
 CLASSES = 4
 BLOCK = 8
-"""Rows after which a part is written, so that a stage is killed between its parts."""
+"""Rows of a part, small enough that a stage is killed between its parts."""
 
 
 class KillIn(NullProgress):
-    """SIGKILL when the first images of a stage are done, or when it begins if it has none left."""
+    """A listener that kills the process at the first finished images of a stage, or at its start without images."""
 
     def __init__(self, stage: str) -> None:
-        self.stage, self.now = stage, ""
+        self.stage, self.current = stage, ""
 
     def start(self, label: str, total: int) -> None:
-        self.now = label
+        self.current = label
         if label == self.stage and not total:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def advance(self, count: int) -> None:
         del count
-        if self.now == self.stage:
+        if self.current == self.stage:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -62,7 +62,7 @@ def run(out: Path, progress: NullProgress | None = None, *, resume: bool = False
 
 def main(folder: Path) -> None:
     writer.BLOCK_ROWS = BLOCK
-    vars(execution)["SAMPLE"] = 4  # what guards find is not the question
+    vars(execution)["SAMPLE"] = 4  # the guards are not tested here
     whole = run(folder / "whole")
     for stage in STAGES:
         out = folder / stage
@@ -74,11 +74,11 @@ def main(folder: Path) -> None:
         assert os.WIFSIGNALED(status), stage
         assert os.WTERMSIG(status) == signal.SIGKILL, stage
         parts = [pd.read_parquet(part) for part in sorted((out / "outcomes").glob("part-*.parquet"))]
-        kept = sum(int((part["attack"] == stage).sum()) for part in parts)
+        saved = sum(int((part["attack"] == stage).sum()) for part in parts)
         again = run(out, resume=True)
         same = again.frame.equals(whole.frame) and Outcomes.load(out).frame.equals(whole.frame)
         attacked = int((whole.rows(stage)["forwards"] > 0).sum())
-        sys.stdout.write(f"{stage} {kept} {attacked} {same}\n")
+        sys.stdout.write(f"{stage} {saved} {attacked} {same}\n")
 
 
 if __name__ == "__main__":

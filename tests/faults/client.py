@@ -1,4 +1,4 @@
-"""Start the runner, give it cases, and compare folders."""
+"""The client of the runner, and functions that compare folders."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ assert BLOCK < BLOCK_ROWS
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
-        status: its exit status, or minus the signal.
-        lines: what it printed on stdout and stderr.
-        count: the calls that were counted.
-        calls: how many there were of each.
-        seconds: how long it ran.
+        status: the exit status, or minus the signal.
+        lines: its output on stdout and stderr.
+        count: the number of counted calls.
+        calls: the number of calls by name.
+        seconds: the duration.
     """
 
     status: int
@@ -63,10 +63,10 @@ class Ended:
     seconds: float = 0.0
 
     def refusal(self) -> str:
-        """The one line with which it refused.
+        """The error message in one line.
 
         Raises:
-            AssertionError: if it ended in another way.
+            AssertionError: if the process did not end with exit status 2 and one message.
         """
         text = "\n".join(self.lines)
         assert self.status == 2, text
@@ -78,7 +78,7 @@ class Ended:
 
 
 class Runner:
-    """The process of `tests.faults.runner`."""
+    """The client of a process of `tests.faults.runner`."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -100,17 +100,17 @@ class Runner:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        self.process.kill()  # it holds nothing, and its farewell takes seconds
+        self.process.kill()  # it has no state to save, and a regular exit takes seconds
         self.process.wait(30)
         self.process.stdout.close()
 
     def run(self, arguments: Sequence[object], folder: Path, **job: Any) -> Ended:
-        """Run the command line in one process; see `tests.faults.runner.child` for the job's other entries."""
+        """Run the command line in one process; see `tests.faults.runner.child` for the other entries of a job."""
         return self.run_all([{"args": arguments, **job}], folder)[0]
 
     def run_all(self, jobs: Sequence[dict[str, Any]], folder: Path) -> list[Ended]:
-        """Run several at the same time."""
-        asked = []
+        """Run several jobs at the same time."""
+        requests = []
         for job in jobs:
             self.cases += 1
             log = self.logs / f"{self.cases}.log"
@@ -118,37 +118,37 @@ class Runner:
             log.chmod(0o666)
             settings = {"classwise.auditing.writer.BLOCK_ROWS": BLOCK} | job.pop("set", {})
             words = [str(word) for word in job.pop("args")]
-            asked.append({"args": words, "folder": str(folder), "log": str(log), "set": settings, **job})
+            requests.append({"args": words, "folder": str(folder), "log": str(log), "set": settings, **job})
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.write(json.dumps(requests) + "\n")
         self.process.stdin.flush()
-        found = json.loads(self.process.stdout.readline())
-        logs = [Path(job["log"]).read_text(errors="replace").splitlines() for job in asked]
+        answers = json.loads(self.process.stdout.readline())
+        logs = [Path(job["log"]).read_text(errors="replace").splitlines() for job in requests]
         return [
             Ended(each["status"], lines, each.get("count", 0), each.get("calls", {}), each["seconds"])
-            for each, lines in zip(found, logs, strict=True)
+            for each, lines in zip(answers, logs, strict=True)
         ]
 
     def run_ranks(self, arguments: Sequence[object], folder: Path, *ranks: dict[str, Any]) -> list[Ended]:
-        """Run the same command line in processes of one group; each mapping holds the other entries of a rank's job."""
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        """Run the same command line in processes of one group; each mapping has the other entries of a rank's job."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         group = {"WORLD_SIZE": str(len(ranks)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         environments = ({**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(ranks)))
         jobs = zip(environments, ranks, strict=True)
         return self.run_all([{"args": arguments, "env": env, **job} for env, job in jobs], folder)
 
     def succeed(self, arguments: Sequence[object], folder: Path, **job: Any) -> Ended:
-        """Run it and see that it succeeds."""
+        """Run the command line and check that it succeeds."""
         ended = self.run(arguments, folder, **job)
         assert ended.status == 0, "\n".join(ended.lines)
         return ended
 
 
 def files_of_run(folder: Path) -> dict[str, bytes]:
-    """The files of a run whose bits are promised."""
+    """The files of a run that are reproducible bit for bit."""
     names = ["recipe.yaml", "epochs.parquet", "events.jsonl", "validation.json"]
     files = [*(folder / name for name in names), *sorted((folder / "checkpoints").iterdir())]
     found = {file.name: file.read_bytes() for file in files if file.name != "checksums.txt"}
@@ -158,7 +158,7 @@ def files_of_run(folder: Path) -> dict[str, bytes]:
 
 
 def _plain(value: Any) -> str:
-    """Every value in a state, to the bit."""
+    """An exact text of every value in a state."""
     if isinstance(value, dict):
         return "".join(f"{key}: {_plain(item)}\n" for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -174,5 +174,5 @@ def rows_of_audit(folder: Path) -> pd.DataFrame:
 
 
 def temporaries(folder: Path) -> list[str]:
-    """The temporary files in a folder and those below it."""
+    """The names of the temporary files in a folder and its subfolders."""
     return sorted(path.name for path in folder.rglob(".*.tmp"))

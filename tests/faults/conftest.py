@@ -1,4 +1,4 @@
-"""The process that runs the cases, and a run and an audit that nothing disturbed."""
+"""The runner, and a run and an audit without faults."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .client import AUDIT, TRAIN, Runner
 
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """The process in which torch is imported once."""
-    with Runner(tmp_path_factory.mktemp("logs")) as found:
-        yield found
+    """The process that imports torch once and runs all cases."""
+    with Runner(tmp_path_factory.mktemp("logs")) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """Run the command line in forked processes that are killed, or whose system calls fail, at a chosen call.
 
-Started as a program, it imports torch once and then reads jobs as JSON lines from stdin: each job forks one process
-or several, which patch the calls of `os` that write files, run the command line and are waited for. So a case costs
-its own work only. The answer is a JSON line on stdout.
+The runner imports torch once and then reads jobs as JSON lines from stdin. Each job forks one or several processes,
+which patch the calls of `os` that write files and run the command line. So a case does not repeat the imports. The
+answer is a JSON line on stdout.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 GRACE_SECONDS = 0.5
-"""How long the other processes of a job live after one of them has failed, unless a job gives another ``grace``; then
-they are killed, as torchrun does."""
+"""Seconds after the failure of a process until the others of its job are killed, as by torchrun; ``grace`` of a job
+overrides it."""
 
 
 class Faults:
-    """Counts the calls that write files below a folder, and kills the process or fails at one of them.
+    """Count the calls that write files in a folder, and kill the process or fail at one of them.
 
     Args:
-        folder: only calls on paths in it count; those on descriptors always do.
+        folder: only calls on paths in it are counted; calls on descriptors always are.
         kill: the number (from 1) of the call at which the process is killed; 0 for none.
-        fail: the name of a call, the number of its first failure, of failures in all, and the errno; or None.
+        fail: the name of a call, the number of its first failure, the number of failures, and the errno; or None.
     """
 
     def __init__(self, folder: str, kill: int = 0, fail: tuple[str, int, int, int] | None = None) -> None:
@@ -74,17 +74,17 @@ class Faults:
         os.open, os.write, os.fsync, os.replace = open_, write, fsync, replace  # type: ignore[assignment]
 
     def count_collectives(self) -> None:
-        """Count the exchanges between the processes of a group, too: only the first process writes much."""
+        """Count collectives, too, since processes other than rank 0 write few files."""
         from classwise.core import distributed as processes
 
         def counted(name: str) -> Callable[..., Any]:
             original = getattr(processes._TorchProcessGroup, name)
 
-            def exchange(group: object, *values: Any) -> Any:
+            def collective(group: object, *values: Any) -> Any:
                 self._at(name)
                 return original(group, *values)
 
-            return exchange
+            return collective
 
         for name in ("barrier", "all_reduce"):
             setattr(processes._TorchProcessGroup, name, counted(name))
@@ -92,31 +92,31 @@ class Faults:
     def _inside(self, path: Any) -> bool:
         return os.path.realpath(os.fsdecode(path)).startswith(self.folder)
 
-    def _at(self, name: str, torn: Callable[[], object] = lambda: None) -> None:
+    def _at(self, name: str, partial: Callable[[], object] = lambda: None) -> None:
         self.count += 1
         self.calls[name] = number = self.calls.get(name, 0) + 1
         if self.count == self.kill:
-            torn()
+            partial()
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fail is not None and self.fail[0] == name and 0 <= number - self.fail[1] < self.fail[2]:
             raise OSError(self.fail[3], os.strerror(self.fail[3]))
 
 
 def obey_permissions() -> None:
-    """Drop root's capabilities to read and write whatever the permissions say; others do not have them."""
+    """Drop the capabilities of root that override file permissions."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3 of the interface, this process
-    held = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice 32 bits
-    if libc.capget(header, held):
+    capabilities = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice 32 bits
+    if libc.capget(header, capabilities):
         raise OSError(ctypes.get_errno(), "capget")
     for place in range(3):
-        held[place] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
-    if libc.capset(header, held):
+        capabilities[place] &= ~0b110  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    if libc.capset(header, capabilities):
         raise OSError(ctypes.get_errno(), "capset")
 
 
 def child(job: dict[str, Any], answer: int) -> NoReturn:
-    """What a forked process does."""
+    """Run a job in a forked process."""
     status = 99
     loaded = set(sys.modules)
     faults = Faults(job["folder"], job.get("kill", 0), job.get("fail"))
@@ -140,8 +140,8 @@ def child(job: dict[str, Any], answer: int) -> NoReturn:
             faults.count_collectives()
         status = main(job["args"])
         if "RANK" in os.environ:
-            atexit._run_exitfuncs()  # the process leaves its group there
-    except BaseException:  # noqa: BLE001  # the case sees it in the log
+            atexit._run_exitfuncs()  # which destroys the process group
+    except BaseException:  # noqa: BLE001  # logged
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
@@ -159,7 +159,7 @@ def _facts(faults: Faults, loaded: set[str]) -> dict[str, Any]:
 
 
 def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Run jobs at the same time until all of them end; where one fails, the others are killed."""
+    """Run jobs at the same time until all have ended; if one fails, the others are killed."""
     found: dict[int, dict[str, Any]] = {}
     pipes: dict[int, tuple[int, int]] = {}
     times: dict[int, float] = {}
@@ -200,7 +200,7 @@ def run(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for name in [name for each in found.values() for name in each.pop("modules", ())]:
         if name not in sys.modules:
             with contextlib.suppress(ImportError):
-                importlib.import_module(name)  # so that later processes need not
+                importlib.import_module(name)  # once for all later processes
     return [found[number] for number in range(len(jobs))]
 
 

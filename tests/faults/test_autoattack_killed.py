@@ -1,4 +1,4 @@
-"""AutoAttack killed in any of its stages resumes to the outcomes of an audit that was never interrupted."""
+"""AutoAttack killed in any of its stages resumes to the outcomes of an uninterrupted audit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_stage_resumes_to_the_same_outcomes(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-4000:]
     lines = [line.split() for line in ended.stdout.splitlines()]
     assert [line[0] for line in lines] == list(STAGES)
-    for _, kept, attacked, same in lines:
+    for _, saved, attacked, same in lines:
         assert same == "True"
         assert int(attacked) >= 8  # the stage has images to attack
-        assert 0 < int(kept) < 96  # and was killed between its first part and its last
+        assert 0 < int(saved) < 96  # killed between the first and the last part

@@ -1,4 +1,4 @@
-"""A full disk, a file system that fails and missing permissions: one line, status 2, and a folder that resumes."""
+"""A full disk, a failing file system and missing permissions: one line, status 2, and a folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERRORS = ("EXDEV", "ESTALE", "EBUSY", "EIO", "ENOSPC", "EDQUOT", "EPERM")
 
 
 def _train(runner: Runner, out: Path, **fault: object) -> str:
-    """A training that a fault ends with a refusal."""
+    """Run a training that a fault ends with an error message; returns the message."""
     line = runner.run([*TRAIN, "--out", out], out, **fault).refusal()
     assert temporaries(out) == []
     return line
@@ -32,7 +32,7 @@ def _resumed(runner: Runner, trained: Path, out: Path) -> None:
 
 
 def _audit(runner: Runner, trained: Path, audited: Path, out: Path, **fault: object) -> str:
-    """An audit that a fault ends with a refusal and that is then resumed."""
+    """Run an audit that a fault ends with an error message, and resume it; returns the message."""
     words = ["audit", trained, *AUDIT, "--out", out]
     line = runner.run(words, out, **fault).refusal()
     assert temporaries(out) == []
@@ -42,8 +42,8 @@ def _audit(runner: Runner, trained: Path, audited: Path, out: Path, **fault: obj
 
 
 @pytest.mark.slow
-def test_a_state_that_finds_no_room_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
-    """A limit on the size of files, so that the write itself fails: above the weights, below the state."""
+def test_a_state_above_the_file_size_limit_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
+    """The limit is between the sizes of the weights and of the state, so that the write itself fails."""
     sizes = {file.name: file.stat().st_size for file in (trained / "checkpoints").iterdir()}
     limit = (sizes["state.pt"] + sizes["last.safetensors"]) // 2
     assert "state.pt: File too large" in _train(runner, tmp_path / "run", limit=limit)
@@ -51,14 +51,14 @@ def test_a_state_that_finds_no_room_is_one_line(runner: Runner, trained: Path, t
 
 
 @pytest.mark.slow
-def test_weights_that_find_no_room_are_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
+def test_weights_above_the_file_size_limit_are_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
     size = len(files_of_run(trained)["last.safetensors"])
     assert "last.safetensors: File too large" in _train(runner, tmp_path / "run", limit=size // 2)
     _resumed(runner, trained, tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_a_rename_that_fails_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
+def test_a_failing_rename_is_one_line(runner: Runner, trained: Path, tmp_path: Path) -> None:
     line = _train(runner, tmp_path / "run", fail=("replace", 6, 1, errno.ESTALE))
     assert "cannot write" in line
     assert "Stale file handle; check the disk and run again" in line
@@ -84,10 +84,10 @@ def test_folders_that_cannot_be_synced_are_no_error(runner: Runner, trained: Pat
 @pytest.mark.hostile
 @pytest.mark.parametrize("name", ERRORS)
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
-def test_every_call_that_fails_is_one_line(
+def test_every_failing_call_is_one_line(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, call: str, name: str
 ) -> None:
-    """Each error at a random call of each kind, of a training or of an audit."""
+    """Each error at a random call of each kind, in a training or an audit."""
     chance = random.Random(f"{call} {name}")
     number = chance.randrange(1, 10)
     fault = (call, number, 1, getattr(errno, name))
@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_line(runner: Runner, trained: Path, audited: Path, t
 
 @pytest.fixture
 def locked(trained: Path, audited: Path, tmp_path: Path) -> Iterator[Path]:
-    """A folder with a run and an audit in which nothing may be written."""
+    """A folder with a run and an audit, without write permission."""
     shutil.copytree(trained, tmp_path / "locked" / "run")
     shutil.copytree(audited, tmp_path / "locked" / "audit")
     folders = [tmp_path / "locked", *(path for path in (tmp_path / "locked").rglob("*") if path.is_dir())]

@@ -1,4 +1,4 @@
-"""A flipped bit in any file of a run or an audit is refused by name, or it changes nothing."""
+"""A flipped bit in any file of a run or an audit is reported with the file name, or does not change the content."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.slow
 
 
 def flips(file: Path, count: int, seed: int) -> list[tuple[int, int]]:
-    """Seeded places in a file: byte and bit."""
+    """Random positions in a file: byte and bit."""
     chance = random.Random(seed)
     return [(chance.randrange(file.stat().st_size), chance.randrange(8)) for _ in range(count)]
 
 
 def detected(file: Path, places: list[tuple[int, int]], load: Callable[[], object]) -> int:
-    """How many flips are refused with one line that names the file; the others must change nothing.
+    """Count the flips that are reported with the file name; the others must not change the content.
 
     Args:
-        file: it is flipped in place, and restored.
+        file: the file, modified in place and restored.
         places: byte and bit of each flip.
-        load: reads the file; what it returns is compared with ``==``.
+        load: reads the file; its results are compared with ``==``.
     """
     content, refused = file.read_bytes(), 0
     expected = load()
@@ -101,7 +101,7 @@ def test_flips_in_a_state(run: Run, count: int) -> None:
 
 @pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.hostile)])
 def test_flips_in_the_other_files(run: Run, audit: Path, count: int) -> None:
-    """Weights, epochs, events, recipe, environment, audit.json and kept tensors."""
+    """Weights, epochs, events, recipe, environment, audit.json and saved tensors."""
     loads: dict[Path, Callable[[], object]] = {
         run.weights_file("best"): lambda: fingerprint(load_model(run.weights_file("best"))),
         run.epochs_file: lambda: run.epochs.to_json(),  # noqa: PLW0108  # reads the file anew
@@ -110,8 +110,8 @@ def test_flips_in_the_other_files(run: Run, audit: Path, count: int) -> None:
         run.environment_file: lambda: Run(run.path).environment,
         audit / "audit.json": lambda: Audit.load(audit).environment,
     }
-    kept = sorted((audit / "artifacts" / "logits").iterdir())
-    tensors = next(file for file in kept if file.name != CHECKSUMS)
+    saved = sorted((audit / "artifacts" / "logits").iterdir())
+    tensors = next(file for file in saved if file.name != CHECKSUMS)
     loads[tensors] = lambda: Audit.load(audit).artifacts.get("logits", "clean")[1].tolist()  # noqa: PLW0108
     for number, (file, load) in enumerate(loads.items()):
         assert detected(file, flips(file, count, seed=number), load) == count, file
@@ -135,8 +135,8 @@ def test_flips_in_the_checksums_never_change_a_number(audit: Path, count: int) -
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(150, marks=pytest.mark.hostile)])
-def test_page_checksums_detect_flips_where_there_is_no_list(audit: Path, tmp_path: Path, count: int) -> None:
-    """A part that was copied elsewhere: a flip in a page is refused, one in the footer may only break its reading."""
+def test_page_checksums_detect_flips_without_a_checksum_file(audit: Path, tmp_path: Path, count: int) -> None:
+    """For a part without its checksum file, a flip in a page is reported; one in the footer may prevent reading."""
     part = Path(shutil.copy(outcome_files.listed(audit / "outcomes")[-1], tmp_path))
     content = part.read_bytes()
     pages = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -148,7 +148,7 @@ def test_page_checksums_detect_flips_where_there_is_no_list(audit: Path, tmp_pat
 @pytest.mark.parametrize("name", ["environment.json", "epochs.parquet", "events.jsonl"])
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[1, 2]", b'{"a": 1}\n', b"null\n"])
 def test_a_damaged_file_of_an_older_run_is_one_line(run: Run, name: str, content: bytes) -> None:
-    """Runs without checksums: what can be read at all is checked where it is read."""
+    """Runs without checksums: every readable file is validated when it is read."""
     for listed in run.path.rglob(CHECKSUMS):
         listed.unlink()
     (run.path / name).write_bytes(content)

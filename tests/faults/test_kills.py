@@ -1,4 +1,4 @@
-"""A process killed at any write or at a random moment leaves a folder that resumes to the same bits."""
+"""A process killed at any write or at a random time leaves a folder that resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED = -9
 
 
 def _spread(count: int, cases: int, seed: int) -> list[int]:
-    """So many different numbers from 1 to ``count``: the first ones, where a folder is made, and random others."""
+    """Sample ``cases`` different numbers from 1 to ``count``: 1 to 8, when the folder is created, and random others."""
     first = list(range(1, 9))
     return sorted(first + random.Random(seed).sample(range(9, count + 1), cases - len(first)))
 
@@ -78,14 +78,14 @@ def test_audits_killed_at_writes_resume_to_the_same_bits(
 
 
 @pytest.mark.hostile
-def test_processes_killed_at_random_moments_resume_to_the_same_bits(
+def test_processes_killed_at_random_times_resume_to_the_same_bits(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path
 ) -> None:
-    instants = random.Random(2)
+    times = random.Random(2)
     killed = [
         (
-            _kill_training(runner, trained, tmp_path / f"run-{case}", after=instants.uniform(0.05, 2.5)),
-            _kill_audit(runner, trained, audited, tmp_path / f"audit-{case}", after=instants.uniform(0.05, 1.5)),
+            _kill_training(runner, trained, tmp_path / f"run-{case}", after=times.uniform(0.05, 2.5)),
+            _kill_audit(runner, trained, audited, tmp_path / f"audit-{case}", after=times.uniform(0.05, 1.5)),
         )
         for case in range(6)
     ]
@@ -93,9 +93,7 @@ def test_processes_killed_at_random_moments_resume_to_the_same_bits(
 
 
 @pytest.mark.hostile
-def test_a_process_killed_again_and_again_resumes_to_the_same_bits(
-    runner: Runner, trained: Path, tmp_path: Path
-) -> None:
+def test_a_process_killed_repeatedly_resumes_to_the_same_bits(runner: Runner, trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     for call in (4, 9, 12, 17, 23, 31, 8, 41):
         begun = (out / "recipe.yaml").is_file()

@@ -1,4 +1,4 @@
-"""Two processes that share a training or an audit, of which one or both are killed: the survivor, and what resumes."""
+"""Distributed trainings and audits of two processes, one or both killed: the survivor's message, and resuming."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .client import AUDIT, TRAIN, Ended, Runner, files_of_run, rows_of_audit, te
 
 KILLED = -9
 SURVIVAL_SECONDS = 30.0
-"""How long a survivor may take to notice; the machine may be busy."""
+"""Time limit for a survivor to detect the failure, on a busy machine."""
 LOST = "classwise: another process ended without a message; "
 RANKS = (0, 1)
 
 
 @pytest.fixture(scope="module")
 def together(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """The folder of a complete run of two processes, and the calls that were counted in each."""
+    """The folder of a complete run of two processes, and the number of counted calls in each."""
     folder = tmp_path_factory.mktemp("together") / "run"
     ended = runner.run_ranks([*TRAIN, "--out", folder], folder, {}, {})
     assert [each.status for each in ended] == [0, 0], ended
@@ -37,7 +37,7 @@ def _resumed(out: Path, marker: str) -> list[str]:
 
 
 def _check_survivor(ended: Ended, *, started: bool = True) -> None:
-    """It had finished, or says in one line that the other process is lost; one that waits to start is killed."""
+    """Check that a survivor had finished or reports the lost process in one line; before the start it may be killed."""
     if ended.status == KILLED and not started:
         return
     text = "\n".join(ended.lines)
@@ -53,7 +53,7 @@ def _check_survivor(ended: Ended, *, started: bool = True) -> None:
 def _kill(
     runner: Runner, arguments: list[Any], out: Path, victims: tuple[int, ...], marker: str, **kill: float
 ) -> bool:
-    """Kill one rank or both; returns whether any was killed before it had finished."""
+    """Kill one rank or both; returns whether any was killed before it finished."""
     jobs: list[dict[str, Any]] = [{"grace": SURVIVAL_SECONDS} for _ in RANKS]
     for rank in victims:
         jobs[rank] |= kill
@@ -103,7 +103,7 @@ def test_a_killed_rank_of_a_training_resumes_to_the_same_bits(
 def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path
 ) -> None:
-    """Each carries its own misclassified images into the attacks, although it reads the rows of both."""
+    """Each process uses its own misclassified images only, although it reads the rows of both."""
     out = Path(shutil.copytree(audited, tmp_path / "audit"))
     for part in outcome_files.listed(out / "outcomes"):
         if set(outcome_files.read(part)[0]["attack"]) != {"clean"}:
@@ -120,37 +120,37 @@ def test_trainings_killed_at_calls_resume_to_the_same_bits(
 ) -> None:
     calls = random.Random(victim).sample(range(1, together[1][victim] + 1), 12)
     killed = [_kill_training(runner, together[0], tmp_path / str(call), (victim,), kill=call) for call in calls]
-    assert sum(killed) >= 10  # where the other process is slow, there are fewer calls
+    assert sum(killed) >= 10  # if the other process is slow, there are fewer calls
 
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("victims", [(0,), (1,), RANKS])
-def test_trainings_killed_at_random_moments_resume_to_the_same_bits(
+def test_trainings_killed_at_random_times_resume_to_the_same_bits(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    instants = random.Random(sum(victims))
+    times = random.Random(sum(victims))
     killed = [
-        _kill_training(runner, together[0], tmp_path / str(case), victims, after=instants.uniform(0.1, 1.2))
+        _kill_training(runner, together[0], tmp_path / str(case), victims, after=times.uniform(0.1, 1.2))
         for case in range(8)
     ]
     assert sum(killed) >= 4  # the others had ended before
 
 
 @pytest.mark.hostile
-def test_trainings_terminated_at_random_moments_resume_to_the_same_bits(
+def test_trainings_terminated_at_random_times_resume_to_the_same_bits(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
-    """SIGTERM goes to both, as ``torchrun`` sends it; the first one saves its state and says so."""
-    instants, stopped = random.Random(20), 0
+    """SIGTERM is sent to both, as by ``torchrun``; rank 0 saves its state and reports it."""
+    times, stopped = random.Random(20), 0
     for case in range(8):
         out = tmp_path / str(case)
-        request = {"after": instants.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
+        request = {"after": times.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
         first, second = runner.run_ranks([*TRAIN, "--out", out], out, request, request)
         # After the command, while the interpreter ends, the signal has its usual effect.
         assert {first.status, second.status} <= {0, 143, -signal.SIGTERM}, (first, second)
         stopped += first.status == 143
-        said = [line for line in first.lines + second.lines if line.startswith("classwise: ")]
-        assert len(said) == (first.status == 143), (first, second)
+        messages = [line for line in first.lines + second.lines if line.startswith("classwise: ")]
+        assert len(messages) == (first.status == 143), (first, second)
         assert "Traceback" not in "\n".join(first.lines + second.lines)
         _train_again(runner, together[0], out)
     assert stopped >= 4
@@ -170,13 +170,13 @@ def test_audits_killed_at_calls_resume_to_the_same_outcomes(
 
 @pytest.mark.hostile
 @pytest.mark.parametrize("victims", [(0,), (1,), RANKS])
-def test_audits_killed_at_random_moments_resume_to_the_same_outcomes(
+def test_audits_killed_at_random_times_resume_to_the_same_outcomes(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    instants = random.Random(10 + sum(victims))
+    times = random.Random(10 + sum(victims))
     killed = [
         _kill_audit(
-            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=instants.uniform(0.1, 1.0)
+            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=times.uniform(0.1, 1.0)
         )
         for case in range(6)
     ]
@@ -187,7 +187,7 @@ def test_audits_killed_at_random_moments_resume_to_the_same_outcomes(
 def test_one_process_continues_a_training_of_two_and_records_it(
     runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
-    """The recipe's batch is that of the run. The bits are others: each process normalises a batch by its own rows."""
+    """The batch size of the recipe is that of all processes. The bits differ, since batch norm is per process."""
     out = tmp_path / "run"
     assert _kill(runner, [*TRAIN, "--out", out], out, RANKS, "recipe.yaml", kill=120)
     line = runner.run([*TRAIN, "--out", out, "--resume"], out).refusal()

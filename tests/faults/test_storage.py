@@ -1,4 +1,4 @@
-"""Temporary files, folders that hold nothing yet, and checksums, each by itself."""
+"""Temporary files, unused folders, and checksums."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _dead(folder: Path) -> Path:
     os.read(ready, 1)
     (path,) = folder.glob(".state.pt.*.tmp")
     remove_stale_temporaries(folder)
-    assert path.is_file(), "the process lives"
+    assert path.is_file(), "the process is running"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(ready)
@@ -57,7 +57,7 @@ def test_only_the_temporary_files_of_dead_processes_are_removed(tmp_path: Path) 
     assert other.exists()
 
 
-def test_a_temporary_file_of_another_machine_is_kept_for_a_day(tmp_path: Path) -> None:
+def test_a_temporary_file_of_another_machine_is_removed_after_a_day(tmp_path: Path) -> None:
     dead = _dead(tmp_path)
     remote = dead.rename(dead.with_name(".state.pt.00000000.abcdefgh.tmp"))
     remove_stale_temporaries(tmp_path)
@@ -79,7 +79,7 @@ def test_a_folder_with_early_files_is_unused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_unused_while_it_is_checked(tmp_path: Path) -> None:
-    """Another process of the same training may look at that moment, or this one may be killed then."""
+    """Another process may inspect the folder at that time, or this process may be killed then."""
     pid = os.fork()
     if pid == 0:
 
@@ -118,14 +118,14 @@ def test_a_kill_between_checksum_and_rename_leaves_a_valid_file(
         verify(file)
 
 
-def test_a_torn_line_hides_no_later_one(tmp_path: Path) -> None:
+def test_a_truncated_line_does_not_hide_later_lines(tmp_path: Path) -> None:
     (tmp_path / CHECKSUMS).write_text("0123")
     write_text(tmp_path / "a", "content", checksum=True)
     assert matches(tmp_path / "a") is True
     assert (tmp_path / CHECKSUMS).read_text().splitlines()[1] == f"{hashlib.sha256(b'content').hexdigest()}  a"
 
 
-def test_writers_at_the_same_time_lose_no_checksum(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_checksum(tmp_path: Path) -> None:
     def write(writer: int) -> None:
         for part in range(20):
             write_text(tmp_path / f"part-{writer}-{part}", f"{writer} {part}", checksum=True)
@@ -139,7 +139,7 @@ def test_writers_at_the_same_time_lose_no_checksum(tmp_path: Path) -> None:
     assert (len(valid), damaged, unverified) == (80, [], [])
 
 
-def test_a_file_that_was_copied_alone_is_read_unverified(tmp_path: Path) -> None:
+def test_a_file_copied_without_its_checksum_is_read_unverified(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("any")
     assert matches(tmp_path / "a") is None
     verify(tmp_path / "a")

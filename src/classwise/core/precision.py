@@ -43,7 +43,7 @@ class Precision:
         """The model as a function from images to float32 logits."""
         return Pass(model, self)
 
-    def laid_out(self, x: Tensor) -> Tensor:
+    def to_memory_format(self, x: Tensor) -> Tensor:
         """Convert images to the memory format of these settings; values do not change."""
         return _channels_last(x) if self.channels_last and x.ndim == 4 else x
 
@@ -71,7 +71,7 @@ class Pass:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the float32 logits of a batch."""
-        x = self._precision.laid_out(x if self.overwrites is False else x.clone())
+        x = self._precision.to_memory_format(x if self.overwrites is False else x.clone())
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
             logits: Tensor = self._module(x)

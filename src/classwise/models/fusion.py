@@ -103,7 +103,7 @@ def _fused(model: nn.Module, network: fx.GraphModule, precision: Precision) -> F
     shift = -model.mean / model.std if isinstance(model, Normalized) else None
 
     def run(x: Tensor) -> Tensor:
-        x = precision.laid_out(x)
+        x = precision.to_memory_format(x)
         if scale is not None and shift is not None:
             x = torch.addcmul(shift, x, scale)
         logits: Tensor = network(x.to(dtype))

@@ -159,10 +159,10 @@ def test_the_survivor_of_a_kill_reports_it(lost: int, tmp_path: Path) -> None:
     assert not [word for word in ("Traceback", "terminate called", "frame #0") if word in survivor[1]]
 
 
-def test_processes_must_be_asked_for_the_same(ranks: list[dict[str, Any]]) -> None:
+def test_processes_need_the_same_settings_and_images(ranks: list[dict[str, Any]]) -> None:
     for each in ranks:
-        assert each["differ"] == "ClasswiseError: process 1 has another seed: 1, not 0"
-        assert "the processes read other images of the stream" in each["shuffled"]
+        assert each["differ"] == "ClasswiseError: all processes need the same seed: process 1 has 1, process 0 0"
+        assert "the processes have read different images; all need the same stream" in each["shuffled"]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

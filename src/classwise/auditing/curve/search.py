@@ -167,7 +167,7 @@ def _merged(parts: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd
         ClasswiseError: if the processes read different images.
     """
     if len({digest for _, digest in parts}) > 1:
-        raise ClasswiseError("the processes read different images; all must read the same in the same order")
+        raise ClasswiseError("the processes have read different images; all need the same data in the same order")
     frame = pd.concat([table for tables, _ in parts for table in tables])
     frame = frame.sort_values("index", kind="stable").reset_index(drop=True)
     return frame, dataclasses.replace(meta, data_hash=parts[0][1], images=len(frame))

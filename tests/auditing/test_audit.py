@@ -352,7 +352,7 @@ def test_a_radius_for_each_image() -> None:
     others = uniform.labels != 1
     assert np.array_equal(result.outcomes.correct("pgd")[others], uniform.correct("pgd")[others])
     assert np.array_equal(result.outcomes.correct("pgd")[~others], uniform.correct("clean")[~others])
-    with pytest.raises(ClasswiseError, match=r"radii of shape .3,. for 90 images"):
+    with pytest.raises(ClasswiseError, match=r"radii have shape \(3,\); expected one number, or shape \(90,\)"):
         run(data=data, threat=Threat("Linf", epsilon[:3]))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.best_arm import EASE, Rules, contenders
-from classwise.stats.confidence_sequence import intersected, success_bounds
+from classwise.stats.confidence_sequence import intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
 
 LANES = 250
@@ -128,7 +128,7 @@ class Replay:
 
 
 def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | None = None) -> Replay:
-    """Race on recorded outcomes over many random orders.
+    """BestArmSearch on recorded outcomes over many random orders.
 
     Args:
         recording: what a full audit found.
@@ -169,7 +169,7 @@ def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | N
 
 
 class _Lanes:
-    """Races over several orders side by side; `classwise.stats.best_arm.Race` is the same for one.
+    """Races over several orders side by side; `classwise.stats.best_arm.BestArmSearch` is the same for one.
 
     Args:
         recording: the outcomes.
@@ -260,7 +260,7 @@ class _Lanes:
         at = lane, label
         a, b = self.priors[self.level[at]].T
         found = success_bounds(self.pool[at], self.drawn[at], self.hits[at], (a, b), self.alpha)
-        self.least[at], self.most[at] = intersected(self.least[at], self.most[at], found, self.known[at])
+        self.least[at], self.most[at] = intersect_bounds(self.least[at], self.most[at], found, self.known[at])
         self._figures(lane, label)
 
     def _figures(self, lane: IntArray, label: IntArray) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.pairing import table
 from benchmarks.replay import RecordedAudit, replay
-from classwise.stats.best_arm import Rules, usual_draw, usual_tolerance
+from classwise.stats.best_arm import Rules, default_draw, default_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"
 BATCH = 128
@@ -99,8 +99,8 @@ def record(folder: str | Path, path: Path) -> None:
 
 
 def rules(record: RecordedAudit, tolerance: float | None = None, together: int | None = None) -> Rules:
-    classes, draw = int((record.images > 0).sum()), usual_draw(record.images)
-    slack = usual_tolerance(classes) if tolerance is None else tolerance
+    classes, draw = int((record.images > 0).sum()), default_draw(record.images)
+    slack = default_tolerance(classes) if tolerance is None else tolerance
     return Rules(tolerance=slack, draw=draw, together=together or max(1, BATCH // draw))
 
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.replay import RecordedAudit, Replay, _Lanes, replay
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.best_arm import Escalate, Race, Rules
+from classwise.stats.best_arm import BestArmSearch, Escalate, Rules
 
 COST = (1.0, 201.0, 1801.0, 6800.0)
 
@@ -35,10 +35,10 @@ def recorded(
 
 def one_race(
     record: RecordedAudit, order: np.ndarray[tuple[int], np.dtype[np.int64]], rules: Rules
-) -> tuple[Race, float]:
+) -> tuple[BestArmSearch, float]:
     """The same race by the state machine, image by image, with its passes counted one by one."""
     survivors = np.bincount(record.labels[record.survives], minlength=record.num_classes)
-    race, spent = Race(record.images, survivors, rules), record.initial_passes
+    race, spent = BestArmSearch(record.images, survivors, rules), record.initial_passes
     queue = {label: order[record.labels[order] == label] for label in range(record.num_classes)}
     while moves := race.next():
         for move in moves:

@@ -22,7 +22,7 @@ from classwise.cli.worst_class import show_worst_class
 from classwise.reporting.pages.curve import _context, radius_table, searched
 from classwise.reporting.templating import render
 from classwise.reporting.training_curves import curves_of
-from classwise.stats.best_arm import Verdict
+from classwise.stats.best_arm import WorstClassVerdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
@@ -196,7 +196,7 @@ def test_what_the_terminal_says_of_a_search(
     number = len(shares)
     worst = int(np.argmin(shares))
     possibly = tuple(sorted({worst, *range(min(others, number))}))
-    verdict = Verdict(worst, possibly, shares[worst], 0.1, 0.2, settled, unsettled, alpha, tolerance)
+    verdict = WorstClassVerdict(worst, possibly, shares[worst], 0.1, 0.2, settled, unsettled, alpha, tolerance)
     names = CLASSES[:number]
     columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": shares, "low": 0.1, "high": 0.2, "unsettled": 0}
     table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))

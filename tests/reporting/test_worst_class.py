@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from classwise.auditing.meta import Meta
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.pages.worst_class import class_table, cost, worst_class_headline, worst_class_page
-from classwise.stats.best_arm import Verdict
+from classwise.stats.best_arm import WorstClassVerdict
 
 
 def result_of(
@@ -23,7 +23,7 @@ def result_of(
     estimate = np.array(estimates)
     worst = int(estimate.argmin())
     low, high = np.clip(estimate - 0.1, 0, 1), np.clip(estimate + 0.1, 0, 1)
-    verdict = Verdict(
+    verdict = WorstClassVerdict(
         worst=worst,
         possibly=tuple(sorted({worst, *possibly})),
         estimate=float(estimate[worst]),

@@ -1,4 +1,4 @@
-"""Resampled images against formulas."""
+"""Bootstrap intervals against closed forms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_mean_has_its_textbook_interval(level: float) -> None:
 
 
 def test_rows_are_paired() -> None:
-    """Two rows that differ in 10 images of 400: the error is that of the discordant ones alone."""
+    """Two rows that differ in 10 of 400 images: only the discordant images contribute to the error."""
     second = CORRECT[0].copy()
     second[:10] = ~second[:10]
     images = Resampled(np.stack([CORRECT[0], second]), LABELS, 4, resamples=4000)
@@ -52,7 +52,7 @@ def test_rows_are_paired() -> None:
     assert found.high - found.value == pytest.approx(1.96 * error, rel=0.15)
 
 
-def test_where_nothing_varies_an_image_is_allowed_for() -> None:
+def test_without_variance_the_interval_allows_for_one_image() -> None:
     images = Resampled(np.ones((2, 400), bool), LABELS, 4)
     assert images.estimate(gain) == pytest.approx((0, -0.0025, 0.0025))  # one of 100 images, in one of 4 classes
 

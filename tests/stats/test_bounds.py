@@ -1,4 +1,4 @@
-"""Bounds of measures of incomplete counts, against every completion."""
+"""Bounds of metrics of incomplete counts, checked against every completion."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, wilson
 
 TIGHT = ("overall", "macro", "worst", "worst20", "nrr", "hmw", "overall.low", "overall.high", "worst.low", "worst.high")
-"""The measures whose bounds are attained where every image has its class (nrr: with complete clean counts)."""
+"""Metrics whose bounds are attained if no image is unplaced (nrr: with complete clean counts)."""
 
 
 def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
-    """The measure of complete counts, computed without bounds."""
+    """The metric of complete counts, computed without bounds."""
     accuracy, total = counts.accuracy, metrics.overall_micro(counts)
-    found = {
+    compute = {
         "overall": lambda: total,
         "macro": lambda: metrics.overall_macro(accuracy),
         "worst": lambda: metrics.worst_class(accuracy).accuracy,
@@ -36,12 +36,12 @@ def value(measure: str, counts: ClassCounts, clean: ClassCounts) -> float:
         "worst.low": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).low)),
         "worst.high": lambda: float(np.nanmin(class_intervals(counts, simultaneous=True).high)),
     }
-    return found[measure]()
+    return compute[measure]()
 
 
 @st.composite
 def bounded(draw: st.DrawFn) -> BoundedCounts:
-    """Counts of up to three classes with at most a few images that are not judged."""
+    """Counts of up to three classes with a few images that are not evaluated."""
     rows = draw(
         st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.integers(0, 2)), min_size=1, max_size=3).filter(
             lambda rows: any(a + b + c for a, b, c in rows)
@@ -52,19 +52,19 @@ def bounded(draw: st.DrawFn) -> BoundedCounts:
 
 
 def completions(counts: BoundedCounts) -> list[ClassCounts]:
-    """Every way in which the images that are not judged can turn out, by their number in each class."""
-    left = (counts.count - counts.judged).tolist()
-    ways = itertools.product(*(range(more + 1) for more in left))
-    return [ClassCounts(counts.count, counts.correct + np.array(way)) for way in ways]
+    """Every completion of the counts: the images that are not evaluated are correct or misclassified."""
+    remaining = (counts.count - counts.judged).tolist()
+    added = itertools.product(*(range(more + 1) for more in remaining))
+    return [ClassCounts(counts.count, counts.correct + np.array(correct)) for correct in added]
 
 
 def with_unplaced(counts: BoundedCounts) -> list[ClassCounts]:
-    """The same where images that are not judged may be of any class."""
-    classes, found = len(counts.count), []
-    for where in itertools.combinations_with_replacement(range(classes), int(counts.unplaced)):
-        more = np.bincount(np.array(where, dtype=np.int64), minlength=classes)
-        found += completions(BoundedCounts(counts.count + more, counts.judged, counts.correct))
-    return found
+    """Every completion of counts whose unplaced images may be of any class."""
+    classes, complete = len(counts.count), []
+    for labels in itertools.combinations_with_replacement(range(classes), int(counts.unplaced)):
+        more = np.bincount(np.array(labels, dtype=np.int64), minlength=classes)
+        complete += completions(BoundedCounts(counts.count + more, counts.judged, counts.correct))
+    return complete
 
 
 @settings(max_examples=25, deadline=None)
@@ -73,7 +73,7 @@ def test_bounds_hold_for_every_completion_and_are_attained(counts: BoundedCounts
     every, clean = completions(counts), ClassCounts(counts.count, counts.count)
     known = BoundedCounts(counts.count, counts.count, counts.count)
     for name, measure in MEASURES.items():
-        if name == "worst.split":  # it has no bound, and a value only where all is judged
+        if name == "worst.split":  # it has no bounds, and a value only if every image is evaluated
             assert math.isnan(measure(counts, known, 0.05).low) or len(every) == 1
             continue
         low, high = measure(counts, known, 0.05)
@@ -90,7 +90,7 @@ def test_bounds_hold_for_every_completion_and_are_attained(counts: BoundedCounts
 
 @settings(max_examples=10, deadline=None)
 @given(bounded(), st.integers(1, 2))
-def test_bounds_hold_wherever_images_without_a_class_belong(counts: BoundedCounts, unplaced: int) -> None:
+def test_bounds_hold_for_every_class_of_unplaced_images(counts: BoundedCounts, unplaced: int) -> None:
     counts = BoundedCounts(counts.count, counts.judged, counts.correct, float(unplaced))
     for name, measure in MEASURES.items():
         if name in ("nrr", "worst.split"):
@@ -101,14 +101,14 @@ def test_bounds_hold_wherever_images_without_a_class_belong(counts: BoundedCount
             assert value(name, each, each) <= high + 1e-15, name
 
 
-def test_an_unknown_number_of_images_leaves_everything_open() -> None:
+def test_with_an_unknown_number_of_images_the_bounds_are_trivial() -> None:
     counts = BoundedCounts(np.array([5, 5]), np.array([5, 5]), np.array([5, 0]), math.inf)
     for name in ("overall", "worst", "worst20", "macro", "mcd", "hmw", "overall.low", "worst.high"):
         assert MEASURES[name](counts, None, 0.05) == (0.0, 1.0), name
 
 
 def test_variance_bounds_are_near_the_truth() -> None:
-    """Two classes that are known and one that is open: the variance is least and largest at an end or between."""
+    """Two complete classes and one that is not evaluated: the extreme variances are at its ends or between them."""
     counts = BoundedCounts(np.array([100, 100, 100]), np.array([100, 100, 0]), np.array([20, 40, 0]))
     found = [metrics.class_variance(each.accuracy) for each in completions(counts)]
     low, high = MEASURES["cv"](counts, None, 0.05)

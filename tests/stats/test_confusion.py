@@ -24,7 +24,7 @@ def test_confusion_is_sklearns(images: list[tuple[int, int]]) -> None:
     np.testing.assert_array_equal(ours, confusion_matrix(labels, predictions, labels=range(5)))
 
 
-def test_rates_and_hidden_diagonal() -> None:
+def test_rates_and_masked_diagonal() -> None:
     matrix = [[3, 1, 0], [0, 0, 0], [2, 2, 4]]
     np.testing.assert_array_equal(confusion_rates(matrix), [[0.75, 0.25, 0], [np.nan] * 3, [0.25, 0.25, 0.5]])
     np.testing.assert_array_equal(misclassified(matrix), [[np.nan, 1, 0], [0, np.nan, 0], [2, 2, np.nan]])
@@ -39,7 +39,7 @@ def test_leakage_of_the_papers_cats() -> None:
 
 
 def test_leakage_at_chance() -> None:
-    """Errors that fall on every other class alike leak at exactly the chance value, whatever the superclasses."""
+    """Errors distributed uniformly over the other classes give exactly the chance level, for any superclasses."""
     errors = np.repeat(np.arange(1, 8)[:, None], 7, axis=1)
     inside, chance = superclass_leakage(errors, [0, 0, 0, 1, 1, 2, 3])
     assert inside == pytest.approx(chance)
@@ -60,7 +60,7 @@ def test_symmetry_by_hand() -> None:
 
 
 @given(matrices)
-def test_symmetry_is_bounded_and_blind_to_the_diagonal_and_to_transposing(matrix: np.ndarray) -> None:
+def test_symmetry_is_bounded_and_invariant_to_the_diagonal_and_to_transposing(matrix: np.ndarray) -> None:
     pearson, overlap = symmetry(matrix)
     assert np.isnan(pearson) or -1 - 1e-9 <= pearson <= 1 + 1e-9
     assert np.isnan(overlap) or 0 <= overlap <= 1
@@ -75,7 +75,7 @@ def test_symmetry_of_symmetric_one_sided_and_empty() -> None:
     assert np.isnan(symmetry(np.zeros((3, 3)))).all()
 
 
-def test_symmetry_leaves_out_absent_classes() -> None:
+def test_symmetry_excludes_absent_classes() -> None:
     rates = confusion_rates([[9, 1, 2, 4], [2, 9, 4, 4], [3, 7, 9, 0], [0, 0, 0, 0]])
     np.testing.assert_allclose(symmetry(rates), symmetry(rates[:3, :3]))
 
@@ -84,12 +84,12 @@ def test_symmetry_leaves_out_absent_classes() -> None:
     ("labels", "predictions", "message"),
     [([0, 1], [0, 5], "predictions: 5 is not one of"), ([0, 9], [0, 1], "labels: 9"), ([0, 1], [0], "2 labels but 1")],
 )
-def test_mistakes_are_named(labels: list[int], predictions: list[int], message: str) -> None:
+def test_invalid_labels(labels: list[int], predictions: list[int], message: str) -> None:
     with pytest.raises(ClasswiseError, match=message):
         confusion(labels, predictions, 3)
 
 
-def test_wrong_shapes_are_named() -> None:
+def test_invalid_shapes() -> None:
     with pytest.raises(ClasswiseError, match=r"shape \(C, C\)"):
         symmetry(np.zeros((2, 3)))
     with pytest.raises(ClasswiseError, match="each of the 3 classes"):

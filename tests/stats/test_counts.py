@@ -25,7 +25,7 @@ def test_counts_by_hand() -> None:
     np.testing.assert_array_equal(counts.accuracy, [2 / 3, np.nan, 0, np.nan])
 
 
-def test_tensors_and_zeros_and_ones_are_taken() -> None:
+def test_tensors_and_integer_outcomes_are_accepted() -> None:
     assert ClassCounts.from_labels(torch.tensor(LABELS), torch.tensor(RIGHT), 4) == ClassCounts.from_labels(
         LABELS.tolist(), RIGHT.astype(int), 4
     )
@@ -46,11 +46,11 @@ def test_parts_add_up_and_order_is_immaterial(images: list[tuple[int, bool]], cu
 
 
 @given(class_counts())
-def test_counts_travel_between_processes(counts: ClassCounts) -> None:
+def test_counts_can_be_pickled(counts: ClassCounts) -> None:
     assert pickle.loads(pickle.dumps(counts)) == counts
 
 
-def test_counts_do_not_change() -> None:
+def test_counts_are_immutable() -> None:
     count = np.array([3, 4])
     counts = ClassCounts(count, np.array([1, 2]))
     count[0] = 0
@@ -87,19 +87,19 @@ def test_pairs_by_hand() -> None:
     [
         (lambda: ClassCounts.from_labels([0, 3], [1, 1], 3), r"labels: 3 is not one of the 3 classes 0 \.\. 2"),
         (lambda: ClassCounts.from_labels([0, -1], [1, 1], 3), "labels: -1 is not one"),
-        (lambda: ClassCounts.from_labels([0.0, 1.0], [1, 1], 3), "labels: expected whole numbers"),
+        (lambda: ClassCounts.from_labels([0.0, 1.0], [1, 1], 3), "labels: expected integers"),
         (lambda: ClassCounts.from_labels([[0, 1]], [1, 1], 3), r"shape \(1, 2\)"),
         (lambda: ClassCounts.from_labels([0, 1], [1], 3), "each of the 2 labels"),
         (lambda: ClassCounts.from_labels([0, 1], [[1, 0]], 3), r"expected shape \(2,\)"),
-        (lambda: ClassCounts.from_labels([0, 1], [0.2, 0.9], 3), "true or false"),
-        (lambda: ClassCounts(np.array([1, 2]), np.array([1])), "expected one length"),
-        (lambda: ClassCounts(np.array([1, 2]), np.array([1, 3])), "class 1: 3 of 2 images right"),
+        (lambda: ClassCounts.from_labels([0, 1], [0.2, 0.9], 3), "expected a boolean for each image"),
+        (lambda: ClassCounts(np.array([1, 2]), np.array([1])), "expected equal lengths"),
+        (lambda: ClassCounts(np.array([1, 2]), np.array([1, 3])), "class 1: 3 of 2 images correct"),
         (lambda: ClassCounts(np.array([1, 2]), np.array([1, -3])), "-3 is negative"),
         (lambda: ClassCounts.zeros(2) + ClassCounts.zeros(3), "2 and of 3 classes"),
         (lambda: PairedCounts.from_labels([0, 1], [1, 0], [[1, 0]], 2), r"expected shape \(2,\)"),
     ],
 )
-def test_mistakes_are_named(make: object, message: str) -> None:
+def test_invalid_counts(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(ClasswiseError, match=message) as caught:
         make()

@@ -1,4 +1,4 @@
-"""Parts whose statistic noise pushes one way: false verdicts on null data, and closed forms."""
+"""Interval estimators of biased statistics: false positive rates under the null hypothesis, and closed forms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EDGES = np.linspace(0, 1, 11)
 
 
 def at(value: float, low: float, high: float) -> IntervalEstimator:
-    """A number whose reach is that of the interval at 5 %, and twice that at smaller levels."""
+    """An estimator with the given interval at 5 %, and one twice as wide at smaller levels."""
 
     def part(level: float) -> Estimate:
         wide = 1 if level >= 0.05 else 2
@@ -63,7 +63,7 @@ def test_alike_follows_the_sign_where_it_is_known(
 
 
 def test_noise_alone_is_no_discrepancy() -> None:
-    """Classes of the same share: the lower end is 0 in nearly all draws, whatever the plug-in says."""
+    """Classes of equal accuracy: the lower end is 0 in nearly all samples, although the plug-in is far above 0."""
     drawn = np.random.default_rng(0).binomial(20, 0.5, size=(200, 50))
     found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
     assert np.mean([one.value for one in found]) > 40
@@ -73,7 +73,7 @@ def test_noise_alone_is_no_discrepancy() -> None:
 
 
 def rows(*laws: FloatArray, images: int, seed: int) -> Resampled:
-    """Rows of right and wrong, apart, on so many images of each class."""
+    """Independent rows of outcomes on ``images`` images of each class; ``laws`` are the class accuracies."""
     generator = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(laws[0])), images)
     return Resampled(np.stack([generator.random(len(labels)) < law[labels] for law in laws]), labels, len(laws[0]))
@@ -88,8 +88,8 @@ TIED, SINGLE = np.full(10, 0.3), np.array([0.3, *[0.6] * 9])
 ENDS, PAIR = np.array([0.3] * 5 + [0.5] * 5), np.array([0.3, *[0.4] * 8, 0.5])
 
 
-def test_neither_worst_class_beats_the_other_by_noise() -> None:
-    """The minimum over ten classes at 30 percent is below that over one, in samples; in truth they are the same."""
+def test_noise_alone_is_no_difference_of_worst_classes() -> None:
+    """In samples, the minimum over ten classes at 30 % is below that over one; the true minima are equal."""
     found = [rows(SINGLE, TIED, images=100, seed=seed).worst()(0.05) for seed in range(60)]
     assert np.mean([one.value for one in found]) > 4
     assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
@@ -97,7 +97,7 @@ def test_neither_worst_class_beats_the_other_by_noise() -> None:
     assert clear.low > 0
 
 
-def test_no_gap_is_wider_by_noise() -> None:
+def test_noise_alone_is_no_difference_of_discrepancies() -> None:
     found = [wider(counts(ENDS, 100, 2 * seed), counts(PAIR, 100, 2 * seed + 1))(0.05) for seed in range(60)]
     assert np.mean([one.value for one in found]) > 2
     assert sum(one.low > 0 or one.high < 0 for one in found) <= 3
@@ -105,8 +105,8 @@ def test_no_gap_is_wider_by_noise() -> None:
 
 
 @pytest.mark.slow
-def test_the_best_of_many_is_no_gain_by_noise() -> None:
-    """Nine attacks that are as strong as the first."""
+def test_noise_alone_is_no_maximum_above_zero() -> None:
+    """Nine attacks of the same strength as the first."""
 
     def drop(images: Resampled) -> Estimate:
         return greatest([images.total(0, place) for place in range(1, 10)])(0.05)
@@ -117,7 +117,7 @@ def test_the_best_of_many_is_no_gain_by_noise() -> None:
 
 
 def test_edge_classes_fill_no_further_bins() -> None:
-    """A hundred classes in the middle of four bins: their noise reaches into others, and says nothing of them."""
+    """A hundred classes at the centres of four bins: noise moves some into other bins, which must not count."""
     law = np.repeat([0.25, 0.35, 0.45, 0.55], 25)
     found = [filled_bins(counts(law, 100, seed), EDGES)(0.05) for seed in range(60)]
     assert np.mean([one.value for one in found]) > 5
@@ -127,7 +127,7 @@ def test_edge_classes_fill_no_further_bins() -> None:
 
 
 def test_bins_hold_their_upper_ends() -> None:
-    """As `spread` has it: 0 and 0.1 are in the first bin, 0.2 in the second."""
+    """As in `spread`: 0 and 0.1 are in the first bin, 0.2 in the second."""
     exact = ClassCounts(np.array([10, 10, 10]), np.array([0, 1, 2]))
     assert filled_bins(exact, EDGES)(0.05).value == 2
 

@@ -28,7 +28,7 @@ def test_clopper_pearson_is_scipys(kn: tuple[int, int], alpha: float) -> None:
 
 
 def test_wilson_closed_forms() -> None:
-    """Wilson at no right answer ends at z^2 / (n + z^2); 253 of 1000 worked by hand."""
+    """Wilson's upper end for 0 of n is z^2 / (n + z^2); 253 of 1000 computed by hand."""
     z2 = 1.959963984540054**2
     assert wilson(0, 50).high == pytest.approx(z2 / (50 + z2))
     assert wilson(50, 50).low == pytest.approx(50 / (50 + z2))
@@ -47,10 +47,10 @@ def test_the_ends_are_exact() -> None:
 
 
 def _coverage(low: np.ndarray, high: np.ndarray, n: int, p: np.ndarray) -> np.ndarray:
-    """Exact coverage at each true share: the outcomes 0 .. n whose interval holds it, weighed by their probability."""
-    held = (low[:, None] <= p) & (p <= high[:, None])
-    covered: np.ndarray = (stats.binom.pmf(np.arange(n + 1)[:, None], n, p) * held).sum(axis=0)
-    return covered
+    """Exact coverage at each true proportion: the total probability of the outcomes whose interval contains it."""
+    contains = (low[:, None] <= p) & (p <= high[:, None])
+    coverage: np.ndarray = (stats.binom.pmf(np.arange(n + 1)[:, None], n, p) * contains).sum(axis=0)
+    return coverage
 
 
 @pytest.mark.parametrize("n", [5, 30, 200])
@@ -59,7 +59,7 @@ def test_clopper_pearson_always_covers(n: int) -> None:
     assert _coverage(*clopper_pearson(np.arange(n + 1), np.full(n + 1, n)), n, p).min() >= 0.95
 
 
-def test_class_intervals_cover_about_as_promised() -> None:
+def test_class_intervals_have_about_nominal_coverage() -> None:
     n, p = 300, np.linspace(0.001, 0.999, 499)
     counts = ClassCounts(np.full(n + 1, n), np.arange(n + 1))
     coverage = _coverage(*class_intervals(counts), n, p)
@@ -98,7 +98,7 @@ def test_small_classes_are_exact() -> None:
 
 
 @given(some_counts(), st.integers(0, 10**6))
-def test_intervals_hold_the_accuracy_and_follow_the_classes(counts: ClassCounts, seed: int) -> None:
+def test_intervals_contain_the_accuracy_and_follow_the_classes(counts: ClassCounts, seed: int) -> None:
     low, high = class_intervals(counts, simultaneous=True)
     there = counts.present
     assert (low[there] >= 0).all()
@@ -112,7 +112,7 @@ def test_intervals_hold_the_accuracy_and_follow_the_classes(counts: ClassCounts,
     np.testing.assert_array_equal(moved.high, high[order])
 
 
-def test_absent_classes_cost_nothing() -> None:
+def test_absent_classes_do_not_widen_the_intervals() -> None:
     two = ClassCounts(np.array([100, 100]), np.array([50, 60]))
     three = ClassCounts(np.array([100, 100, 0]), np.array([50, 60, 0]))
     np.testing.assert_array_equal(

@@ -1,4 +1,4 @@
-"""The box bounds are checked against brute force: corners for the greatest value, a fine grid for the least."""
+"""The box bounds against brute force: corners for the greatest value, a fine grid for the least."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_variance_is_bounded_by_the_corners_and_by_every_point_of_the_box(co
 
 @settings(deadline=None, max_examples=20)
 @given(counts=COUNTS)
-def test_every_interval_holds_its_estimate_and_stays_possible(counts: ClassCounts) -> None:
+def test_every_interval_contains_its_estimate_and_is_within_the_range(counts: ClassCounts) -> None:
     for metric in METRICS:
         value, low, high = metric(counts)
         assert -1e-12 <= low <= value + 1e-12, metric
@@ -55,7 +55,7 @@ def test_absent_classes_change_nothing() -> None:
         assert metric(with_absent) == pytest.approx(metric(whole))
 
 
-def test_balanced_classes_of_one_accuracy_have_the_interval_of_a_simple_share() -> None:
+def test_balanced_classes_of_equal_accuracy_have_the_interval_of_a_proportion() -> None:
     counts = ClassCounts(np.full(4, 250), np.full(4, 100))
     low, high = wilson(400, 1000)
     assert metric_intervals.macro(counts) == pytest.approx((0.4, float(low), float(high)))
@@ -68,7 +68,7 @@ def test_the_discrepancy_of_classes_far_apart_by_hand() -> None:
     assert metric_intervals.discrepancy(counts) == pytest.approx((0.6, low[0] - high[1], high[0] - low[1]))
 
 
-def test_box_intervals_cover_the_truth_at_least_as_often_as_they_say() -> None:
+def test_box_intervals_have_at_least_nominal_coverage() -> None:
     random = np.random.default_rng(3)
     truth = np.array([0.2, 0.3, 0.3, 0.6])
     images = np.full(4, 200)
@@ -82,7 +82,7 @@ def test_box_intervals_cover_the_truth_at_least_as_often_as_they_say() -> None:
         assert np.mean(hits) >= 0.95
 
 
-def test_harmonic_means_of_equal_parts_are_that_part() -> None:
+def test_harmonic_means_of_equal_values_are_that_value() -> None:
     counts = ClassCounts(np.full(2, 500), np.full(2, 250))
     assert metric_intervals.overall_and_worst(counts).value == pytest.approx(0.5)
     assert metric_intervals.clean_and_robust(counts, counts).value == pytest.approx(0.5)
@@ -91,7 +91,7 @@ def test_harmonic_means_of_equal_parts_are_that_part() -> None:
 
 
 def test_a_class_beyond_the_mean_has_the_wald_interval_of_many_images() -> None:
-    """With many images Wilson's interval is Wald's, and the sum's error is the usual one."""
+    """For many images Wilson's interval approaches Wald's, and the error is that of a weighted sum."""
     counts = ClassCounts(np.array([40_000, 10_000, 20_000]), np.array([20_000, 7_000, 4_000]))
     value, low, high = metric_intervals.beyond_mean(counts)
     a, n = counts.accuracy, counts.count
@@ -103,7 +103,7 @@ def test_a_class_beyond_the_mean_has_the_wald_interval_of_many_images() -> None:
 
 
 def test_a_class_beyond_the_mean_is_covered() -> None:
-    """Also at shares near 0 and 1, with few images."""
+    """Also at accuracies near 0 and 1, with few images."""
     truth = np.array([0.02, 0.5, 0.9, 0.97])
     drawn = np.random.default_rng(0).binomial(20, truth, size=(2000, 4))
     sides = [metric_intervals.beyond_mean(ClassCounts(np.full(4, 20), row)) for row in drawn]

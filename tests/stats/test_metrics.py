@@ -66,7 +66,7 @@ def test_worst_share_counts_classes_upwards(classes: int, share: float, lowest: 
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan])
-def test_worst_share_refuses(share: float) -> None:
+def test_worst_share_out_of_range(share: float) -> None:
     with pytest.raises(ClasswiseError, match="worst share"):
         metrics.worst_share([0.5], share)
 
@@ -116,7 +116,7 @@ def test_trade() -> None:
     assert math.isnan(metrics.trade(**run | {"average": 0.5}, standard_error=0.0))
 
 
-def test_nothing_to_measure_is_said() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(ClasswiseError, match="no class has an image"):
         metrics.class_variance([np.nan, np.nan])
     with pytest.raises(ClasswiseError, match=r"shape \(C,\)"):

@@ -96,7 +96,7 @@ def test_tango_inverts_the_score_test(b: int, c: int, n: int) -> None:
 
 
 @given(discordant)
-def test_tango_is_antisymmetric_and_holds_the_difference(cells: tuple[int, int, int]) -> None:
+def test_tango_is_antisymmetric_and_contains_the_difference(cells: tuple[int, int, int]) -> None:
     b, c, n = cells
     low, high = tango([b], [c], [n])
     other_low, other_high = tango([c], [b], [n])
@@ -143,8 +143,8 @@ def test_difference_of_minima_is_within_its_bounds(pairs: PairedCounts) -> None:
     assert high <= np.nanmax(joint.high)
 
 
-def test_difference_of_minima_sees_what_the_intervals_of_the_minima_show() -> None:
-    """A class that falls far without becoming the worst says nothing about the worst class."""
+def test_difference_of_minima_uses_the_intervals_of_the_minima() -> None:
+    """A class whose accuracy drops far without becoming the worst does not widen the interval."""
     worse_cats = PairedCounts(np.array([40, 300]), np.array([10, 400]), np.array([90, 0]), np.array([860, 300]))
     value, low, high = difference_of_minima(worse_cats)  # 5 % and 70 %, against 13 % and 30 %
     assert value == pytest.approx(-0.08)
@@ -152,7 +152,7 @@ def test_difference_of_minima_sees_what_the_intervals_of_the_minima_show() -> No
     assert np.nanmax(class_differences(worse_cats, simultaneous=True).high) > 0.35
 
 
-def test_difference_of_minima_of_models_that_are_alike_is_as_close_as_their_pairs() -> None:
+def test_difference_of_minima_of_similar_models_is_as_tight_as_paired_intervals() -> None:
     alike = PairedCounts(np.array([200, 800]), np.array([4, 4]), np.array([0, 0]), np.array([796, 196]))
     _, low, high = difference_of_minima(alike)
     assert -0.01 < low < high < 0.02

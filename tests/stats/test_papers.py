@@ -1,4 +1,4 @@
-"""The metrics, applied to the class accuracies that the papers print, give the numbers that they print."""
+"""The metrics of the class accuracies printed in the papers, against the printed metrics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ EMBEDDED: list[dict[str, Any]] = [
 def table(paper: str, name: str) -> list[dict[str, Any]]:
     path = PAPERS / f"{paper}.yaml"
     if not path.exists():
-        pytest.skip(f"the printed tables are not here: {path.resolve()}")
+        pytest.skip(f"the printed tables are not available: {path.resolve()}")
     tables = yaml.safe_load(path.read_text(encoding="utf-8"))["tables"]
     return next(t["rows"] for t in tables if t["id"] == f"{paper}/{name}")
 
@@ -90,14 +90,14 @@ def test_every_row_of_the_big_table_but_the_misprints() -> None:
     assert disagree == set(MISPRINTED)
 
 
-def test_the_misprint_is_mended_by_the_other_version() -> None:
+def test_the_value_of_the_other_version_corrects_the_misprint() -> None:
     row = next(row for row in table("kdd21", "T1") if (row["defence"], row["attack"]) in MISPRINTED)
     assert row["per_class"][9] == 90.0
     assert agrees(row | {"per_class": [*row["per_class"][:9], 90.2]})
 
 
-def test_what_is_left_is_truncation() -> None:
-    """Rounded as usual, the MCD differs in the rows that consistency.md names, the CV in twelve, all 0.1 low."""
+def test_the_remaining_differences_are_truncation() -> None:
+    """With rounding, the MCD differs in the rows listed in consistency.md and the CV in twelve, all 0.1 low."""
     rows = [row for row in table("kdd21", "T1") if (row["defence"], row["attack"]) not in MISPRINTED]
     low_mcd, low_cv = set(), 0
     for row in rows:
@@ -129,7 +129,7 @@ def test_totals_of_the_first_version_are_rounded_means() -> None:
     rows = table("iclr21", "T2")
     assert len(rows) == 20
     for row in rows:
-        # Halves may have been rounded either way.
+        # Halves may have been rounded up or down.
         assert abs(computed(row | {"cv": 0, "mcd": 0})[0] - row["tot"]) <= 0.05 + FLOAT
 
 

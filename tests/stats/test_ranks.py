@@ -13,7 +13,7 @@ X = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6]
 Y = [2.0, 7.0, 1.0, 8.0, 2.0, 8.0]  # with ties
 
 
-def test_correlations_are_those_of_scipy() -> None:
+def test_correlations_equal_those_of_scipy() -> None:
     assert pearson(X, Y).value == pytest.approx(stats.pearsonr(X, Y).statistic)
     assert spearman(X, Y).value == pytest.approx(stats.spearmanr(X, Y).statistic)
     assert kendall(X, Y).value == pytest.approx(stats.kendalltau(X, Y).statistic)
@@ -35,7 +35,7 @@ def test_many_classes_are_permuted_at_random() -> None:
 
 
 def test_kendalls_w_by_the_definition_and_by_spearman() -> None:
-    """W = ((m - 1) mean Spearman + 1) / m, with ties too as long as all rows have the same ones."""
+    """W = ((m - 1) mean Spearman + 1) / m, also with ties if they are the same in all rows."""
     rows = np.array([[1, 2, 3, 4, 5], [2, 1, 4, 3, 5], [1, 3, 2, 5, 4]])
     sums = rows.sum(axis=0)
     plain = 12 * ((sums - sums.mean()) ** 2).sum() / (9 * (125 - 5))
@@ -65,13 +65,13 @@ def test_without_variation_there_is_no_correlation() -> None:
     assert np.isnan(kendalls_w([[1, 1, 1], [2, 2, 2]]).value)
 
 
-def test_places_that_only_one_list_knows_are_left_out() -> None:
+def test_pairs_with_nan_are_excluded() -> None:
     assert spearman([1, 2, 3, np.nan], [1, 2, 3, 0]).value == pytest.approx(1)
-    with pytest.raises(ClasswiseError, match="2 places are known"):
+    with pytest.raises(ClasswiseError, match="2 pairs of finite values; at least 3"):
         pearson([1, np.nan, 3], [1, 2, 3])
 
 
 @pytest.mark.parametrize("rows", [[[1, 2, 3]], [[1], [2]], [[1, np.nan], [2, 3]]])
-def test_rankings_must_be_whole(rows: list[list[float]]) -> None:
-    with pytest.raises(ClasswiseError, match="two rows and two classes"):
+def test_incomplete_rankings(rows: list[list[float]]) -> None:
+    with pytest.raises(ClasswiseError, match="two rows and two columns"):
         kendalls_w(rows)

@@ -9,7 +9,7 @@ from classwise.stats.resampling import percentiles, resampled_accuracies, resamp
 
 
 def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
-    """Mean a_c, variance a(1-a)/n, and the covariance of two judgements that share their images."""
+    """Mean a_c, variance a(1-a)/n, and the covariance of two predictions of the same images."""
     generator = np.random.default_rng(0)
     labels = np.array([0] * 40 + [1] * 60 + [3] * 5)
     first = generator.random(105) < 0.6
@@ -36,12 +36,12 @@ def test_counts_and_rows_alone() -> None:
     assert rows[:, 0, 0].mean() == pytest.approx(8, abs=0.1)
 
 
-def test_percentiles_leave_out_what_is_not_known() -> None:
+def test_percentiles_exclude_nan() -> None:
     found = percentiles(0.5, [np.nan, *np.linspace(0, 1, 101)], 0.1)
     assert found == pytest.approx((0.5, 0.05, 0.95))
     assert np.isnan(percentiles(0.5, [np.nan]).low)
 
 
-def test_a_row_for_each_judgement_is_asked_for() -> None:
-    with pytest.raises(ClasswiseError, match=r"\(judgements, images\)"):
+def test_outcomes_must_have_two_dimensions() -> None:
+    with pytest.raises(ClasswiseError, match=r"\(predictions, images\)"):
         resampled_accuracies([True, False], [0, 0], 1)

@@ -34,7 +34,7 @@ def test_two_way_table_by_hand() -> None:
 
 
 def test_the_variance_has_a_floor() -> None:
-    """Each image right once and each seed right on half: all the variance is residual, MS_res = 1, S n = 4."""
+    """Each image is correct once and each seed on half: all variance is residual, MS_res = 1, S n = 4."""
     found = mean_over_seeds([[1, 0], [0, 1]], np.zeros(2, int), 1)
     assert found.variance == pytest.approx(1 / 4)
     assert found.degrees == 1
@@ -54,8 +54,8 @@ def test_equal_images_leave_the_variance_of_the_seeds() -> None:
 
 
 @given(st.integers(2, 4), st.integers(0, 2**32 - 1))
-def test_classes_are_apart(seeds: int, random: int) -> None:
-    """A class in a table of many is what it is alone; absent classes are NaN."""
+def test_classes_are_independent(seeds: int, random: int) -> None:
+    """The results of a class do not depend on the other classes; absent classes are NaN."""
     rng = np.random.default_rng(random)
     labels = rng.integers(0, 3, 40)
     right = rng.random((seeds, 40)) < np.array([0.1, 0.5, 1.0])[labels]
@@ -127,7 +127,7 @@ def test_worst_over_seeds_covers_at_ties() -> None:
     assert np.mean(held) >= 0.92
 
 
-def test_worst_over_seeds_of_a_lost_class_is_not_certain() -> None:
+def test_worst_over_seeds_of_a_class_at_zero_is_not_certain() -> None:
     labels = np.repeat([0, 1], 50)
     found = worst_over_seeds(np.tile(labels == 0, (3, 1)), labels, 2)
     assert (found.value, found.low) == (0, 0)
@@ -145,11 +145,11 @@ def test_worst_over_seeds_is_seeded_and_ignores_the_order_of_images() -> None:
 
 
 @pytest.mark.parametrize("function", [mean_over_seeds, worst_over_seeds])
-def test_mistakes_are_named(function: object) -> None:
+def test_invalid_arguments(function: object) -> None:
     assert callable(function)
-    with pytest.raises(ClasswiseError, match="two seeds or more"):
+    with pytest.raises(ClasswiseError, match="at least two seeds"):
         function([[1, 0]], [0, 0], 1)
-    with pytest.raises(ClasswiseError, match="two seeds or more"):
+    with pytest.raises(ClasswiseError, match="at least two seeds"):
         function([1, 0], [0, 0], 1)
     with pytest.raises(ClasswiseError, match="each of the 3 labels"):
         function([[1, 0], [1, 0]], [0, 0, 0], 1)
@@ -159,7 +159,7 @@ def test_mistakes_are_named(function: object) -> None:
         function([[1, 0], [1, 0]], [0, 0], 1, 0)
 
 
-def test_resamples_are_needed() -> None:
+def test_zero_resamples() -> None:
     with pytest.raises(ClasswiseError, match="resamples 0"):
         worst_over_seeds([[1, 0], [1, 0]], [0, 0], 1, resamples=0)
 
@@ -172,7 +172,7 @@ def test_degrees_of_freedom_have_a_floor() -> None:
     assert found.degrees == 1
 
 
-def test_worst_over_seeds_of_equal_images_is_the_seeds_alone() -> None:
+def test_worst_over_seeds_of_equal_images_has_only_the_variance_of_the_seeds() -> None:
     """Three seeds all right, one all wrong: the bootstrap is binomial(4, 3/4) / 4, its lower percentile 1/4."""
     found = worst_over_seeds(np.tile([[1], [0], [1], [1]], (1, 20)), np.zeros(20, int), 1)
     assert stats.binom.ppf(0.025, 4, 0.75) == 1
@@ -219,12 +219,13 @@ def test_paired_differences_are_a_two_way_table(seeds: int, random: int) -> None
 
 @pytest.mark.slow
 @given(st.integers(1, 3), st.integers(2, 4), st.integers(0, 2**32 - 1))
-def test_unpaired_differences_add_the_seeds_of_each_method(ours: int, theirs: int, random: int) -> None:
+def test_unpaired_differences_add_the_seeds_of_each_method(seeds: int, other_seeds: int, random: int) -> None:
     rng = np.random.default_rng(random)
-    first, second = rng.random((ours, 20)) < 0.6, rng.random((theirs, 20)) < rng.uniform(0.1, 0.9, (theirs, 1))
+    first = rng.random((seeds, 20)) < 0.6
+    second = rng.random((other_seeds, 20)) < rng.uniform(0.1, 0.9, (other_seeds, 1))
     found = difference_over_seeds(first, second, np.zeros(20, int), 1, paired=False)
-    each = first.mean(axis=0) - second.mean(axis=0)
-    images, noise, extra = each.var(ddof=1) / 20, 0.0, 0.0
+    per_image = first.mean(axis=0) - second.mean(axis=0)
+    images, noise, extra = per_image.var(ddof=1) / 20, 0.0, 0.0
     for runs in (first, second):
         if len(runs) > 1:
             by_seed, _, rest = _table(runs.astype(float))
@@ -248,8 +249,8 @@ def test_equal_seeds_leave_the_paired_variance_of_the_images() -> None:
 
 def test_equal_images_leave_the_variance_of_the_paired_seeds() -> None:
     first, second = np.array([1, 0, 1, 1, 0]), np.array([0, 0, 1, 0, 1])
-    mine, theirs = (np.tile(seeds[:, None], (1, 30)) for seeds in (first, second))
-    found = difference_over_seeds(mine, theirs, np.zeros(30, int), 1, paired=True)
+    tiled = [np.tile(seeds[:, None], (1, 30)) for seeds in (first, second)]
+    found = difference_over_seeds(*tiled, np.zeros(30, int), 1, paired=True)
     expected = stats.ttest_rel(first, second)
     assert found.variance == pytest.approx((first - second).var(ddof=1) / 5)
     assert found.p_value == pytest.approx(expected.pvalue)
@@ -277,7 +278,7 @@ def test_constant_differences_are_as_exact_as_one_pair(paired: bool) -> None:
 def _equal_methods(
     rng: np.random.Generator, seeds: int, classes: int, n: int, spread: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two methods of one law, whose images are shared and whose trainings differ by ``spread`` on a probit scale."""
+    """Two methods of equal accuracy on the same images, whose runs differ by ``spread`` on a probit scale."""
     image = rng.normal(0, 1, (1, classes, n))
     first, second = (
         (rng.normal(0, spread, (seeds, classes, 1)) + image + rng.normal(0, 1, (seeds, classes, n)) > 0.3)
@@ -288,10 +289,8 @@ def _equal_methods(
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("seeds", "spread"), [(3, 0.0), (3, 0.3), (5, 0.1), (5, 0.3)])
-def test_equal_methods_are_told_apart_no_more_than_five_times_in_a_hundred(
-    seeds: int, spread: float, paired: bool
-) -> None:
-    """Every class is a repetition. The first seeds alone reject far too often where trainings differ."""
+def test_the_false_positive_rate_for_equal_methods_is_nominal(seeds: int, spread: float, paired: bool) -> None:
+    """Every class is a repetition. McNemar's test of the first seeds rejects far too often if runs differ."""
     rng = np.random.default_rng(1)
     first, second = _equal_methods(rng, seeds, 1000, 150, spread)
     labels = np.repeat(np.arange(1000), 150)
@@ -336,25 +335,25 @@ def test_worst_difference_by_hand_and_over_equal_methods() -> None:
         found = worst_difference_over_seeds(first, second, labels, 4, paired=True, resamples=150, seed=repetition)
         missed += not found.low <= 0 <= found.high
         single = [worst_over_seeds(np.tile(runs[0], (2, 1)), labels, 4, resamples=60).value for runs in (first, second)]
-        firsts += abs(single[0] - single[1]) > 0.1  # what single trainings of equal methods differ by
+        firsts += abs(single[0] - single[1]) > 0.1  # single runs of equal methods often differ by this much
     assert missed <= 6
     assert firsts > 20
 
 
-def test_mistakes_of_differences_are_named() -> None:
+def test_invalid_differences() -> None:
     one, two = np.ones((1, 4)), np.ones((2, 4))
     labels = np.zeros(4, int)
     for function in (difference_over_seeds, worst_difference_over_seeds):
-        with pytest.raises(ClasswiseError, match="one seed of each"):
+        with pytest.raises(ClasswiseError, match="one seed per method"):
             function(one, one, labels, 1, paired=False)
-        with pytest.raises(ClasswiseError, match="no pairs"):
+        with pytest.raises(ClasswiseError, match="cannot be paired"):
             function(one, two, labels, 1, paired=True)
         with pytest.raises(ClasswiseError, match="no images"):
             function(np.ones((2, 0)), np.ones((2, 0)), np.zeros(0, int), 1, paired=True)
 
 
-def test_one_right_answer_has_one_interval_wherever_it_is() -> None:
-    """MS_seed, MS_image and MS_res are equal, so the floor holds however the subtraction is rounded."""
+def test_one_correct_prediction_has_the_same_interval_for_every_image() -> None:
+    """MS_seed, MS_image and MS_res are equal, so the minimum applies for any rounding of the subtraction."""
     found = []
     for seed, image in itertools.product(range(3), range(6)):
         right = np.zeros((3, 6), bool)
@@ -365,7 +364,7 @@ def test_one_right_answer_has_one_interval_wherever_it_is() -> None:
 
 
 def test_equal_runs_of_both_methods_show_no_variance() -> None:
-    """Two methods whose runs all answer alike: Tango's interval of no discordant image, whatever the rounding."""
+    """Two methods whose runs have equal predictions: Tango's interval without discordant images, for any rounding."""
     for images in range(2, 60):
         runs = np.tile(np.random.default_rng(images).random(images) < 0.5, (3, 1))
         found = difference_over_seeds(runs, runs[:2], np.zeros(images, int), 1, paired=False)

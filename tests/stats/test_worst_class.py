@@ -38,7 +38,7 @@ def test_possibly_worst_is_the_definition(counts: ClassCounts, alpha: float) -> 
 
 
 @given(some_counts(), st.sampled_from((0.05, 0.2)))
-def test_above_any_is_read_from_the_table_of_pairs(counts: ClassCounts, alpha: float) -> None:
+def test_above_any_agrees_with_the_table_of_pairs(counts: ClassCounts, alpha: float) -> None:
     present = np.flatnonzero(counts.present).tolist()
     above = significantly_above(counts, alpha)
     for others in (present[:1], present[::2], present):
@@ -65,7 +65,7 @@ def test_the_lowest_stays_and_the_order_is_immaterial(counts: ClassCounts, seed:
 
 
 @pytest.mark.parametrize("true", [np.full(5, 0.4), np.array([0.3, 0.32, 0.35, 0.5, 0.9])])
-def test_the_worst_class_is_rarely_lost(true: np.ndarray) -> None:
+def test_the_worst_class_is_rarely_excluded(true: np.ndarray) -> None:
     rng = np.random.default_rng(0)
     count = np.full(5, 200)
     kept = [possibly_worst(ClassCounts(count, rng.binomial(count, true)))[0] for _ in range(400)]
@@ -103,7 +103,7 @@ def test_plug_in_and_split_bracket_the_truth(true: np.ndarray) -> None:
     plug_in, split = np.array([f.plug_in for f in found]), np.array([f.split for f in found])
     error = split.std() / math.sqrt(len(found))
     assert plug_in.mean() < true.min() - 3 * error
-    # At an exact tie every choice scores the truth; else choosing on half the images errs upwards.
+    # At an exact tie every selection has the true accuracy; otherwise selection on half the images is biased up.
     assert split.mean() > true.min() - 3 * error
     assert np.mean([f.low <= true.min() <= f.high for f in found]) >= 0.95
 
@@ -137,7 +137,7 @@ def test_minimum_is_seeded_and_bounded(counts: ClassCounts, seed: int) -> None:
     assert math.isnan(found.split) == (counts.count < 2).all()
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments() -> None:
     with pytest.raises(ClasswiseError, match="no class has an image"):
         minimum(ClassCounts.zeros(3))
     with pytest.raises(ClasswiseError, match="splits 0"):
@@ -147,7 +147,7 @@ def test_mistakes_are_named() -> None:
 
 
 def test_fisher_below_five_and_z_from_five_on() -> None:
-    """At 4 against 12 of 100 wrong, z = 2.08 alone would drop the class; Fisher's p = 0.033 keeps it at 0.025."""
+    """At 4 against 12 of 100 wrong, z = 2.08 would exclude the class; Fisher's p = 0.033 does not at level 0.025."""
     assert (0.96 - 0.88) / math.sqrt(0.92 * 0.08 * 2 / 100) > stats.norm.ppf(0.975)
     few = ClassCounts(np.array([100, 100, 100]), np.array([88, 96, 88]))
     assert stats.fisher_exact(np.array([[96, 4], [88, 12]]), alternative="greater")[1] == pytest.approx(0.033, abs=5e-4)

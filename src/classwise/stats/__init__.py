@@ -1,5 +1,5 @@
-"""Class counts, metrics, intervals and tests: numpy and scipy only.
+"""Class counts, metrics, confidence intervals and tests; depends on numpy and scipy only.
 
 Accuracies are fractions. A class without images is absent: its accuracy is NaN, and every metric, interval and test
-leaves it out.
+excludes it.
 """

@@ -1,4 +1,4 @@
-"""The paired bootstrap: intervals of statistics of several models or attacks on the same images."""
+"""Paired bootstrap: intervals for statistics of several models or attacks on the same images."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies
 
 Statistic = Callable[[FloatArray], FloatArray]
-"""From class accuracies (..., K, C) of K rows to a number each (...)."""
+"""Maps class accuracies (..., K, C) of K rows to numbers (...)."""
 
-_USUAL = 0.05
-"""The level at which percentiles are read; beyond, too few resamples lie outside."""
+_PERCENTILE_LEVEL = 0.05
+"""The level at which percentiles are estimated; below it, too few resamples are in the tails."""
 
 
 class Resampled:
-    """K rows of right and wrong on the same images, and resamples of the images within each class.
+    """K rows of correct and incorrect predictions on the same images, with bootstrap resamples stratified by class.
 
-    The images of a resample are the same for all rows, so that differences between rows are paired. Population P: new
-    images of the same classes, the models fixed.
+    A resample has the same images for all rows, so that differences between rows are paired. Population P: new images
+    of the same classes, the models fixed.
 
     Args:
-        correct: (K, N) true where a row is right on an image.
-        labels: (N,) whole numbers in 0 .. C-1.
+        correct: (K, N) true where a prediction is correct.
+        labels: (N,) integers in 0 .. C-1.
         num_classes: C.
-        resamples: how many.
-        seed: of the resampling.
+        resamples: number of resamples.
+        seed: seed of the resampling.
 
     Raises:
         ClasswiseError: if a label is out of range, the lengths differ, or a class has no image.
@@ -47,26 +47,27 @@ class Resampled:
             raise ClasswiseError(f"correct: expected shape (rows, images), got {right.shape}")
         count = np.bincount(index, minlength=num_classes)
         for label in np.flatnonzero(count == 0)[:1]:
-            raise ClasswiseError(f"class {label} has no image; resampling needs one of each class")
+            raise ClasswiseError(f"class {label} has no image; resampling requires at least one image per class")
         self.count, self.right, self.labels = count, right, index
         self.accuracy = np.stack([ClassCounts.from_labels(index, row, num_classes).accuracy for row in right])
         self.resampled = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)
 
     def estimate(self, statistic: Statistic, level: float = 0.05) -> Estimate:
-        """A statistic of the class accuracies, with an interval of error level ``level``.
+        """Estimate a statistic of the class accuracies, with an interval of error level ``level``.
 
-        Value +- r: r is the larger distance from the value to the two 95 % percentiles, scaled to the level by the
-        normal quantiles. The larger of the two, since minima and variances of resamples are biased to one side.
+        The interval is value +- r. The half-width r is the larger distance from the value to the 2.5 % and 97.5 %
+        percentiles, scaled to the level by normal quantiles: minima and variances of resamples are biased to one side.
+        Where no resample differs, r is the largest change that one image causes.
         """
         value = float(statistic(self.accuracy))
         values = statistic(self.resampled)
-        low, high = np.quantile(values, (_USUAL / 2, 1 - _USUAL / 2))
-        reach = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
-        reach *= two_sided_z(level) / two_sided_z(_USUAL)
-        return Estimate(value, value - reach, value + reach)
+        low, high = np.quantile(values, (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
+        half_width = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
+        half_width *= two_sided_z(level) / two_sided_z(_PERCENTILE_LEVEL)
+        return Estimate(value, value - half_width, value + half_width)
 
     def _of_one_image(self, statistic: Statistic, value: float) -> float:
-        """How far one image that is judged otherwise moves the statistic: for where no resample differs."""
+        """Largest change of the statistic if the outcome of one image changes."""
         rows, classes = self.accuracy.shape
         changed = np.repeat(self.accuracy[None], rows * classes, axis=0)
         row, label = np.divmod(np.arange(rows * classes), classes)
@@ -75,23 +76,32 @@ class Resampled:
         return float(np.abs(statistic(changed) - value).max())
 
     def part(self, statistic: Statistic, scale: float = 1.0) -> IntervalEstimator:
-        """The same as a function of the level, times ``scale`` (100 for points): an interval estimator."""
+        """`estimate` as an interval estimator (a function of the level), times ``scale`` (100 for points)."""
         return interval(self.estimate(statistic), scale)
 
     def total(self, first: int = 0, second: int = 1) -> IntervalEstimator:
-        """The mean over the classes of a row minus that of another, in points."""
+        """Macro accuracy of row ``first`` minus that of row ``second``, in points."""
         return self.part(lambda a: a[..., first, :].mean(axis=-1) - a[..., second, :].mean(axis=-1), 100)
 
     def worst(self, first: int = 0, second: int = 1) -> IntervalEstimator:
-        """The worst class of a row minus that of another, in points, which may be two classes.
+        """Worst-class accuracy of row ``first`` minus that of row ``second``, in points; the worst classes may differ.
 
-        Not by resampling: a minimum over many low classes is lower by chance than one over few.
+        The interval is not a bootstrap interval: a resampled minimum over many low classes is biased low, more than one
+        over few (see `classwise.stats.paired.difference_of_minima`).
         """
         pairs = PairedCounts.from_labels(self.labels, self.right[first], self.right[second], len(self.count))
         return lambda level: Estimate(*(100 * end for end in difference_of_minima(pairs, level)))
 
 
 def beyond_others(change: FloatArray, classes: Sequence[int]) -> FloatArray:
-    """The mean of a change of class accuracies, (..., C), over some classes minus that over the others, (...)."""
+    """Mean change of the accuracy of some classes minus that of the others.
+
+    Args:
+        change: (..., C) changes of class accuracies.
+        classes: labels of the classes.
+
+    Returns:
+        (...) differences of means.
+    """
     others = [label for label in range(change.shape[-1]) if label not in classes]
     return np.asarray(change[..., list(classes)].mean(axis=-1) - change[..., others].mean(axis=-1))

@@ -1,7 +1,7 @@
-"""Bounds of measures over every completion of counts of which some images are not yet judged.
+"""Bounds of metrics computed from incomplete counts, over all possible outcomes of the images not yet evaluated.
 
-An image that is not judged may turn out correct or misclassified. A measure of incomplete counts has no value; it has a
-lower and an upper bound that hold however the remaining images turn out.
+An image that is not yet evaluated may be correct or misclassified. A metric of incomplete counts therefore has no
+value, but a lower and an upper bound that are valid for every completion of the counts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from classwise.stats.intervals import class_intervals, sidak, wilson
 from classwise.stats.worst_class import minimum
 
 SLACK = 1e-12
-"""Bounds that are found by iteration are widened by this much, so that rounding never makes them too narrow."""
-MOST_VARIANCE = 0.25
+"""Bounds computed by iteration are widened by this amount to allow for rounding errors."""
+MAX_VARIANCE = 0.25
 """The largest variance of numbers in [0, 1]."""
 WORST_SHARE = 0.2
-"""The share of the classes that ``worst20`` is a mean of."""
+"""The share of the classes that ``worst20`` averages."""
 
 
 class Bounds(NamedTuple):
-    """The smallest and the largest value that a number can take; both are NaN where no bound is known."""
+    """Lower and upper bound of a number; both are NaN where no bound is known."""
 
     low: float
     high: float
@@ -35,13 +35,13 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BoundedCounts:
-    """Images of each class, how many of them are judged, and how many of these are correct.
+    """Per-class numbers of images, evaluated images and correctly classified images.
 
     Attributes:
-        count: (C,) int64, the images known to be of each class.
-        judged: (C,) int64, at most ``count``.
-        correct: (C,) int64, at most ``judged``.
-        unplaced: images that are not judged and whose class is not known; infinity where their number is not known.
+        count: (C,) int64, images known to be of each class.
+        judged: (C,) int64, evaluated images of each class, at most ``count``.
+        correct: (C,) int64, correctly classified images of each class, at most ``judged``.
+        unplaced: number of images that are not evaluated and whose class is unknown; infinity if the number is unknown.
     """
 
     count: IntArray
@@ -51,34 +51,34 @@ class BoundedCounts:
 
     @property
     def unjudged(self) -> float:
-        """How many images are not judged, over all classes."""
+        """Number of images that are not evaluated, over all classes."""
         return float((self.count - self.judged).sum()) + self.unplaced
 
     @property
     def complete(self) -> bool:
-        """Whether every image is judged."""
+        """Whether every image is evaluated."""
         return not self.unjudged
 
     @property
     def total(self) -> float:
-        """How many images there are, over all classes; infinity where that is not known."""
+        """Number of images over all classes; infinity if it is unknown."""
         return float(self.count.sum()) + self.unplaced
 
     @property
     def low(self) -> ClassCounts:
-        """The counts if every image that is not judged is misclassified; without the unplaced images."""
+        """The counts if every image that is not evaluated is misclassified; without the unplaced images."""
         return ClassCounts(self.count, self.correct)
 
     @property
     def high(self) -> ClassCounts:
-        """The counts if every image that is not judged is correct; without the unplaced images."""
+        """The counts if every image that is not evaluated is correct; without the unplaced images."""
         return ClassCounts(self.count, self.count - self.judged + self.correct)
 
     @property
     def accuracy(self) -> tuple[FloatArray, FloatArray]:
-        """The lower and the upper bound (C,) of each class's accuracy; NaN for a class that surely has no image.
+        """Lower and upper bound (C,) of the accuracy of each class; NaN for a class that certainly has no image.
 
-        Any class may have all of the unplaced images, or none.
+        The unplaced images may belong to any class.
         """
         if not self.unplaced:
             return self.low.accuracy, self.high.accuracy
@@ -89,11 +89,11 @@ class BoundedCounts:
 
 
 Measure = Callable[[BoundedCounts, BoundedCounts | None, float], Bounds]
-"""From counts under an attack, counts of the clean pass (None: there was none) and alpha to bounds."""
+"""Maps counts under an attack, counts on clean images (None if not evaluated) and alpha to bounds."""
 
 
 def overall(counts: BoundedCounts) -> Bounds:
-    """Bounds of the accuracy over all images; each is attained."""
+    """Bounds of the accuracy over all images; both are attained."""
     if math.isinf(counts.unplaced):
         return Bounds(0.0, 1.0)
     if not counts.unplaced:
@@ -105,12 +105,12 @@ def overall(counts: BoundedCounts) -> Bounds:
 def variance(counts: BoundedCounts) -> Bounds:
     """Bounds of the variance of the class accuracies.
 
-    They hold for every completion and are not always attained. The lower one is the least variance of real numbers
-    between the bounds of the classes. The upper one is min_t mean_c max((l_c - t)^2, (u_c - t)^2): the mean square
-    about any t is at least the variance.
+    They are valid for every completion and not always attained. The lower bound is the least variance of real numbers
+    between the bounds l_c and u_c of the classes. The upper bound is min_t mean_c max((l_c - t)^2, (u_c - t)^2): the
+    mean square about any t is at least the variance.
     """
     if counts.unplaced:
-        return Bounds(0.0, MOST_VARIANCE)
+        return Bounds(0.0, MAX_VARIANCE)
     low, high = (values[counts.count > 0] for values in counts.accuracy)
     if np.array_equal(low, high):
         value = metrics.class_variance(low)
@@ -122,12 +122,12 @@ def variance(counts: BoundedCounts) -> Bounds:
     def farthest(t: float) -> FloatArray:
         return np.where(np.abs(high - t) > np.abs(low - t), high, low)
 
-    found = [float(((point(t) - t) ** 2).mean()) for point in (nearest, farthest) for t in (_balance(point),)]
-    return Bounds(max(found[0] - SLACK, 0.0), found[1] + SLACK)
+    least, most = (float(((point(t) - t) ** 2).mean()) for point in (nearest, farthest) for t in (_balance(point),))
+    return Bounds(max(least - SLACK, 0.0), most + SLACK)
 
 
 def _balance(point: Callable[[float], FloatArray]) -> float:
-    """The t in [0, 1] at which t - mean(point(t)), which increases with t, changes its sign."""
+    """Root t in [0, 1] of the increasing function t - mean(point(t)), by bisection."""
     left, right = 0.0, 1.0
     for _ in range(60):
         middle = (left + right) / 2
@@ -138,7 +138,7 @@ def _balance(point: Callable[[float], FloatArray]) -> float:
 def discrepancy(counts: BoundedCounts) -> Bounds:
     """Bounds of the highest minus the lowest class accuracy.
 
-    The upper one is attained where every image has its class; the lower one is not always.
+    The upper bound is attained if no image is unplaced; the lower bound is not always attained.
     """
     low, high = counts.accuracy
     certain = counts.count > 0
@@ -197,24 +197,24 @@ def _hmw(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bo
 
 
 def _overall_end(end: int) -> Measure:
-    """The lower (0) or upper (1) end of the interval of the overall accuracy."""
+    """Bounds of the lower (0) or upper (1) end of the interval of the overall accuracy."""
 
     def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
         del clean
         if math.isinf(counts.unplaced):
             return Bounds(0.0, 1.0)
         correct = int(counts.correct.sum())
-        ends = [wilson(right, counts.total, alpha)[end] for right in (correct, correct + counts.unjudged)]
+        ends = [wilson(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)]
         return Bounds(*map(float, ends))
 
     return measure
 
 
 def _worst_end(end: int) -> Measure:
-    """The lower (0) or upper (1) end of the simultaneous interval of the lowest class accuracy.
+    """Bounds of the lower (0) or upper (1) end of the simultaneous interval of the lowest class accuracy.
 
-    Classes with few errors get another interval than the rest, so an end need not grow with the correct answers: every
-    number of correct answers of every class is tried. Both bounds are attained.
+    Classes with few errors have an exact interval, the others Wilson's, so an end is not always monotone in the number
+    of correct predictions. Every possible number of every class is therefore tried. Both bounds are attained.
     """
 
     def measure(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
@@ -222,12 +222,12 @@ def _worst_end(end: int) -> Measure:
         if counts.unplaced:
             return Bounds(0.0, 1.0)
         present = np.flatnonzero(counts.count)
-        left = (counts.count - counts.judged)[present]
-        start = np.concatenate([[0], np.cumsum(left + 1)[:-1]])
-        which = np.repeat(present, left + 1)
-        tried = counts.correct[which] + np.arange(len(which)) - np.repeat(start, left + 1)
+        remaining = (counts.count - counts.judged)[present]
+        start = np.concatenate([[0], np.cumsum(remaining + 1)[:-1]])
+        label = np.repeat(present, remaining + 1)
+        correct = counts.correct[label] + np.arange(len(label)) - np.repeat(start, remaining + 1)
         level = sidak(alpha, len(present))
-        ends = class_intervals(ClassCounts(counts.count[which], tried), level)[end]
+        ends = class_intervals(ClassCounts(counts.count[label], correct), level)[end]
         lowest, highest = np.minimum.reduceat(ends, start), np.maximum.reduceat(ends, start)
         return Bounds(float(lowest.min()), float(highest.min()))
 
@@ -235,7 +235,7 @@ def _worst_end(end: int) -> Measure:
 
 
 def _split(counts: BoundedCounts, clean: BoundedCounts | None, alpha: float) -> Bounds:
-    """The split estimate, which depends on random halves: no bound is known before every image is judged."""
+    """The split estimate; it depends on random halves, so no bound is known unless every image is evaluated."""
     del clean
     value = minimum(counts.low, alpha).split if counts.complete else math.nan
     return Bounds(value, value)
@@ -256,5 +256,5 @@ MEASURES: dict[str, Measure] = {
     "worst.high": _worst_end(1),
     "worst.split": _split,
 }
-"""What has bounds: the measures of a summary (fractions; ``cv`` in fractions squared), and the ends of 95 % intervals.
-Those of ``worst`` are of the minimum over the classes, whichever class it is."""
+"""The metrics with bounds: those of a summary (fractions; ``cv`` in fractions squared) and the ends of their intervals.
+The interval of ``worst`` is that of the minimum over the classes."""

@@ -1,7 +1,7 @@
 """Confidence sequences for a count under sampling without replacement.
 
-Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", NeurIPS 2020: the intervals cover the
-count at all times together, whatever rule stops the sampling.
+The intervals cover the count simultaneously at all times, so they are valid under any stopping rule. Source:
+Waudby-Smith and Ramdas, "Confidence sequences for sampling without replacement", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from classwise.stats.counts import BoolArray, FloatArray, IntArray
 def log_prior_posterior_ratio(
     successes: ArrayLike, pool: ArrayLike, drawn: ArrayLike, hits: ArrayLike, prior: tuple[ArrayLike, ArrayLike]
 ) -> FloatArray:
-    """Log of the prior over the posterior of "the attacks succeed on ``successes`` of the pool", after some draws.
+    """Log of the prior-posterior ratio of the number of successes in a pool, after a sample without replacement.
 
-    The prior is beta-binomial with parameters a and b; so is the posterior of what is left. At the true number the
-    ratio is a supermartingale that begins at 1, so that it ever reaches 1/alpha has probability at most alpha.
+    The prior is beta-binomial with parameters a and b; so is the posterior for the rest of the pool. At the true number
+    the ratio is a supermartingale that starts at 1. The probability that it ever reaches 1/alpha is therefore at most
+    alpha (Ville's inequality).
 
     Args:
-        successes: K, on how many of the pool the attacks succeed; any shape that broadcasts with the others.
-        pool: B, how many there are.
-        drawn: t, how many were drawn, without replacement.
-        hits: k, on how many of these they succeeded.
+        successes: K, number of images of the pool on which the attacks succeed; broadcasts with the other arguments.
+        pool: B, size of the pool.
+        drawn: t, number of images sampled without replacement.
+        hits: k, number of sampled images on which the attacks succeeded.
         prior: a and b, positive.
 
     Returns:
-        log(BB(K; B, a, b) / BB(K-k; B-t, a+k, b+t-k)); infinity where K is impossible after the draws.
+        log(BB(K; B, a, b) / BB(K-k; B-t, a+k, b+t-k)); infinity where K is impossible given the sample.
     """
     K, B, t, k = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (successes, pool, drawn, hits)))  # noqa: N806
     a, b = (np.asarray(parameter, dtype=np.float64) for parameter in prior)
     possible = (k <= K) & (B - (t - k) >= K)
     K = np.where(possible, K, k)  # noqa: N806
-    # The ratio is the evidence over the likelihood of the very sequence that was drawn.
+    # The ratio equals the evidence over the likelihood of the sampled sequence.
     evidence = special.betaln(a + k, b + t - k) - special.betaln(a, b)
     likelihood = _log_falling(K, k) + _log_falling(B - K, t - k) - _log_falling(B, t)
     return np.where(possible, evidence - likelihood, np.inf)
@@ -50,7 +51,7 @@ def _log_falling(n: FloatArray, k: FloatArray) -> FloatArray:
 
 
 class SuccessBounds(NamedTuple):
-    """On how many of a pool the attacks succeed: the least and the largest plausible number, int64 arrays."""
+    """Lower (``least``) and upper (``most``) confidence bound of the number of successes in a pool, int64 arrays."""
 
     least: IntArray
     most: IntArray
@@ -59,20 +60,20 @@ class SuccessBounds(NamedTuple):
 def success_bounds(
     pool: ArrayLike, drawn: ArrayLike, hits: ArrayLike, prior: tuple[ArrayLike, ArrayLike], alpha: float
 ) -> SuccessBounds:
-    """The prior-posterior-ratio set {K : ratio < 1/alpha}, which covers K at all times with probability 1 - alpha.
+    """Confidence set {K : prior-posterior ratio < 1/alpha}, which covers K at all times with probability 1 - alpha.
 
-    The likelihood is log-concave in K, so the set is a range around its mode, whose ends are found by bisection for
+    The likelihood is log-concave in K, so the set is an interval around its mode. Its ends are found by bisection, for
     all pools at once.
 
     Args:
-        pool: B, any shape that broadcasts with the next two.
+        pool: B, any shape that broadcasts with ``drawn`` and ``hits``.
         drawn: t.
         hits: k.
-        prior: a and b of the beta-binomial prior, numbers or of the same shape.
-        alpha: the probability of ever losing K; divide it by the number of pools that are to hold together.
+        prior: a and b of the beta-binomial prior, numbers or arrays of the same shape.
+        alpha: probability that K is ever outside; for simultaneous coverage divide it by the number of pools.
     """
-    given = (np.asarray(values, dtype=np.int64) for values in (pool, drawn, hits))
-    B, t, k = np.broadcast_arrays(*given)  # noqa: N806
+    arrays = (np.asarray(values, dtype=np.int64) for values in (pool, drawn, hits))
+    B, t, k = np.broadcast_arrays(*arrays)  # noqa: N806
     limit = -math.log(alpha)
     first, last = k, B - (t - k)
     mode = np.clip(k * (B + 1) // np.maximum(t, 1), first, last)
@@ -94,13 +95,20 @@ def success_bounds(
     return SuccessBounds(least, low)
 
 
-def intersected(least: ArrayLike, most: ArrayLike, found: SuccessBounds, known: ArrayLike) -> SuccessBounds:
-    """Earlier bounds and new ones (on the pool, beside ``known`` outside it) together.
+def intersect_bounds(least: ArrayLike, most: ArrayLike, new: SuccessBounds, known: ArrayLike) -> SuccessBounds:
+    """Intersect earlier bounds with new ones.
 
-    Both hold unless the true number was lost; then they may exclude each other, and the new ones remain.
+    The intersection is empty only if one of the two intervals does not cover the true number; then the new bounds are
+    returned.
+
+    Args:
+        least: earlier lower bound of the number of successes.
+        most: earlier upper bound.
+        new: new bounds of the number of successes in the pool.
+        known: number of successes outside the pool.
     """
     outside = np.asarray(known, dtype=np.int64)
-    fresh = SuccessBounds(np.asarray(outside + found.least), np.asarray(outside + found.most))
-    lower, upper = np.maximum(least, fresh.least), np.minimum(most, fresh.most)
-    agree = lower <= upper
-    return SuccessBounds(np.where(agree, lower, fresh.least), np.where(agree, upper, fresh.most))
+    shifted = SuccessBounds(np.asarray(outside + new.least), np.asarray(outside + new.most))
+    lower, upper = np.maximum(least, shifted.least), np.minimum(most, shifted.most)
+    overlap = lower <= upper
+    return SuccessBounds(np.where(overlap, lower, shifted.least), np.where(overlap, upper, shifted.most))

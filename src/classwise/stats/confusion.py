@@ -1,4 +1,4 @@
-"""Who is mistaken for whom: confusion matrices, superclasses, symmetry."""
+"""Confusion matrices: counts, rates, errors within superclasses, symmetry."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
 
 
 def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> IntArray:
-    """Count images by truth (row) and prediction (column): kdd21 Figure 2, in counts.
+    """Count images by label (row) and prediction (column): kdd21 Figure 2, in counts.
 
     Args:
-        labels: (N,) whole numbers in 0 .. C-1.
-        predictions: (N,) the same of the predicted classes.
+        labels: (N,) integers in 0 .. C-1.
+        predictions: (N,) predicted classes, integers in 0 .. C-1.
         num_classes: C.
 
     Returns:
-        (C, C) int64; matrices of parts of a data set add up.
+        (C, C) int64; the matrices of parts of a data set can be added.
 
     Raises:
         ClasswiseError: if a label or a prediction is out of range, or the lengths differ.
@@ -42,7 +42,7 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
 
 
 def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> sparse.csr_array:
-    """`confusion` as a sparse (C, C) matrix: its size grows with the images, not with C squared.
+    """`confusion` as a sparse (C, C) matrix, whose size grows with the number of images, not with C squared.
 
     Raises:
         ClasswiseError: as `confusion` does.
@@ -57,7 +57,13 @@ def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int
 
 
 def confusion_rates(matrix: ArrayLike) -> FloatArray:
-    """Each row of a confusion matrix as shares of its class: (C, C) fractions, the row of an absent class NaN.
+    """Normalise each row of a confusion matrix to fractions of its class.
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction.
+
+    Returns:
+        (C, C) fractions; the rows of absent classes are NaN.
 
     Example:
         >>> from classwise import metrics
@@ -70,7 +76,7 @@ def confusion_rates(matrix: ArrayLike) -> FloatArray:
 
 
 def misclassified(matrix: ArrayLike) -> FloatArray:
-    """The confusion matrix with its diagonal hidden (NaN): kdd21 Figure 4a.
+    """The confusion matrix with NaN on its diagonal: kdd21 Figure 4a.
 
     Returns:
         (C, C) float64 in the unit of ``matrix``.
@@ -87,11 +93,11 @@ def misclassified(matrix: ArrayLike) -> FloatArray:
 
 
 class Leakage(NamedTuple):
-    """Where the errors go.
+    """Share of errors within the superclass.
 
     Attributes:
-        inside: the share of the errors that stay inside the superclass; NaN without errors.
-        chance: that share if every error fell on one of the C-1 other classes alike.
+        inside: share of the errors whose prediction is in the superclass of the label; NaN without errors.
+        chance: that share if errors were distributed uniformly over the other C-1 classes.
 
     Example:
         >>> from classwise import metrics
@@ -105,17 +111,17 @@ class Leakage(NamedTuple):
 
 
 def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: ArrayLike) -> Leakage:
-    """The share of the errors inside the superclass, beside its chance value (kdd21 section 4.2, claim C6).
+    """Compute the share of errors within the superclass, and its chance level (kdd21 section 4.2, claim C6).
 
-    The chance value of a class whose superclass S has |S| classes is (|S|-1)/(C-1); superclasses of unequal size are
+    The chance level of a class whose superclass S has |S| classes is (|S|-1)/(C-1); superclasses of unequal size are
     averaged over the errors.
 
     Args:
-        matrix: (C, C) confusion counts, truth by prediction, dense or sparse; the diagonal is not used.
-        superclasses: (C,) whole numbers, the superclass of each class.
+        matrix: (C, C) confusion counts, label by prediction, dense or sparse; the diagonal is not used.
+        superclasses: (C,) integers, the superclass of each class.
 
     Raises:
-        ClasswiseError: if there is not one superclass for each class.
+        ClasswiseError: unless ``superclasses`` has one value per class.
 
     Example:
         >>> from classwise import metrics
@@ -128,18 +134,18 @@ def superclass_leakage(matrix: ArrayLike | sparse.csr_array, superclasses: Array
         raise ClasswiseError(f"superclasses: expected one for each of the {classes} classes, got shape {group.shape}")
     wrong = cells.row != cells.col
     truth, predicted, count = cells.row[wrong], cells.col[wrong], np.nan_to_num(cells.data[wrong].astype(np.float64))
-    _, kind, size = np.unique(group, return_inverse=True, return_counts=True)
-    chance = ratio(size[kind] - 1, classes - 1)
+    _, group_index, size = np.unique(group, return_inverse=True, return_counts=True)
+    chance = ratio(size[group_index] - 1, classes - 1)
     total = count.sum()
     inside = count[group[truth] == group[predicted]].sum()
     return Leakage(float(ratio(inside, total)), float(ratio((count * chance[truth]).sum(), total)))
 
 
 class Symmetry(NamedTuple):
-    """How alike M and its transpose are, off the diagonal.
+    """Similarity of a matrix M and its transpose, off the diagonal.
 
     Attributes:
-        pearson: correlation of M_ij and M_ji over i < j, in -1 .. 1; NaN if either side does not vary.
+        pearson: correlation of M_ij and M_ji over i < j, in -1 .. 1; NaN if either side is constant.
         overlap: 1 - sum |M - M^T| / sum (M + M^T), in 0 .. 1; NaN without errors.
 
     Example:
@@ -153,18 +159,18 @@ class Symmetry(NamedTuple):
 
 
 def symmetry(matrix: ArrayLike) -> Symmetry:
-    """Whether i is mistaken for j as often as j for i (kdd21 section 4.2, claim C5).
+    """Measure whether i is misclassified as j as often as j as i (kdd21 section 4.2, claim C5).
 
-    Where classes differ in size, give rates (`confusion_rates`) rather than counts. Pairs with an absent class (NaN)
-    are left out. The correlation takes the pairs with i < j, so it depends on the order of the classes.
+    For classes of different sizes, pass rates (`confusion_rates`) rather than counts. Pairs with an absent class (NaN)
+    are excluded. The correlation uses the pairs with i < j, so it depends on the order of the classes.
 
     Args:
-        matrix: (C, C) confusion counts or rates, truth by prediction; the diagonal is not used.
+        matrix: (C, C) confusion counts or rates, label by prediction; the diagonal is not used.
 
     Example:
         >>> from classwise import metrics
-        >>> found = metrics.symmetry([[7, 3, 0], [3, 6, 1], [0, 1, 9]])
-        >>> round(found.pearson, 2), round(found.overlap, 2)
+        >>> symmetry = metrics.symmetry([[7, 3, 0], [3, 6, 1], [0, 1, 9]])
+        >>> round(symmetry.pearson, 2), round(symmetry.overlap, 2)
         (1.0, 1.0)
     """
     square = _square(matrix)

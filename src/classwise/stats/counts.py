@@ -1,4 +1,4 @@
-"""How many images of each class there are, and how many are right: sums that add up over batches and processes."""
+"""Per-class counts of images and of correct predictions, which can be added over batches and processes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ IntArray = NDArray[np.int64]
 
 
 def whole_numbers(values: ArrayLike, what: str) -> IntArray:
-    """``values`` as a one-dimensional int64 array.
+    """Convert ``values`` to a one-dimensional int64 array.
+
+    Args:
+        values: (N,) integers.
+        what: name of the values for the error message.
 
     Raises:
-        ClasswiseError: if the values are not whole numbers in one dimension.
+        ClasswiseError: if the values are not integers in one dimension.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ClasswiseError(f"{what}: expected whole numbers of shape (N,), got {array.dtype} of shape {array.shape}")
+        raise ClasswiseError(f"{what}: expected integers of shape (N,), got {array.dtype} of shape {array.shape}")
     return array.astype(np.int64)
 
 
 def class_labels(labels: ArrayLike, num_classes: int, what: str = "labels") -> IntArray:
-    """``labels`` as an (N,) int64 array, each in 0 .. ``num_classes`` - 1.
+    """Convert ``labels`` to an (N,) int64 array and check that each is in 0 .. ``num_classes`` - 1.
 
     Raises:
-        ClasswiseError: if they are no whole numbers or out of range.
+        ClasswiseError: if a label is not an integer or out of range.
     """
     array = whole_numbers(labels, what)
     bad = array[(array < 0) | (array >= num_classes)]
@@ -42,23 +46,23 @@ def class_labels(labels: ArrayLike, num_classes: int, what: str = "labels") -> I
 
 
 def outcomes(correct: ArrayLike, images: int) -> BoolArray:
-    """``correct`` as an array of booleans whose last axis has a value per image.
+    """Convert ``correct`` to a boolean array whose last axis has one value per image.
 
     Raises:
-        ClasswiseError: if a value is neither true nor false (nor 1 nor 0), or if there is not one per image.
+        ClasswiseError: if a value is not a boolean (or 0 or 1), or the length of the last axis differs from ``images``.
     """
     array = np.asarray(correct)
     if array.shape[-1:] != (images,):
-        raise ClasswiseError(f"correct: expected a value for each of the {images} labels, got shape {array.shape}")
+        raise ClasswiseError(f"correct: expected one value for each of the {images} labels, got shape {array.shape}")
     if array.dtype != np.bool_ and not np.isin(array, (0, 1)).all():
         raise ClasswiseError(
-            "correct: expected true or false for each image; compare the predictions with the labels first"
+            "correct: expected a boolean for each image; compare the predictions with the labels first"
         )
     return array.astype(np.bool_)
 
 
 def ratio(part: ArrayLike, whole: ArrayLike) -> FloatArray:
-    """``part / whole``, NaN where ``whole`` is 0."""
+    """Compute ``part / whole``; NaN where ``whole`` is 0."""
     top, bottom = np.broadcast_arrays(np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64))
     quotient: FloatArray = np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom != 0)
     return quotient
@@ -66,7 +70,7 @@ def ratio(part: ArrayLike, whole: ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Whole numbers per class that add up: every field is a read-only (C,) int64 array."""
+    """Per-class counts that can be added: every field is a read-only (C,) int64 array."""
 
     __hash__ = None  # type: ignore[assignment]  # arrays are compared, not hashed
 
@@ -76,11 +80,11 @@ class _Sums:
         shapes = {array.shape for array in arrays.values()}
         if len(shapes) != 1:
             raise ClasswiseError(
-                f"{', '.join(arrays)}: expected one length, got {sorted(shape[0] for shape in shapes)}"
+                f"{', '.join(arrays)}: expected equal lengths, got {sorted(shape[0] for shape in shapes)}"
             )
         for name, array in arrays.items():
             if (array < 0).any():
-                raise ClasswiseError(f"{name}: {array.min()} is negative; counts start at 0")
+                raise ClasswiseError(f"{name}: {array.min()} is negative; counts must be at least 0")
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
@@ -89,7 +93,7 @@ class _Sums:
 
     @property
     def num_classes(self) -> int:
-        """C, absent classes included."""
+        """C, including absent classes."""
         return len(self._arrays()[0])
 
     def __add__(self, other: Self) -> Self:
@@ -97,27 +101,26 @@ class _Sums:
             return NotImplemented
         if other.num_classes != self.num_classes:
             raise ClasswiseError(f"cannot add counts of {self.num_classes} and of {other.num_classes} classes")
-        return type(self)(*(mine + theirs for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)))
+        return type(self)(*(first + second for first, second in zip(self._arrays(), other._arrays(), strict=True)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Sums) or type(other) is not type(self):
             return NotImplemented
-        return all(np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True))
+        return all(np.array_equal(*pair) for pair in zip(self._arrays(), other._arrays(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts(_Sums):
-    """Images and right answers of each class.
+    """Number of images and of correctly classified images of each class.
 
-    Counts of parts of a data set (batches, shards, processes) add up to those of the whole.
+    The counts of parts of a data set (batches, shards, processes) add up to those of the whole.
 
     Attributes:
-        count: (C,) int64, the images of each class.
-        correct: (C,) int64, those that are classified correctly.
+        count: (C,) int64, images of each class.
+        correct: (C,) int64, correctly classified images of each class.
 
     Raises:
-        ClasswiseError: if the arrays differ in length, are no whole numbers, or a class has more right answers than
-            images.
+        ClasswiseError: if the arrays differ in length, are not integers, or ``correct`` exceeds ``count`` in a class.
     """
 
     count: IntArray
@@ -127,21 +130,23 @@ class ClassCounts(_Sums):
         super().__post_init__()
         for label in np.flatnonzero(self.correct > self.count)[:1]:
             images = self.count[label]
-            raise ClasswiseError(f"class {label}: {self.correct[label]} of {images} images right; count comes first")
+            raise ClasswiseError(
+                f"class {label}: {self.correct[label]} of {images} images correct; the arguments are (count, correct)"
+            )
 
     @classmethod
     def zeros(cls, num_classes: int) -> Self:
-        """Nothing counted yet: the start of a sum."""
+        """Zero counts, the start of a sum."""
         return cls(np.zeros(num_classes, np.int64), np.zeros(num_classes, np.int64))
 
     @classmethod
     def from_labels(cls, labels: ArrayLike, correct: ArrayLike, num_classes: int) -> Self:
-        """Count images by their label.
+        """Count images by label.
 
         Args:
-            labels: (N,) whole numbers in 0 .. C-1.
-            correct: (N,) true where the prediction is right.
-            num_classes: C; classes that no label names are absent.
+            labels: (N,) integers in 0 .. C-1.
+            correct: (N,) true where the prediction is correct.
+            num_classes: C; classes without labels are absent.
 
         Raises:
             ClasswiseError: if a label is out of range, or the lengths differ.
@@ -154,12 +159,12 @@ class ClassCounts(_Sums):
 
     @property
     def wrong(self) -> IntArray:
-        """(C,) int64, the images of each class that are misclassified."""
+        """(C,) int64, misclassified images of each class."""
         return self.count - self.correct
 
     @property
     def present(self) -> BoolArray:
-        """(C,) true for the classes that have images."""
+        """(C,) true for classes that have images."""
         return self.count > 0
 
     @property
@@ -170,16 +175,16 @@ class ClassCounts(_Sums):
 
 @dataclass(frozen=True, eq=False)
 class PairedCounts(_Sums):
-    """The same images judged twice (two models, or two attacks): the four cells of each class.
+    """Paired outcomes of the same images under two models or attacks: the 2x2 table of each class.
 
     Attributes:
-        both: (C,) int64, images that are right both times.
-        only_first: (C,) int64, right the first time only.
-        only_second: (C,) int64, right the second time only.
-        neither: (C,) int64, wrong both times.
+        both: (C,) int64, images that both predictions classify correctly.
+        only_first: (C,) int64, images that only the first classifies correctly.
+        only_second: (C,) int64, images that only the second classifies correctly.
+        neither: (C,) int64, images that both misclassify.
 
     Raises:
-        ClasswiseError: if the arrays differ in length or are no whole numbers.
+        ClasswiseError: if the arrays differ in length or are not integers.
     """
 
     both: IntArray
@@ -189,12 +194,12 @@ class PairedCounts(_Sums):
 
     @classmethod
     def from_labels(cls, labels: ArrayLike, first: ArrayLike, second: ArrayLike, num_classes: int) -> Self:
-        """Count images by their label.
+        """Count images by label.
 
         Args:
-            labels: (N,) whole numbers in 0 .. C-1.
-            first: (N,) true where the first prediction is right.
-            second: (N,) the same of the second prediction, image by image.
+            labels: (N,) integers in 0 .. C-1.
+            first: (N,) true where the first prediction is correct.
+            second: (N,) true where the second prediction of the same image is correct.
             num_classes: C.
 
         Raises:
@@ -209,20 +214,20 @@ class PairedCounts(_Sums):
 
     @property
     def count(self) -> IntArray:
-        """(C,) int64, the images of each class."""
+        """(C,) int64, images of each class."""
         return self.both + self.only_first + self.only_second + self.neither
 
     @property
     def first(self) -> ClassCounts:
-        """The counts of the first judgement alone."""
+        """The counts of the first predictions."""
         return ClassCounts(self.count, self.both + self.only_first)
 
     @property
     def second(self) -> ClassCounts:
-        """The counts of the second judgement alone."""
+        """The counts of the second predictions."""
         return ClassCounts(self.count, self.both + self.only_second)
 
     @property
     def difference(self) -> FloatArray:
-        """(C,) accuracy of the first minus that of the second, in -1 .. 1; NaN for absent classes."""
+        """(C,) accuracy of the first predictions minus that of the second, in -1 .. 1; NaN for absent classes."""
         return ratio(self.only_first - self.only_second, self.count)

@@ -1,7 +1,7 @@
-"""Interval estimators: functions from an error level to an estimate with its interval, and arithmetic with them.
+"""Interval estimators (functions from an error level to an estimate with its interval) and arithmetic with them.
 
-Some plug-in estimates are biased: the widest, the worst, the best of several. The intervals here hold for them, too,
-and are wide therefore.
+Some plug-in estimates are biased: a maximum, a minimum, a range. The intervals here are valid for them, too, and
+therefore conservative.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, two_sided_z
 
 IntervalEstimator = Callable[[float], Estimate]
-"""From an error level to an estimate with its interval."""
+"""Maps an error level to an estimate with its interval."""
 ALPHA = 0.05
-"""The error level of intervals that are given without one."""
+"""The error level of an `Estimate` that comes without one."""
 
 
 def exactly(value: float) -> IntervalEstimator:
-    """A number that is known without error, at any level."""
+    """A number that is known exactly."""
 
     def at(level: float) -> Estimate:
         del level
@@ -30,33 +30,39 @@ def exactly(value: float) -> IntervalEstimator:
 
 
 def interval(estimate: Estimate, scale: float = 1.0) -> IntervalEstimator:
-    """The estimator that extends an estimate with its 95 % interval to any level; times ``scale`` (100 for points).
+    """Extend an estimate with a 95 % interval to any level by normal quantiles, times ``scale`` (100 for points).
 
-    Value +- r: r is the larger of the two distances to the interval's ends, scaled to the level by the normal
-    quantiles. An interval of no width says that no resample differed, not that nothing is uncertain: it is NaN.
+    The standard error is the larger distance from the value to the two ends, divided by 1.96. An interval of zero width
+    means that no resample differed, not that the value is certain: its ends become NaN.
     """
     value = scale * estimate.value
-    reach = abs(scale) * max(estimate.value - estimate.low, estimate.high - estimate.value)
-    reach = reach / two_sided_z(ALPHA) if reach > 0 else math.nan
+    half_width = abs(scale) * max(estimate.value - estimate.low, estimate.high - estimate.value)
+    error = half_width / two_sided_z(ALPHA) if half_width > 0 else math.nan
 
     def at(level: float) -> Estimate:
-        return Estimate(value, value - two_sided_z(level) * reach, value + two_sided_z(level) * reach)
+        return Estimate(value, value - two_sided_z(level) * error, value + two_sided_z(level) * error)
 
     return at
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
-    """One minus the other, their errors taken as independent: safe for what shares its images."""
-    reach = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
-    return Estimate(one.value - other.value, one.value - other.value - reach, one.value - other.value + reach)
+    """``one`` minus ``other`` with errors treated as independent; conservative for estimates from the same images."""
+    half_width = math.hypot(*(max(each.value - each.low, each.high - each.value) for each in (one, other)))
+    value = one.value - other.value
+    return Estimate(value, value - half_width, value + half_width)
 
 
 def widest(counts: ClassCounts, beyond: float = 0.0) -> IntervalEstimator:
-    """MCD in points minus some, between intervals that hold for all classes at once: noise lifts no lower end above 0.
+    """Maximal class discrepancy (MCD) minus a constant, from simultaneous intervals of the classes.
+
+    The plug-in MCD is biased up; the simultaneous intervals account for that.
 
     Args:
-        counts: of the classes.
-        beyond: points.
+        counts: per-class counts.
+        beyond: the constant, in points.
+
+    Returns:
+        An estimator in points.
     """
 
     def at(level: float) -> Estimate:
@@ -66,12 +72,12 @@ def widest(counts: ClassCounts, beyond: float = 0.0) -> IntervalEstimator:
 
 
 def wider(one: ClassCounts, other: ClassCounts) -> IntervalEstimator:
-    """MCD of one minus that of the other, in points."""
+    """MCD of ``one`` minus that of ``other``, in points."""
     return minus(widest(one), widest(other))
 
 
 def minus(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator:
-    """One number minus another: the ends of their intervals, each at half the level, subtracted crosswise."""
+    """``one`` minus ``other`` by interval arithmetic, each interval at half the level (Bonferroni)."""
 
     def at(level: float) -> Estimate:
         first, second = one(level / 2), other(level / 2)
@@ -81,22 +87,22 @@ def minus(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator
 
 
 def plus(one: IntervalEstimator, points: float) -> IntervalEstimator:
-    """A number and a constant."""
+    """``one`` plus a constant."""
     return lambda level: Estimate(*(end + points for end in one(level)))
 
 
 def negative(one: IntervalEstimator) -> IntervalEstimator:
-    """Minus a number."""
+    """``one`` with the opposite sign."""
 
     def at(level: float) -> Estimate:
-        found = one(level)
-        return Estimate(-found.value, -found.high, -found.low)
+        estimate = one(level)
+        return Estimate(-estimate.value, -estimate.high, -estimate.low)
 
     return at
 
 
 def greatest(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
-    """The greatest of several numbers, each with its share of the level: choosing it among them costs nothing more."""
+    """The maximum of several numbers, from intervals that are simultaneous (Bonferroni)."""
 
     def at(level: float) -> Estimate:
         each = [part(level / len(parts)) for part in parts]
@@ -106,36 +112,41 @@ def greatest(parts: Sequence[IntervalEstimator]) -> IntervalEstimator:
 
 
 def lowered(one: IntervalEstimator, limit: float) -> IntervalEstimator:
-    """A number that noise can only lower, such as the least of many correlations: it may hold, and refutes nothing.
+    """An estimate that is biased down by noise, such as the minimum of many correlations, without an upper end.
+
+    A claim that the number is large can be confirmed, not refuted.
 
     Args:
-        one: the number.
-        limit: the most that it can be.
+        one: the estimator.
+        limit: the largest possible value, which replaces the upper end.
     """
     return lambda level: one(level)._replace(high=limit)
 
 
 def raised(one: IntervalEstimator, limit: float) -> IntervalEstimator:
-    """A number that noise can only raise, such as a limit minus a correlation: it may be refuted, and never holds.
+    """An estimate that is biased up by noise, such as a limit minus a correlation, without a lower end.
+
+    A claim that the number is large can be refuted, not confirmed.
 
     Args:
-        one: the number.
-        limit: the least that it can be.
+        one: the estimator.
+        limit: the smallest possible value, which replaces the lower end.
     """
     return lambda level: one(level)._replace(low=limit)
 
 
 def alike(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator:
-    """Whether two numbers have the same sign: the second where the first is above zero, minus it where it is below.
+    """The sign of ``one`` times ``other``: positive if the two numbers have the same sign.
 
-    Each is asked at half the level; where the first may be either, so may the answer.
+    Each interval is at half the level (Bonferroni). If the sign of ``one`` is uncertain, the interval covers both
+    products.
     """
 
     def at(level: float) -> Estimate:
-        sign, found, mirrored = one(level / 2), other(level / 2), negative(other)(level / 2)
-        likely = found if sign.value > 0 else mirrored
+        sign, same, opposite = one(level / 2), other(level / 2), negative(other)(level / 2)
+        product = same if sign.value > 0 else opposite
         if sign.low > 0 or sign.high < 0:
-            return likely
-        return Estimate(likely.value, min(found.low, mirrored.low), max(found.high, mirrored.high))
+            return product
+        return Estimate(product.value, min(same.low, opposite.low), max(same.high, opposite.high))
 
     return at

@@ -1,4 +1,4 @@
-"""Intervals for class accuracies, for new images of the same classes and a fixed model (population P)."""
+"""Confidence intervals for class accuracies, for new images of the same classes and a fixed model (population P)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scipy import special
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 
-WALD_ENOUGH = 10.0
-"""Below this n p (1-p) the normal approximation behind Wilson's interval is not trusted."""
+MIN_NORMAL_VARIANCE = 10.0
+"""Below this n p (1-p), the normal approximation of Wilson's interval is considered inaccurate."""
 
 
 class Interval(NamedTuple):
-    """Two ends for each class: (C,) arrays."""
+    """Lower and upper ends of the intervals: (C,) arrays."""
 
     low: FloatArray
     high: FloatArray
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its interval."""
+    """A number with the lower and upper end of its interval."""
 
     value: float
     low: float
@@ -31,23 +31,23 @@ class Estimate(NamedTuple):
 
 
 def checked_level(alpha: float) -> float:
-    """``alpha`` itself.
+    """Return ``alpha`` after checking its range.
 
     Raises:
-        ClasswiseError: unless it lies between 0 and 1.
+        ClasswiseError: unless it is between 0 and 1 (exclusive).
     """
     if not 0 < alpha < 1:
-        raise ClasswiseError(f"alpha {alpha}: the error level lies between 0 and 1; 0.05 gives 95 % intervals")
+        raise ClasswiseError(f"alpha {alpha}: must be between 0 and 1; 0.05 gives 95 % intervals")
     return alpha
 
 
 def two_sided_z(alpha: float) -> float:
-    """Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
+    """The normal quantile Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
     return float(special.ndtri(1 - checked_level(alpha) / 2))
 
 
 def sidak(alpha: float, tests: int) -> float:
-    """The level of each of several independent intervals so that all hold together with probability 1 - ``alpha``.
+    """The level of each of several independent intervals for simultaneous coverage 1 - ``alpha``.
 
     Sidak (1967): 1 - (1 - alpha)^(1/tests).
     """
@@ -55,49 +55,52 @@ def sidak(alpha: float, tests: int) -> float:
 
 
 def student(values: ArrayLike, alpha: float = 0.05) -> Estimate:
-    """The mean of some numbers with Student's t interval (1908); its ends are NaN for fewer than two numbers."""
-    found = np.asarray(values, dtype=np.float64)
-    degrees = len(found) - 1
-    mean, reach = float(found.mean()), float("nan")
+    """The mean of (n,) values with Student's t interval (1908); its ends are NaN for fewer than two values."""
+    sample = np.asarray(values, dtype=np.float64)
+    degrees = len(sample) - 1
+    mean, half_width = float(sample.mean()), float("nan")
     if degrees > 0:
         quantile = special.stdtrit(degrees, 1 - checked_level(alpha) / 2)
-        reach = float(quantile * found.std(ddof=1) / np.sqrt(len(found)))
-    return Estimate(mean, mean - reach, mean + reach)
+        half_width = float(quantile * sample.std(ddof=1) / np.sqrt(len(sample)))
+    return Estimate(mean, mean - half_width, mean + half_width)
 
 
 def score_interval(proportion: ArrayLike, count: ArrayLike, quantile: ArrayLike) -> Interval:
-    """Wilson's score interval of a proportion for any (also an effective) count and quantile; NaN for count 0."""
+    """Wilson's score interval of a proportion, for any count (including effective sample sizes) and quantile.
+
+    The ends are NaN where ``count`` is 0.
+    """
     p, n, z = (np.asarray(values, dtype=np.float64) for values in (proportion, count, quantile))
     n = np.where(n > 0, n, np.nan)
     centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    # At p = 0 and p = 1 the outer end is 0 and 1 exactly, but for rounding.
+    # At p = 0 and p = 1 the outer end is exactly 0 and 1, up to rounding.
     return Interval(np.where(p == 0, 0 * n, centre - half), np.where(p == 1, 1 + 0 * n, centre + half))
 
 
 def wilson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
-    """Wilson's score interval (1927) of a binomial share.
+    """Wilson's score interval (1927) of a binomial proportion.
 
     Args:
-        correct: right answers, any shape.
+        correct: correct predictions, any shape.
         count: images, same shape; where it is 0 both ends are NaN.
-        alpha: 1 minus the coverage, which is met on average over p, not for each p.
+        alpha: 1 minus the coverage, which is attained on average over p, not for each p.
     """
     return score_interval(ratio(correct, count), count, two_sided_z(alpha))
 
 
 def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
-    """The exact interval of Clopper and Pearson (1934): it covers every share with probability at least 1 - alpha.
+    """The exact interval of Clopper and Pearson (1934), whose coverage is at least 1 - alpha for every proportion.
 
     Args:
-        correct: right answers, any shape.
+        correct: correct predictions, any shape.
         count: images, same shape; where it is 0 both ends are NaN.
         alpha: 1 minus the coverage.
     """
     checked_level(alpha)
     k, n = (np.asarray(values, dtype=np.float64) for values in (correct, count))
     n = np.where(n > 0, n, np.nan)
-    # max() keeps the arguments of the beta distribution legal at the two ends, which are 0 and 1 by definition.
+    # max() makes the arguments of the beta distribution valid at the two ends, which are 0 and 1 by definition.
     low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, alpha / 2), 0 * n)
     high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - alpha / 2), 1 + 0 * n)
     return Interval(low, high)
@@ -106,20 +109,20 @@ def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: float = 0.05) -
 def class_intervals(
     counts: ClassCounts, alpha: float = 0.05, *, simultaneous: bool = False, guaranteed: bool = False
 ) -> Interval:
-    """An interval for the accuracy of each class.
+    """Confidence interval for the accuracy of each class.
 
-    Wilson's, or Clopper and Pearson's for a class with n p (1-p) < 10.
+    Wilson's interval, or Clopper and Pearson's for a class with n p (1-p) < 10.
 
     Args:
-        counts: images and right answers of C classes.
+        counts: counts of C classes.
         alpha: 1 minus the coverage.
-        simultaneous: all classes are to be covered at once (Sidak over the classes that have images).
-        guaranteed: Clopper and Pearson's interval for every class, so that the coverage is at least 1 - alpha.
+        simultaneous: cover all classes simultaneously (Sidak over the classes that have images).
+        guaranteed: use Clopper and Pearson's interval for every class, so that the coverage is at least 1 - alpha.
 
     Returns:
         Two (C,) arrays of fractions; NaN for absent classes.
     """
     level = sidak(alpha, int(counts.present.sum())) if simultaneous else alpha
-    usual, exact = wilson(counts.correct, counts.count, level), clopper_pearson(counts.correct, counts.count, level)
-    few = guaranteed | (counts.count * counts.accuracy * (1 - counts.accuracy) < WALD_ENOUGH)
-    return Interval(np.where(few, exact.low, usual.low), np.where(few, exact.high, usual.high))
+    score, exact = wilson(counts.correct, counts.count, level), clopper_pearson(counts.correct, counts.count, level)
+    use_exact = guaranteed | (counts.count * counts.accuracy * (1 - counts.accuracy) < MIN_NORMAL_VARIANCE)
+    return Interval(np.where(use_exact, exact.low, score.low), np.where(use_exact, exact.high, score.high))

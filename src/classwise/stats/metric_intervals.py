@@ -1,7 +1,7 @@
-"""Intervals of the metrics of all class accuracies: CV, MCD, means, worst class and harmonic means.
+"""Confidence intervals of metrics of all class accuracies: CV, MCD, means, worst class and harmonic means.
 
-Simultaneous intervals of the classes are a box that holds all true class accuracies with probability 1 - alpha. The
-least and the greatest value that a metric takes in the box bound it with at least that probability.
+Simultaneous intervals of the classes form a box that contains all true class accuracies with probability 1 - alpha. The
+minimum and maximum of a metric over the box bound it with at least that probability.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from classwise.stats.metrics import (
 )
 
 _ALL_CORNERS = 10
-"""Up to so many classes, all corners of a box are tried."""
+"""Up to this number of classes, all corners of a box are tried."""
 _HALVINGS = 50
+"""Bisection steps."""
 
 
 def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The share of all images that are right, with Wilson's interval."""
+    """The accuracy over all images, with Wilson's interval."""
     low, high = wilson(counts.correct.sum(), counts.count.sum(), alpha)
     return Estimate(overall_micro(counts), float(low), float(high))
 
@@ -38,7 +39,7 @@ def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 def macro(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     """The mean of the class accuracies, with a score interval.
 
-    The count is that of a simple share with the same variance, (1/C^2) sum_c a_c (1 - a_c) / n_c.
+    The effective sample size is that of a binomial proportion of equal variance, (1/C^2) sum_c a_c (1 - a_c) / n_c.
     """
     accuracy, images = counts.accuracy[counts.present], counts.count[counts.present]
     mean = overall_macro(counts.accuracy)
@@ -49,45 +50,49 @@ def macro(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The accuracy of the lowest class, whichever it is."""
+    """The lowest class accuracy, with an interval of the minimum over the classes."""
     low, high = _box(counts, alpha)
     return Estimate(worst_class(counts.accuracy).accuracy, float(low.min()), float(high.min()))
 
 
 def worst_label(counts: ClassCounts) -> int:
-    """The lowest class on these images."""
+    """The label of the class with the lowest accuracy on these images."""
     return worst_class(counts.accuracy).label
 
 
 def worst_fifth(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The mean accuracy of the lowest fifth of the classes: it grows with every class accuracy."""
+    """The mean accuracy of the lowest fifth of the classes; it is monotone in every class accuracy."""
     low, high = _box(counts, alpha)
     return Estimate(worst_share(counts.accuracy, 0.2), worst_share(low, 0.2), worst_share(high, 0.2))
 
 
 def discrepancy(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """MCD: the highest class accuracy minus the lowest."""
+    """Maximal class discrepancy (MCD): the highest class accuracy minus the lowest."""
     low, high = _box(counts, alpha)
     least = max(float(low.max() - high.min()), 0.0)
     return Estimate(max_class_discrepancy(counts.accuracy), least, float(high.max() - low.min()))
 
 
 def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """CV, a fraction squared.
+    """Class-wise variance (CV), a fraction squared.
 
-    The greatest variance in a box is at a corner. It is searched among all corners of up to `_ALL_CORNERS` classes, and
-    bounded from above for more. The least variance has every class as near to one common point as its interval allows.
+    The greatest variance in a box is at a corner. All corners are tried for up to `_ALL_CORNERS` classes; for more the
+    maximum is bounded from above. At the least variance, every class is as near to one common point as its interval
+    allows.
     """
     low, high = _box(counts, alpha)
     return Estimate(class_variance(counts.accuracy), _least_variance(low, high), _greatest_variance(low, high))
 
 
 def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Each class's accuracy minus the mean of all classes, with an interval: three (C,) arrays, NaN for absent classes.
+    """The accuracy of each class minus the mean over the classes, with intervals.
 
-    The difference is a weighted sum of independent shares; its interval takes the distances to the ends of theirs,
-    weighted and squared, where each pulls the sum that way (Zou and Donner 2008). So a class at 0 or 1 is not taken for
-    one without error, as resampling would.
+    The difference is a weighted sum of independent proportions. Its interval combines the distances to the ends of
+    their intervals in quadrature (MOVER; Zou and Donner 2008). Unlike a bootstrap interval, it is not of zero width for
+    a class at 0 or 1.
+
+    Returns:
+        Differences, lower ends and upper ends: three (C,) arrays, NaN for absent classes.
     """
     accuracy, present = counts.accuracy, counts.present
     low, high = class_intervals(counts, alpha)
@@ -101,14 +106,14 @@ def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, F
 
 
 def clean_and_robust(clean: ClassCounts, robust: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """NRR: the harmonic mean of clean and robust overall accuracy, from intervals that hold together."""
+    """NRR: the harmonic mean of clean and robust overall accuracy, from simultaneous intervals."""
     level = sidak(alpha, 2)
     first, second = overall(clean, level), overall(robust, level)
     return Estimate(*(nrr(a, b) for a, b in zip(first, second, strict=True)))
 
 
 def overall_and_worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """HMW: the harmonic mean of overall and worst-class accuracy, from intervals that hold together."""
+    """HMW: the harmonic mean of overall and worst-class accuracy, from simultaneous intervals."""
     level = sidak(alpha, 2)
     first, second = overall(counts, level), worst(counts, level)
     return Estimate(*(hmw(a, b) for a, b in zip(first, second, strict=True)))
@@ -120,10 +125,10 @@ def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _greatest_variance(low: FloatArray, high: FloatArray) -> float:
-    """The greatest variance of numbers between ends (C,), or for many classes a bound that is hardly above it.
+    """Maximal variance of numbers in intervals with ends (C,); for many classes a tight upper bound of it.
 
     For every point m the variance is at most mean_c (distance of m to the farther end of class c)^2. The bound is the
-    least of these: there, m is the mean of the farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
+    minimum over m, at which m is the mean of the farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
     """
     classes = np.arange(len(low))
     if len(low) <= _ALL_CORNERS:
@@ -138,7 +143,7 @@ def _greatest_variance(low: FloatArray, high: FloatArray) -> float:
 
 
 def _least_variance(low: FloatArray, high: FloatArray) -> float:
-    """Min over m of mean_c (distance of m to [low_c, high_c])^2: convex in m, quadratic between the ends."""
+    """Minimum over m of mean_c (distance of m to [low_c, high_c])^2: convex in m, quadratic between the ends."""
     if low.max() <= high.min():
         return 0.0
     ends = np.unique(np.concatenate([low, high]))

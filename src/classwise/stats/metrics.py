@@ -1,7 +1,7 @@
-"""What the papers report about class accuracies and confidences.
+"""Metrics of class accuracies and confidences, as reported in the papers.
 
-Accuracies are fractions, so `class_variance` is a fraction squared: print it times 10^4 as percent squared, as the
-papers do. The accuracy of an absent class is NaN; every metric here leaves absent classes out.
+Accuracies are fractions, so `class_variance` is a fraction squared: multiply it by 10^4 for percent squared, the unit
+of the papers. The accuracy of an absent class is NaN; every metric here excludes absent classes.
 
 Example:
     >>> from classwise import metrics
@@ -59,11 +59,11 @@ __all__ = [
 
 
 def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> FloatArray:
-    """The share of each class's images that are classified correctly.
+    """The accuracy of each class.
 
     Args:
-        labels: (N,) whole numbers in 0 .. C-1.
-        correct: (N,) true where the prediction is right.
+        labels: (N,) integers in 0 .. C-1.
+        correct: (N,) true where the prediction is correct.
         num_classes: C.
 
     Returns:
@@ -81,7 +81,7 @@ def class_accuracy(labels: ArrayLike, correct: ArrayLike, num_classes: int) -> F
 
 
 def overall_micro(counts: ClassCounts) -> float:
-    """The share of all images that are classified correctly; NaN without images.
+    """The accuracy over all images; NaN without images.
 
     Example:
         >>> from classwise import metrics
@@ -94,7 +94,7 @@ def overall_micro(counts: ClassCounts) -> float:
 
 
 def overall_macro(accuracy: ArrayLike) -> float:
-    """The mean of the class accuracies (C,); equal to `overall_micro` where classes have as many images each.
+    """The mean of the class accuracies (C,); equal to `overall_micro` if the classes have equal sizes.
 
     Example:
         >>> from classwise import metrics
@@ -133,7 +133,7 @@ def max_class_discrepancy(accuracy: ArrayLike) -> float:
 
 
 class LowestAccuracy(NamedTuple):
-    """The class of lowest accuracy: its label and its accuracy (a fraction).
+    """The class with the lowest accuracy: its label and its accuracy (a fraction).
 
     Example:
         >>> from classwise import metrics
@@ -146,7 +146,7 @@ class LowestAccuracy(NamedTuple):
 
 
 def worst_class(accuracy: ArrayLike) -> LowestAccuracy:
-    """The class with the lowest accuracy of (C,); the first one where several tie.
+    """Find the lowest of the class accuracies (C,); among ties the first.
 
     Example:
         >>> from classwise import metrics
@@ -162,10 +162,10 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
 
     Args:
         accuracy: (C,) fractions.
-        share: the share of the classes, above 0 and at most 1.
+        share: share of the classes, in (0, 1].
 
     Raises:
-        ClasswiseError: if the share is out of range.
+        ClasswiseError: if ``share`` is out of range.
 
     Example:
         >>> from classwise import metrics
@@ -173,9 +173,9 @@ def worst_share(accuracy: ArrayLike, share: float) -> float:
         0.2
     """
     if not 0 < share <= 1:
-        raise ClasswiseError(f"worst share {share}: give a share of the classes above 0 and at most 1, such as 0.2")
+        raise ClasswiseError(f"worst share {share}: must be a share of the classes in (0, 1], such as 0.2")
     present = np.sort(_present(accuracy))
-    # 0.07 * 100 is a little above 7 in binary: that is not an eighth class.
+    # 0.07 * 100 is slightly above 7 in floating point, which must not add an eighth class.
     classes = math.ceil(share * len(present) - 1e-9)
     return float(present[:classes].mean())
 
@@ -203,14 +203,14 @@ def hmw(overall: float, worst: float) -> float:
 
 
 def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
-    """Which classes are more robust than the whole (kdd21 Definition 3.3).
+    """Find the classes whose robust accuracy is above the overall one (kdd21 Definition 3.3).
 
     Args:
         accuracy: (C,) robust accuracies.
-        overall: the overall robust accuracy, over all images.
+        overall: robust accuracy over all images.
 
     Returns:
-        (C,) true where a_c > overall; a class that equals the overall is neither robust nor vulnerable.
+        (C,) true where a_c > overall; a class with a_c = overall is neither robust nor vulnerable.
 
     Example:
         >>> from classwise import metrics
@@ -221,7 +221,14 @@ def robust_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
 
 
 def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
-    """Which classes are less robust than the whole: (C,) true where a_c < ``overall`` (kdd21 Definition 3.3).
+    """Find the classes whose robust accuracy is below the overall one (kdd21 Definition 3.3).
+
+    Args:
+        accuracy: (C,) robust accuracies.
+        overall: robust accuracy over all images.
+
+    Returns:
+        (C,) true where a_c < overall.
 
     Example:
         >>> from classwise import metrics
@@ -232,7 +239,7 @@ def vulnerable_classes(accuracy: ArrayLike, overall: float) -> BoolArray:
 
 
 def confidence_variance(probabilities: ArrayLike) -> FloatArray:
-    """The population variance of each image's confidences, over the classes (the inner part of kdd21 Definition 5.1).
+    """The population variance over the classes of each image's confidences (the inner part of kdd21 Definition 5.1).
 
     The paper prints 1/N for the inner mean where 1/C is meant; the mean of the confidences is then 1/C.
 
@@ -243,7 +250,7 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
         (N,) in 0 .. (C-1)/C^2.
 
     Raises:
-        ClasswiseError: if the rows are no probabilities.
+        ClasswiseError: if the rows are not probability vectors.
 
     Example:
         >>> from classwise import metrics
@@ -253,20 +260,18 @@ def confidence_variance(probabilities: ArrayLike) -> FloatArray:
     confidences = np.asarray(probabilities, dtype=np.float64)
     if confidences.ndim != 2:
         raise ClasswiseError(f"probabilities: expected shape (N, C), got {confidences.shape}")
-    # bfloat16 confidences add up to 1 within a percent.
+    # The sum of bfloat16 confidences deviates from 1 by less than a percent.
     if not ((confidences >= 0).all() and (np.abs(confidences.sum(axis=1) - 1) < 0.02).all()):
-        raise ClasswiseError(
-            "probabilities: each row must be at least 0 and add up to 1; apply a softmax to the logits"
-        )
+        raise ClasswiseError("probabilities: each row must be non-negative and sum to 1; apply a softmax to the logits")
     return np.asarray(confidences.var(axis=1))
 
 
 def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classes: int) -> FloatArray:
-    """CVC: the mean of each class's `confidence_variance` (kdd21 Definition 5.1).
+    """CVC: the mean `confidence_variance` of each class (kdd21 Definition 5.1).
 
     Args:
-        labels: (N,) whole numbers in 0 .. C-1.
-        variance: (N,) as `confidence_variance` gives it.
+        labels: (N,) integers in 0 .. C-1.
+        variance: (N,) values of `confidence_variance`.
         num_classes: C.
 
     Returns:
@@ -285,7 +290,7 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
     values = np.asarray(variance, dtype=np.float64)
     if values.shape != index.shape:
         raise ClasswiseError(
-            f"confidence variance: expected one for each of the {len(index)} labels, got {values.shape}"
+            f"confidence variance: expected one value for each of the {len(index)} labels, got shape {values.shape}"
         )
     count = np.bincount(index, minlength=num_classes)
     return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
@@ -294,18 +299,18 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
 def trade(
     *, worst: float, average: float, baseline_worst: float, baseline_average: float, standard_error: float
 ) -> float:
-    """The change of the worst class for each point of change of the average, against a baseline run.
+    """The change of the worst-class accuracy per point of change of the average accuracy, relative to a baseline run.
 
     Args:
         worst: worst-class accuracy of the run.
         average: average accuracy of the run.
         baseline_worst: worst-class accuracy of the baseline.
         baseline_average: average accuracy of the baseline.
-        standard_error: that of the change of the average.
+        standard_error: standard error of the change of the average.
 
     Returns:
-        (worst - baseline_worst) / (average - baseline_average), or NaN if the average changed by less than
-        ``standard_error``: the quotient of a noise says nothing.
+        (worst - baseline_worst) / (average - baseline_average); NaN if the average changed by less than
+        ``standard_error``, because the quotient would be noise.
 
     Example:
         >>> from classwise import metrics
@@ -327,7 +332,7 @@ def _present(accuracy: ArrayLike) -> FloatArray:
         raise ClasswiseError(f"class accuracies: expected shape (C,), got {values.shape}")
     present = values[~np.isnan(values)]
     if not present.size:
-        raise ClasswiseError("class accuracies: no class has an image, so there is nothing to measure")
+        raise ClasswiseError("class accuracies: no class has an image; at least one value must not be NaN")
     return present
 
 

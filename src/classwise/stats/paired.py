@@ -1,6 +1,7 @@
-"""Two models (or two attacks) on the same images, class by class.
+"""Paired comparison of two models (or two attacks) on the same images, per class.
 
-Population P: new images, both models fixed. It says nothing about retraining; `classwise.stats.seeds` does.
+Population P: new images, both models fixed. The results do not cover the variance of retraining; see
+`classwise.stats.seeds`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _HALVINGS = 60
 
 
 def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
-    """The exact two-sided p-value of McNemar's test: are the discordant images split evenly?
+    """The exact two-sided p-value of McNemar's test, that the discordant images are split evenly.
 
     Args:
-        only_first: images that are right the first time only, any shape.
-        only_second: images that are right the second time only, same shape.
+        only_first: number of images that only the first model classifies correctly, any shape.
+        only_second: number of images that only the second model classifies correctly, same shape.
 
     Returns:
-        min(1, 2 P(X <= min)) with X binomial with share 1/2; 1 where no image is discordant.
+        min(1, 2 P(X <= min)) with X binomial(n, 1/2) over the n discordant images; 1 where there are none.
     """
     first, second = np.asarray(only_first, dtype=np.int64), np.asarray(only_second, dtype=np.int64)
     # I_{1/2}(n - k, k + 1) is the binomial distribution function at k.
@@ -37,10 +38,10 @@ def mcnemar(only_first: ArrayLike, only_second: ArrayLike) -> FloatArray:
 
 
 def holm(p_values: ArrayLike) -> FloatArray:
-    """Holm's (1979) adjusted p-values: rejecting those <= alpha errs anywhere with probability at most alpha.
+    """Holm's (1979) adjusted p-values: rejecting those <= alpha controls the familywise error rate at alpha.
 
     Args:
-        p_values: (m,) p-values; NaN (not tested) stays NaN and is not counted.
+        p_values: (m,) p-values; NaN (not tested) remains NaN and is not counted.
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]
@@ -50,18 +51,18 @@ def holm(p_values: ArrayLike) -> FloatArray:
 
 
 def tango(only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, alpha: float = 0.05) -> Interval:
-    """The score interval of Tango (1998) for a difference of two paired shares, first minus second.
+    """The score interval of Tango (1998) for a difference of two paired proportions, first minus second.
 
-    It holds the differences d that a score test with standard error restricted to d does not reject.
+    It contains the differences d that a score test with the standard error restricted to d does not reject.
 
     Args:
-        only_first: b, images that are right the first time only, (C,).
-        only_second: c, images that are right the second time only, (C,).
-        count: n, all images, (C,); where it is 0 both ends are NaN.
+        only_first: b, (C,) number of images that only the first model classifies correctly.
+        only_second: c, (C,) number of images that only the second model classifies correctly.
+        count: n, (C,) number of images; where it is 0 both ends are NaN.
         alpha: 1 minus the coverage.
 
     Returns:
-        Two (C,) arrays in -1 .. 1 around (b - c)/n.
+        Two (C,) arrays in -1 .. 1 that enclose (b - c)/n.
     """
     b, c, n = (np.asarray(values, dtype=np.float64) for values in (only_first, only_second, count))
     z = two_sided_z(alpha)
@@ -80,7 +81,7 @@ def _tango_low(b: FloatArray, c: FloatArray, n: FloatArray, z: float) -> FloatAr
 
 
 def _restricted_variance(d: FloatArray, b: FloatArray, c: FloatArray, n: FloatArray) -> FloatArray:
-    """N times the variance of (b - c)/n where the difference is d (Tango 1998)."""
+    """Variance of (b - c)/n, times n, restricted to the difference d (Tango 1998)."""
     linear = -b - c + (2 * n - b + c) * d
     root = np.sqrt(np.maximum(linear**2 + 8 * n * c * d * (1 - d), 0))
     only_second = np.maximum((root - linear) / (4 * n), np.maximum(-d, 0))
@@ -89,14 +90,14 @@ def _restricted_variance(d: FloatArray, b: FloatArray, c: FloatArray, n: FloatAr
 
 
 class ClassDifferences(NamedTuple):
-    """First minus second, class by class; every field is a (C,) array, NaN for absent classes.
+    """Accuracy of the first model minus that of the second; every field is a (C,) array, NaN for absent classes.
 
     Attributes:
-        difference: of the accuracies, in -1 .. 1.
+        difference: difference of the accuracies, in -1 .. 1.
         low: lower end of Tango's interval.
         high: upper end.
-        p_value: exact McNemar.
-        adjusted: the p-values after Holm over the classes.
+        p_value: p-value of the exact McNemar test.
+        adjusted: p-values with Holm's correction over the classes.
     """
 
     difference: FloatArray
@@ -107,12 +108,12 @@ class ClassDifferences(NamedTuple):
 
 
 def class_differences(pairs: PairedCounts, alpha: float = 0.05, *, simultaneous: bool = False) -> ClassDifferences:
-    """Compare two models on the same images, in every class.
+    """Compare two models on the same images, per class.
 
     Args:
-        pairs: the four cells of each class.
+        pairs: paired counts of each class.
         alpha: 1 minus the coverage of the intervals.
-        simultaneous: all classes are to be covered at once (Sidak over the classes that have images).
+        simultaneous: cover all classes simultaneously (Sidak over the classes that have images).
     """
     present = pairs.count > 0
     level = sidak(alpha, int(present.sum())) if simultaneous else alpha
@@ -122,7 +123,7 @@ def class_differences(pairs: PairedCounts, alpha: float = 0.05, *, simultaneous:
 
 
 def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDifferences:
-    """The same over all images together: arrays of one element."""
+    """Compare two models over all images; the fields are arrays of one element."""
     cells = (pairs.both, pairs.only_first, pairs.only_second, pairs.neither)
     return class_differences(PairedCounts(*(cell.sum(keepdims=True) for cell in cells)), alpha)
 
@@ -130,26 +131,28 @@ def overall_difference(pairs: PairedCounts, alpha: float = 0.05) -> ClassDiffere
 def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
     """The worst-class accuracy of the first model minus that of the second.
 
-    The two worst classes may differ. Whatever they are, min p - min q <= p_k - q_k for k the worst class of q, and
-    >= p_j - q_j for j the worst of p: bounds that are close where the models are alike. And it is between the ends of
-    the intervals of the two minima subtracted crosswise: closer where the models differ. Both are taken, and of k and j
-    only classes that may be the worst.
+    The worst classes j of the first model (accuracies p) and k of the second (accuracies q) may differ. Two kinds of
+    bounds are combined:
+
+    - p_j - q_j <= min p - min q <= p_k - q_k, from paired intervals; tight if the models are similar. Only classes that
+      may be the worst are considered for j and k.
+    - interval arithmetic with the intervals of the two minima; tighter if the models differ.
 
     Args:
-        pairs: the four cells of each class.
-        alpha: 1 minus the coverage; half is spent on the differences, a quarter on the accuracies of each model, each
-            simultaneous over the classes.
+        pairs: paired counts of each class.
+        alpha: 1 minus the coverage; alpha/2 is spent on the differences and alpha/4 on the accuracies of each model,
+            each simultaneous over the classes.
 
     Returns:
-        The plug-in difference and the stricter of the two bounds on each side.
+        The plug-in difference, with the tighter of the two bounds on each side.
 
     Raises:
         ClasswiseError: if no class has an image.
     """
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
     paired = class_differences(pairs, alpha / 2, simultaneous=True)
-    ours, theirs = (class_intervals(one, alpha / 4, simultaneous=True) for one in (pairs.first, pairs.second))
-    (our_low, our_high), (their_low, their_high) = ((np.nanmin(low), np.nanmin(high)) for low, high in (ours, theirs))
-    low = max(paired.low[ours.low <= our_high].min(), our_low - their_high)
-    high = min(paired.high[theirs.low <= their_high].max(), our_high - their_low)
+    first, second = (class_intervals(counts, alpha / 4, simultaneous=True) for counts in (pairs.first, pairs.second))
+    minima = [Interval(np.nanmin(low), np.nanmin(high)) for low, high in (first, second)]
+    low = max(paired.low[first.low <= minima[0].high].min(), minima[0].low - minima[1].high)
+    high = min(paired.high[second.low <= minima[1].high].max(), minima[0].high - minima[1].low)
     return Estimate(value, float(low), float(high))

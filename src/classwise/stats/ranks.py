@@ -1,7 +1,6 @@
-"""Do several rankings of the classes agree? Rank correlations and Kendall's W, with permutation tests.
+"""Agreement of rankings of the classes: rank correlations and Kendall's W, with permutation tests.
 
-The population of the p-values is the exchange of class labels: how often would rankings that know nothing of each other
-agree as well as these.
+The null hypothesis of the tests is exchangeability of the class labels: the rankings are independent of each other.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray, IntArray, ratio
 
 ENUMERATED = 8
-"""Up to so many classes every permutation is tried (40,320); beyond, a random sample of them."""
+"""Up to this number of classes all permutations are enumerated (40,320); for more a random sample is used."""
 
 
 class Association(NamedTuple):
-    """How two lists of numbers go together.
+    """Correlation of two lists of numbers.
 
     Attributes:
-        value: in -1 .. 1; NaN if one of them does not vary.
-        p_value: two-sided.
+        value: coefficient in -1 .. 1; NaN if one of the lists is constant.
+        p_value: two-sided p-value.
     """
 
     value: float
@@ -34,11 +33,11 @@ class Association(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """How several rankings agree.
+    """Concordance of several rankings.
 
     Attributes:
-        value: Kendall's W, 0 (none) .. 1 (the same ranking); NaN without variation.
-        p_value: by permutation.
+        value: Kendall's W, 0 (no agreement) .. 1 (identical rankings); NaN if all rankings are constant.
+        p_value: p-value of a permutation test.
     """
 
     value: float
@@ -46,22 +45,22 @@ class Agreement(NamedTuple):
 
 
 def ranks(values: ArrayLike) -> FloatArray:
-    """Ranks from 1 along the last axis, ties sharing their mean rank."""
-    found: FloatArray = stats.rankdata(np.asarray(values, dtype=np.float64), axis=-1)
-    return found
+    """Ranks from 1 along the last axis; ties have their mean rank."""
+    ranked: FloatArray = stats.rankdata(np.asarray(values, dtype=np.float64), axis=-1)
+    return ranked
 
 
 def pearson(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Association:
-    """The linear correlation of two lists (n,), with a permutation p-value.
+    """Pearson's correlation of two lists (n,), with a permutation p-value.
 
     Args:
-        first: (n,) numbers; a place where either is NaN is left out.
-        second: (n,) the same.
-        permutations: how many are drawn where there are too many to try all.
-        seed: of those draws.
+        first: (n,) numbers; pairs with a value that is not finite are excluded.
+        second: (n,) numbers.
+        permutations: number of random permutations, used for more than `ENUMERATED` pairs.
+        seed: seed of the permutations.
 
     Raises:
-        ClasswiseError: if the lengths differ, or fewer than three places are known.
+        ClasswiseError: if the lengths differ, or fewer than three pairs are finite.
     """
     x, y = _known(first, second)
     value = _correlation(x, y[None])[0]
@@ -70,24 +69,24 @@ def pearson(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, se
 
 
 def spearman(first: ArrayLike, second: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Association:
-    """Spearman's rank correlation with mid-ranks for ties; arguments as for `pearson`."""
+    """Spearman's rank correlation with mid-ranks for ties; see `pearson` for the arguments."""
     x, y = _known(first, second)
     return pearson(ranks(x), ranks(y), permutations=permutations, seed=seed)
 
 
 def kendall(first: ArrayLike, second: ArrayLike) -> Association:
-    """Kendall's tau-b; its p-value is exact without ties in short lists, else the normal approximation.
+    """Kendall's tau-b; its p-value is exact for short lists without ties, else from the normal approximation.
 
     Raises:
-        ClasswiseError: as `pearson` does.
+        ClasswiseError: if the lengths differ, or fewer than three pairs are finite.
     """
     x, y = _known(first, second)
-    found = stats.kendalltau(x, y)
-    return Association(float(found.statistic), float(found.pvalue))
+    tau = stats.kendalltau(x, y)
+    return Association(float(tau.statistic), float(tau.pvalue))
 
 
 def spearman_matrix(rows: ArrayLike) -> FloatArray:
-    """(m, m) Spearman's correlation of every pair of the rows of (m, n)."""
+    """Spearman's correlations (m, m) of all pairs of rows of an (m, n) array."""
     centred = ranks(_matrix(rows))
     centred = centred - centred.mean(axis=1, keepdims=True)
     length = np.sqrt((centred**2).sum(axis=1))
@@ -97,13 +96,13 @@ def spearman_matrix(rows: ArrayLike) -> FloatArray:
 def kendalls_w(rows: ArrayLike, *, permutations: int = 9999, seed: int = 0) -> Agreement:
     """Kendall's coefficient of concordance, corrected for ties, with a permutation p-value.
 
-    W = 12 S / (m^2 (n^3 - n) - m sum(t^3 - t)), S the squared deviations of the rank sums, t the sizes of the ties of
-    each ranking. The test permutes every ranking by itself.
+    W = 12 S / (m^2 (n^3 - n) - m sum(t^3 - t)) with S the sum of squared deviations of the rank sums and t the sizes of
+    the ties of each ranking. The test permutes each ranking independently.
 
     Args:
-        rows: (m, n), a row for each of m >= 2 judges, without NaN.
-        permutations: how many are drawn.
-        seed: of the draws.
+        rows: (m, n) values to rank, m >= 2 rankings of n >= 2 items, without NaN.
+        permutations: number of random permutations.
+        seed: seed of the permutations.
 
     Raises:
         ClasswiseError: if there are fewer than two rows or two columns, or NaN.
@@ -131,7 +130,7 @@ def _matrix(rows: ArrayLike) -> FloatArray:
     values = np.asarray(rows, dtype=np.float64)
     if values.ndim != 2 or min(values.shape) < 2 or np.isnan(values).any():
         raise ClasswiseError(
-            f"rankings: expected two rows and two classes or more without gaps, got shape {values.shape}"
+            f"rankings: expected at least two rows and two columns without NaN, got shape {values.shape}"
         )
     return values
 
@@ -139,10 +138,10 @@ def _matrix(rows: ArrayLike) -> FloatArray:
 def _known(first: ArrayLike, second: ArrayLike) -> tuple[FloatArray, FloatArray]:
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
-        raise ClasswiseError(f"correlation: expected two lists of one length, got shapes {x.shape} and {y.shape}")
+        raise ClasswiseError(f"correlation: expected two lists of equal length, got shapes {x.shape} and {y.shape}")
     known = np.isfinite(x) & np.isfinite(y)
     if known.sum() < 3:
-        raise ClasswiseError(f"correlation: {known.sum()} places are known in both lists; at least 3 are needed")
+        raise ClasswiseError(f"correlation: {known.sum()} pairs of finite values; at least 3 are required")
     return x[known], y[known]
 
 
@@ -157,9 +156,9 @@ def _orders(items: int, permutations: int, seed: int) -> IntArray:
     return np.random.default_rng(seed).permuted(np.tile(np.arange(items), (permutations, 1)), axis=1)
 
 
-def _tail(found: FloatArray, value: float, items: int) -> float:
-    """The share of permutations that reach the value; the data's own order is one of them."""
+def _tail(permuted: FloatArray, value: float, items: int) -> float:
+    """The share of permutations whose value is at least the observed one; the observed order counts as one of them."""
     if math.isnan(value):
         return math.nan
-    reached, more = int(np.count_nonzero(found >= value - 1e-12)), int(items > ENUMERATED)
-    return (more + reached) / (more + len(found))
+    reached, observed = int(np.count_nonzero(permuted >= value - 1e-12)), int(items > ENUMERATED)
+    return (observed + reached) / (observed + len(permuted))

@@ -1,8 +1,8 @@
-"""The bootstrap over images, class by class: what class accuracies might have been on other images (population P).
+"""Bootstrap over images, stratified by class: class accuracies on new images of the same classes (population P).
 
-Images are resampled within each class, and an image brings all its judgements along, so that differences between
-attacks, models or epochs on shared images keep what they have in common. Only counts are drawn: the cost grows with the
-distinct patterns of right and wrong, not with images times resamples.
+Images are resampled within each class, with all outcomes of an image together. Differences between attacks, models or
+epochs on the same images are therefore paired. Only counts are sampled: the cost grows with the number of distinct
+outcome patterns, not with images times resamples.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from classwise.stats.counts import ClassCounts, FloatArray, class_labels, outcom
 from classwise.stats.intervals import Estimate, checked_level
 
 RESAMPLES = 2000
+"""The default number of resamples."""
 
 
 def resampled_accuracies(
     correct: ArrayLike, labels: ArrayLike, num_classes: int, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> FloatArray:
-    """Class accuracies on resampled images.
+    """Class accuracies on bootstrap resamples of the images.
 
     Args:
-        correct: (A, N) true where judgement a is right on an image.
-        labels: (N,) whole numbers in 0 .. C-1.
+        correct: (A, N) true where prediction a (of a model, attack or epoch) is correct on an image.
+        labels: (N,) integers in 0 .. C-1.
         num_classes: C.
         resamples: R.
-        seed: of the draws.
+        seed: seed of the resampling.
 
     Returns:
         (R, A, C) fractions; NaN for absent classes.
@@ -38,27 +39,27 @@ def resampled_accuracies(
     index = class_labels(labels, num_classes)
     right = outcomes(correct, len(index))
     if right.ndim != 2:
-        raise ClasswiseError(f"correct: expected shape (judgements, images), got {right.shape}")
+        raise ClasswiseError(f"correct: expected shape (predictions, images), got {right.shape}")
     generator = np.random.default_rng(seed)
-    found = np.full((resamples, len(right), num_classes), np.nan)
+    accuracies = np.full((resamples, len(right), num_classes), np.nan)
     for label in np.unique(index):
         patterns, sizes = np.unique(right[:, index == label].T, axis=0, return_counts=True)
-        drawn = generator.multinomial(sizes.sum(), sizes / sizes.sum(), size=resamples)
-        found[:, :, label] = drawn @ patterns / sizes.sum()
-    return found
+        counts = generator.multinomial(sizes.sum(), sizes / sizes.sum(), size=resamples)
+        accuracies[:, :, label] = counts @ patterns / sizes.sum()
+    return accuracies
 
 
 def resampled_means(
     values: ArrayLike, labels: ArrayLike, num_classes: int, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> FloatArray:
-    """Class means of any numbers on resampled images; `resampled_accuracies` is faster for right and wrong.
+    """Class means of real values on bootstrap resamples of the images; for booleans `resampled_accuracies` is faster.
 
     Args:
-        values: (A, N) numbers, a row for each quantity; an image brings all of its own along.
-        labels: (N,) whole numbers in 0 .. C-1.
+        values: (A, N) numbers, a row for each quantity; all values of an image are resampled together.
+        labels: (N,) integers in 0 .. C-1.
         num_classes: C.
         resamples: R.
-        seed: of the draws.
+        seed: seed of the resampling.
 
     Returns:
         (R, A, C) means; NaN for absent classes.
@@ -70,37 +71,37 @@ def resampled_means(
     if rows.ndim != 2 or rows.shape[1] != len(index):
         raise ClasswiseError(f"values: expected shape (quantities, {len(index)}), got {rows.shape}")
     generator = np.random.default_rng(seed)
-    found = np.full((resamples, len(rows), num_classes), np.nan)
+    means = np.full((resamples, len(rows), num_classes), np.nan)
     for label in np.unique(index):
-        mine = rows[:, index == label]
-        size = mine.shape[1]
-        found[:, :, label] = generator.multinomial(size, np.full(size, 1 / size), size=resamples) @ mine.T / size
-    return found
+        members = rows[:, index == label]
+        size = members.shape[1]
+        means[:, :, label] = generator.multinomial(size, np.full(size, 1 / size), size=resamples) @ members.T / size
+    return means
 
 
 def resampled_counts(counts: ClassCounts, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
-    """The same of one judgement whose counts are known: (R, C) fractions; NaN for absent classes."""
-    share = np.nan_to_num(counts.accuracy)
-    drawn = np.random.default_rng(seed).binomial(counts.count, share, size=(resamples, counts.num_classes))
-    return ratio(drawn, counts.count)
+    """Resampled class accuracies from counts, by binomial sampling: (R, C) fractions; NaN for absent classes."""
+    accuracy = np.nan_to_num(counts.accuracy)
+    correct = np.random.default_rng(seed).binomial(counts.count, accuracy, size=(resamples, counts.num_classes))
+    return ratio(correct, counts.count)
 
 
 def resampled_rows(matrix: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
-    """Confusion counts (C, C) with the images of each row resampled: (R, C, C)."""
+    """Resample the images of each row of a confusion matrix (C, C) of counts: (R, C, C)."""
     counts = np.asarray(matrix, dtype=np.int64)
     generator = np.random.default_rng(seed)
-    found = np.zeros((resamples, *counts.shape))
+    matrices = np.zeros((resamples, *counts.shape))
     for row, values in enumerate(counts):
         if values.sum():
-            found[:, row] = generator.multinomial(values.sum(), values / values.sum(), size=resamples)
-    return found
+            matrices[:, row] = generator.multinomial(values.sum(), values / values.sum(), size=resamples)
+    return matrices
 
 
 def percentiles(value: float, samples: ArrayLike, alpha: float = 0.05) -> Estimate:
-    """A number with the percentile interval of its resampled values (NaN among them left out).
+    """A number with the percentile interval (Efron 1979) of its resampled values; NaN among them are excluded.
 
-    The interval is that of Efron (1979). Statistics that noise pushes one way (a maximum, a variance over classes, a
-    correlation) are pushed twice in it; where that matters, the docstring of the analysis says so.
+    For a biased plug-in estimate (a maximum, a variance over classes, a correlation) the bias enters the interval
+    twice. Where that matters, the docstring of the analysis mentions it.
     """
     known = np.asarray(samples, dtype=np.float64)
     known = known[np.isfinite(known)]

@@ -8,7 +8,7 @@ import pandas as pd
 
 from classwise.auditing.meta import Meta
 from classwise.auditing.outcomes import CLEAN
-from classwise.stats.best_arm import Verdict
+from classwise.stats.best_arm import WorstClassVerdict
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class WorstClass:
         (10, 40)
     """
 
-    verdict: Verdict
+    verdict: WorstClassVerdict
     by_class: pd.DataFrame
     images: pd.DataFrame
     meta: Meta

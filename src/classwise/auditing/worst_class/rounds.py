@@ -23,7 +23,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.rng import CounterRNG
 from classwise.data.images import Images
-from classwise.stats.best_arm import Draw, Escalate, Race
+from classwise.stats.best_arm import BestArmSearch, Draw, Escalate
 from classwise.stats.counts import BoolArray, IntArray
 
 SAVE_SECONDS = 30.0
@@ -120,8 +120,8 @@ class Rounds:
         self.saved.write(self.ledger, self.totals, round(self.seconds, 3))
         self._saved_at = time.monotonic()
 
-    def run(self, race: Race, deadline: float) -> int:
-        """Race the classes until one is the worst or the deadline is reached; returns the number of rounds."""
+    def run(self, race: BestArmSearch, deadline: float) -> int:
+        """BestArmSearch the classes until one is the worst or the deadline is reached; returns the number of rounds."""
         order = self._orders(len(race.images))
         if len(self.attacks) == 1:  # the first pass was the whole suite
             for label, rows in enumerate(order):
@@ -166,7 +166,7 @@ class Rounds:
             self.progress.advance(size)
         return rounds
 
-    def _settle(self, race: Race, label: int, rows: IntArray) -> None:
+    def _settle(self, race: BestArmSearch, label: int, rows: IntArray) -> None:
         """Count survivors on which every attack has run as settled, and report them to the race."""
         self.ledger["settled"][self._places(rows)] = 1
         race.observe_draw(label, len(rows), 0)
@@ -235,7 +235,7 @@ class Rounds:
                     radius = {"epsilon": epsilon.cpu()[torch.from_numpy(places[part.numpy()])]}
                 yield Job(batch.index, batch.x, batch.y, radius)
 
-    def full_audit_passes(self, race: Race) -> float:
+    def full_audit_passes(self, race: BestArmSearch) -> float:
         """Estimate the passes of the cascade on all images: those run, and a mean for each unsettled image."""
         spent = float(self.ledger["forwards"].sum() + self.ledger["backwards"].sum())
         costs, success_rates = [], []

@@ -26,7 +26,7 @@ from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
-from classwise.stats.best_arm import Race, Rules, usual_draw, usual_tolerance
+from classwise.stats.best_arm import BestArmSearch, Rules, default_draw, default_tolerance
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
@@ -138,14 +138,14 @@ def _checked(confidence: float, tolerance: float | None) -> dict[str, Any]:
     return {"alpha": alpha, "tolerance": tolerance}
 
 
-def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race, SurvivorCounts, int]:
+def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:
     """Run the first attack, then the race; returns the race, the survivors, and the number of rounds."""
     saved = search.saved
     if search.ready.note:
         search.progress.log(search.ready.note)
     try:
         counts = search.first_pass()
-        race = Race(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch_size))
+        race = BestArmSearch(counts.images, counts.survivors, _rules(chosen, counts, search.plan.batch_size))
         return race, counts, search.run(race, deadline)
     except interruption.STOPS as stop:
         if saved.path is not None and saved.path.is_file():
@@ -155,8 +155,8 @@ def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[Race,
 
 def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> Rules:
     """The rules of the race: samples sized by the classes, from as many classes at once as fill a batch."""
-    draw = usual_draw(counts.images)
-    usual = usual_tolerance(int((counts.images > 0).sum()))
+    draw = default_draw(counts.images)
+    usual = default_tolerance(int((counts.images > 0).sum()))
     return Rules(
         alpha=chosen["alpha"],
         tolerance=usual if chosen["tolerance"] is None else chosen["tolerance"],
@@ -165,7 +165,7 @@ def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> R
     )
 
 
-def _table(meta: Meta, race: Race, counts: SurvivorCounts) -> pd.DataFrame:
+def _table(meta: Meta, race: BestArmSearch, counts: SurvivorCounts) -> pd.DataFrame:
     may_be_worst = np.isin(np.arange(len(counts.images)), race.verdict().possibly)
     size = np.where(counts.images > 0, counts.images, np.nan)
     table = pd.DataFrame(

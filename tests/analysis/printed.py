@@ -1,4 +1,4 @@
-"""The few printed numbers of the papers that the tests need: facts, in percent."""
+"""Printed numbers of the papers that the tests use, in percent."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ TEMPERATURE_MART_CHANGES = [-1.8, -0.9, -3.6, -9.1, -10.2, -2.0, -4.5, -1.4, -3.
 
 
 def table_1() -> pd.DataFrame:
-    """Fractions, a row for each defence and attack."""
+    """kdd21 Table 1 as fractions, a row for each defence and attack."""
     frame = pd.DataFrame(TABLE_1).T / 100
     return frame.set_axis([f"{defence}, {attack}" for defence, attack in TABLE_1], axis=0)
 
 
 def counts(percent: list[float]) -> ClassCounts:
-    """As right answers of 1,000 images each."""
+    """Counts of correct predictions of 1,000 images of each class."""
     return ClassCounts(np.full(len(percent), 1000), np.rint(np.array(percent) * 10).astype(np.int64))

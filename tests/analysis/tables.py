@@ -1,4 +1,4 @@
-"""Outcomes of a size that a loop over images can follow."""
+"""Small tables of outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def confidences(images: int, label: IntArray, strength: float, seed: int) -> Flo
 
 
 def outcomes(images: int = 240, seed: int = 0) -> Outcomes:
-    """A clean pass and two attacks, the second of which is stronger; classes 0 and 3 are the vulnerable ones."""
+    """Outcomes on clean images and under two attacks, the second stronger; classes 0 and 3 are vulnerable."""
     labels = np.random.default_rng(seed).integers(0, CLASSES, images)
     shares = {
         name: confidences(images, labels, strength, seed + 1)
@@ -42,5 +42,5 @@ def outcomes(images: int = 240, seed: int = 0) -> Outcomes:
 
 
 def same_frame(first: pd.DataFrame, second: pd.DataFrame) -> None:
-    """Two tables are alike to the bit."""
+    """Check that two tables are equal to the bit."""
     pd.testing.assert_frame_equal(first, second, check_exact=True)

@@ -44,12 +44,12 @@ def test_each_module_has_docstring_computation_result_and_figure(name: str) -> N
     assert "Raises:" in str(analysis.__doc__) or name == "spread"
 
 
-def test_an_attack_that_all_rankings_share_is_named_once() -> None:
+def test_an_attack_that_all_rankings_share_is_in_the_title_only() -> None:
     one, other = outcomes(), outcomes(seed=5)
     ranked = functools.partial(ranked_alike, {"SGD": one, "Adam": other}, resamples=20, permutations=20)
-    alike = ranked(attacks={"strong": "PGD"}).figure().svg()
-    assert "Rank correlation of the class accuracies, PGD" in alike
-    assert "SGD, PGD" not in alike
+    figure = ranked(attacks={"strong": "PGD"}).figure().svg()
+    assert "Rank correlation of the class accuracies, PGD" in figure
+    assert "SGD, PGD" not in figure
     assert "SGD, weak" in ranked().figure().svg()
 
 
@@ -79,7 +79,7 @@ def results() -> list[AnalysisResult]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("result", results(), ids=lambda result: type(result).__name__)
-def test_figures_are_whole_and_repeat(result: AnalysisResult, tmp_path: Path) -> None:
+def test_figures_are_complete_and_reproducible(result: AnalysisResult, tmp_path: Path) -> None:
     drawing = result.figure()
     assert isinstance(drawing, Drawing)
     text = drawing.svg()
@@ -89,14 +89,14 @@ def test_figures_are_whole_and_repeat(result: AnalysisResult, tmp_path: Path) ->
     drawing.save(tmp_path / "x.png")
 
 
-def test_standalone_files_hide_what_only_answers_to_the_pointer() -> None:
+def test_standalone_files_hide_hover_targets() -> None:
     text = results()[3].figure().standalone()
     assert 'class="hit"' in text
     assert ".hit { fill: transparent; }" in text
 
 
 @pytest.mark.slow
-def test_the_ends_of_a_class_as_pictures(tmp_path: Path) -> None:
+def test_the_gallery_of_the_most_and_least_robust_images(tmp_path: Path) -> None:
     table = outcomes()
     result = extremes(table, "strong", 0, count=3)
     pixels = np.random.default_rng(0).random((len(table), 1, 5, 5))

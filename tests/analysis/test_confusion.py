@@ -14,7 +14,7 @@ from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
 
 
 def of_matrix(matrix: ArrayLike, group: tuple[int, ...], resamples: int = 1000) -> Confused:
-    """Of predictions with these counts."""
+    """The analysis of predictions with this confusion matrix."""
     counts = np.asarray(matrix)
     labels, predictions = np.repeat(np.indices(counts.shape).reshape(2, -1), counts.ravel(), axis=1)
     names = tuple(f"group {place}" for place in range(max(group) + 1))
@@ -46,11 +46,11 @@ def test_symmetry_and_leakage_by_their_sums() -> None:
     assert found.inside.share.value == pytest.approx(inside)
     assert found.inside.chance == pytest.approx(2 / 5)  # three classes each
     assert found.inside.share.low < inside < found.inside.share.high
-    assert found.inside.excess.low < 0 < found.inside.excess.high  # the errors fall at random
+    assert found.inside.excess.low < 0 < found.inside.excess.high  # errors at random
 
 
-def test_resamples_are_measured_as_the_matrix_is() -> None:
-    """A resample without any freedom gives back the value itself."""
+def test_resamples_use_the_same_statistics_as_the_matrix() -> None:
+    """If all images of a class have the same prediction, every resample equals the matrix."""
     matrix = [[4, 0, 0], [0, 0, 3], [0, 5, 0]]
     labels, predictions = np.repeat(np.indices((3, 3)).reshape(2, -1), np.ravel(matrix), axis=1)
     table = Outcomes.from_predictions(labels, predictions, superclasses=(0, 1, 1), superclass_names=("x", "y"))
@@ -61,8 +61,8 @@ def test_resamples_are_measured_as_the_matrix_is() -> None:
     assert found.inside.contrast == pytest.approx((1.0,) * 3)
 
 
-def test_a_few_errors_that_all_stay_inside_are_no_certainty() -> None:
-    """All 8 errors stay: no resample differs, and Wilson's interval of 8 in 8 still ends at 1 / (1 + 1.96^2 / 8)."""
+def test_a_few_errors_within_superclasses_have_a_wide_interval() -> None:
+    """All 8 errors are inside: no resample differs, but the lower end of Wilson's interval is 1 / (1 + 1.96^2 / 8)."""
     matrix = [[4, 0, 0], [0, 0, 3], [0, 5, 0]]
     found = of_matrix(matrix, (0, 1, 1)).inside
     assert found is not None
@@ -78,7 +78,7 @@ def test_the_contrast_is_the_mean_rate_inside_minus_across() -> None:
     assert found is not None
     inside, across = (20 / 100 + 6 / 40) / 2, (10 / 100 + 4 / 40 + 0 / 10 + 1 / 10) / 4
     assert found.contrast.value == pytest.approx(inside - across)
-    # Each rate is a share of its own class, so the variance is a sum over classes of multinomial ones.
+    # Each rate is a fraction of its class, so the variance is the sum over classes of multinomial variances.
     weights = np.array([[0, 1 / 2, -1 / 4], [1 / 2, 0, -1 / 4], [-1 / 4, -1 / 4, 0]])
     rates = matrix / matrix.sum(1, keepdims=True)
     spread = ((rates * weights**2).sum(1) - (rates * weights).sum(1) ** 2) / matrix.sum(1)

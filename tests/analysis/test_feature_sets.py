@@ -1,4 +1,4 @@
-"""Robust and non-robust feature sets against what they are by definition."""
+"""Robust and non-robust data sets against their definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from classwise.models.base import Classifier
 
 
 class Linear(Classifier):
-    """Features that are the first channel's pixels; the second channel it never looks at."""
+    """A model whose features are the pixels of the first channel; it ignores the second channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def linear() -> Linear:
     return Linear()
 
 
-def test_robust_features_are_the_image_s_and_the_rest_another_s(images: Images) -> None:
+def test_robust_features_are_those_of_the_image_and_the_rest_is_random(images: Images) -> None:
     model = linear()
     made = RobustFeatures(steps=60, step=0.05, batch_size=7)(model, images)
     assert torch.equal(made.y, images.y)
@@ -93,5 +93,5 @@ def test_networks_of_the_zoo_and_others(images: Images) -> None:
     network = build_model("resnet18", num_classes=3, in_channels=2, width=0.0625, mean=(0.5,), std=(0.2,))
     made = RobustFeatures(steps=3)(network, images)
     assert made.shape == images.shape
-    with pytest.raises(ClasswiseError, match=r"a Flatten offers no features\(x\)"):
+    with pytest.raises(ClasswiseError, match=r"Flatten has no method features\(x\)"):
         RobustFeatures(steps=1)(nn.Flatten(), images)

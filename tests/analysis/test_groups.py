@@ -1,4 +1,4 @@
-"""CVC beside the drop of a temperature, and classes that belong together: against plain loops and known truths."""
+"""Sensitivity to the temperature, and pairs of confused classes: against loops and known values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.analysis.tables import CLASSES, NAMES, outcomes
 MATRIX = np.array([[50, 2, 30, 0], [9, 60, 1, 0], [25, 5, 40, 1], [0, 0, 0, 70]])
 
 
-def test_sensitivity_is_what_scipy_says_of_a_loop() -> None:
+def test_sensitivity_equals_scipy_on_a_loop() -> None:
     table = outcomes()
     found = sensitivity(table, "weak", "strong", resamples=50)
     weak, strong = (table.rows(name) for name in ("weak", "strong"))
@@ -36,8 +36,8 @@ def test_sensitivity_is_what_scipy_says_of_a_loop() -> None:
     assert again.vulnerable == found.vulnerable
 
 
-def test_sharp_classes_that_stand_are_found_for_sure() -> None:
-    """Classes of ever steeper confidences, of which ever more images stand."""
+def test_a_perfect_correlation_has_a_narrow_interval() -> None:
+    """Classes with increasing confidences, of which increasing numbers of images are robust."""
     labels = np.repeat(np.arange(CLASSES), 200)
     right = np.arange(len(labels)) % 200 < 30 * (labels + 1)
     shares = np.full((len(labels), CLASSES), 0.0)
@@ -53,18 +53,18 @@ def test_sharp_classes_that_stand_are_found_for_sure() -> None:
     assert np.isnan(found.sensitive.value), "no class drops"
 
 
-def test_what_sensitivity_cannot_read() -> None:
+def test_sensitivity_of_invalid_outcomes() -> None:
     table = outcomes()
     bare = Outcomes.from_predictions(table.labels, table.labels, {"a": table.labels, "b": table.labels}, NAMES)
-    with pytest.raises(ClasswiseError, match="not all confidences are known under 'a'"):
+    with pytest.raises(ClasswiseError, match="'a': confidences of some images are missing"):
         sensitivity(bare, "a", "b")
     few = Outcomes.from_predictions([0, 1, 0], [0, 1, 0], {"a": [0, 1, 0]}, ["a", "b"], {"a": np.full((3, 2), 0.5)})
-    with pytest.raises(ClasswiseError, match="2 classes have images; a correlation needs at least 3"):
+    with pytest.raises(ClasswiseError, match="2 classes have images; a correlation requires at least 3"):
         sensitivity(few, "a", "a")
 
 
-def test_resampled_means_of_right_and_wrong_are_resampled_accuracies() -> None:
-    """In distribution: the same mean and the same variance p (1 - p) / n; and quantities of an image stay together."""
+def test_resampled_means_of_booleans_are_resampled_accuracies() -> None:
+    """In distribution: equal mean and variance p (1 - p) / n; all values of an image are resampled together."""
     labels = np.repeat([0, 1], [40, 90])
     right = np.arange(130) % 5 > 0
     drawn = resampled_means(np.stack([right, 3.0 * right]), labels, 3, resamples=4000)
@@ -79,7 +79,7 @@ def test_resampled_means_of_right_and_wrong_are_resampled_accuracies() -> None:
         resampled_means([[1.0, 2.0]], labels, 3)
 
 
-def test_pairs_are_what_a_loop_finds() -> None:
+def test_pairs_by_a_loop() -> None:
     found = pairs(MATRIX, "abcd", [0, 1, 0, 1])
     expected = []
     for i in range(4):
@@ -101,7 +101,7 @@ def test_pairs_are_what_a_loop_finds() -> None:
     assert pairs(MATRIX, "abcd").table["inside"].isna().all()
 
 
-def test_a_lead_is_sure_of_much_and_unsure_of_little() -> None:
+def test_the_interval_of_a_lead_excludes_0_only_for_clear_leads() -> None:
     found = pairs(MATRIX, "abcd")
     clear = found.lead(0, 2)
     assert clear.value == pytest.approx((30 - 2) / 82)
@@ -115,23 +115,23 @@ def test_a_lead_is_sure_of_much_and_unsure_of_little() -> None:
 
 
 def test_leads_cover() -> None:
-    """A class that is taken for one as often as for another leads in few of the experiments."""
+    """Two wrong predictions of equal probability: few of the experiments find a significant lead."""
     generator = np.random.default_rng(0)
-    sure = 0
+    significant = 0
     for _ in range(100):
         row = generator.multinomial(100, [0.2, 0.2, 0.6])
         matrix = np.diag([1, 1, row[2]])
         matrix[2, :2] = row[:2]
-        sure += pairs(matrix, "abc").lead(2, 0, resamples=200).low > 0
-    assert sure <= 8  # 2.5 expected
+        significant += pairs(matrix, "abc").lead(2, 0, resamples=200).low > 0
+    assert significant <= 8  # 2.5 expected
 
 
 @pytest.mark.parametrize("matrix", [np.eye(2), np.ones((3, 4)), -np.eye(3)])
-def test_matrices_that_are_none(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+def test_invalid_matrices(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
     with pytest.raises(ClasswiseError, match="expected counts"):
         pairs(matrix, "abc")
 
 
-def test_names_of_pairs() -> None:
+def test_wrong_number_of_names() -> None:
     with pytest.raises(ClasswiseError, match="2 names for 4 classes"):
         pairs(MATRIX, "ab")

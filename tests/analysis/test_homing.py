@@ -79,7 +79,7 @@ def attacked(run: Run, images: Images) -> list[int]:
 
 @pytest.mark.slow
 def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: Path) -> None:
-    """Definition 6.1 word by word: re-train without y', attack x anew, look whether it is still y."""
+    """Definition 6.1 literally: re-train without y', attack x again, check whether the prediction is y."""
     data, test = four("train", TRAIN), four("test", TEST)
     matrix, home = np.zeros((4, 4), int), np.zeros((4, 4), int)
     predictions, again = attacked(base, test), dict[int, list[int]]()
@@ -93,7 +93,7 @@ def test_the_matrix_by_a_loop_over_the_images(base: Run, found: Homing, folder: 
                 again[taken] = attacked(without, test)
             home[label, taken] += again[taken][row] == label
     errors = matrix - np.diag(np.diag(matrix))
-    assert 5 < errors.sum() < TEST - 5  # neither all right nor all wrong
+    assert 5 < errors.sum() < TEST - 5  # neither all correct nor all wrong
     assert 0 < home.sum() < errors.sum()
     assert found.matrix.tolist() == matrix.tolist()
     assert found.misclassified.tolist() == errors.tolist()
@@ -112,19 +112,19 @@ def test_the_table_and_the_figures(found: Homing) -> None:
 
 
 @pytest.mark.slow
-def test_it_costs_c_trainings_and_two_audits_and_goes_on_where_it_was(
+def test_it_costs_c_trainings_and_two_audits_and_resumes(
     base: Run, found: Homing, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if it had been killed before the last class: what is there is neither trained nor attacked again."""
+    """After an interruption before the last class, finished classes are neither trained nor attacked again."""
     last = max(label for label, run in enumerate(found.runs) if run is not None)
     place = folder / "killed"
     shutil.copytree(folder / "out", place)
     shutil.rmtree(place / f"without-{last}")
-    asked, attacked, before = list[Path](), list[int](), (place / "without-0" / "epochs.parquet").stat().st_mtime_ns
+    trained, attacked, before = list[Path](), list[int](), (place / "without-0" / "epochs.parquet").stat().st_mtime_ns
     real_attack = Engine.perturb
 
     def counting_train(*args: Any, **kwargs: Any) -> Run:
-        asked.append(kwargs["out"])
+        trained.append(kwargs["out"])
         return train(*args, **kwargs)
 
     def counting_attack(self: Engine, attack: Attack, x: Tensor, y: Tensor, threat: Threat, *, index: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ def test_it_costs_c_trainings_and_two_audits_and_goes_on_where_it_was(
     monkeypatch.setattr(module, "train", counting_train)
     monkeypatch.setattr(Engine, "perturb", counting_attack)
     assert found_in(base, place).homing.tolist() == found.homing.tolist()
-    assert asked == [place / f"without-{label}" for label, run in enumerate(found.runs) if run is not None]
-    assert len(asked) <= 4
-    assert sum(attacked) == found.misclassified[:, last].sum()  # all columns together: the misclassified images, once
+    assert trained == [place / f"without-{label}" for label, run in enumerate(found.runs) if run is not None]
+    assert len(trained) <= 4
+    assert sum(attacked) == found.misclassified[:, last].sum()  # the misclassified images of the last class, once
     assert (place / "without-0" / "epochs.parquet").stat().st_mtime_ns == before
 
 
@@ -152,5 +152,5 @@ def test_an_unfinished_run_is_refused(unfinished: Run, tmp_path: Path) -> None:
 
 
 def test_two_attacks_are_refused(base: Run, folder: Path) -> None:
-    with pytest.raises(ClasswiseError, match="of one attack, not of 2"):
+    with pytest.raises(ClasswiseError, match="requires one attack, got 2"):
         homing(base, out=folder / "two", data=four("train", 40), test=four("test", 40), attack=[ATTACK, "fgsm"])

@@ -1,4 +1,4 @@
-"""The analyses of run folders and of kept tensors."""
+"""Analyses of run folders and of saved tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = np.array([10, 20, 30])
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A folder of four epochs, written by hand."""
+    """A run folder of four epochs with known accuracies."""
     return written(tmp_path / "run", ROBUST)
 
 
@@ -74,13 +74,13 @@ def test_windows_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"measure": "clean"}, "never measured"),
+        ({"measure": "clean"}, "clean was never measured"),
         ({"measure": "robusst"}, "did you mean 'robust'"),
         ({"split": "train"}, "split"),
         ({"window": (0.9, 1.0)}, "at least 2"),
     ],
 )
-def test_a_trend_of_what_is_not_there(run: Run, change: dict[str, object], message: str) -> None:
+def test_a_trend_of_missing_epochs(run: Run, change: dict[str, object], message: str) -> None:
     with pytest.raises(ClasswiseError, match=message):
         trend({"a": run}, **change)  # type: ignore[arg-type]
 
@@ -95,7 +95,7 @@ def test_fluctuation_by_a_loop() -> None:
     assert found.runs["change"]["calm"] == found.runs["change_high"]["calm"] == 0  # shared images cancel
     assert found.differences["calm"].high < 0
     assert "calm" in found.figure().svg()
-    with pytest.raises(ClasswiseError, match="two epochs or more"):
+    with pytest.raises(ClasswiseError, match="at least two epochs"):
         fluctuation({"one": wild[:1]}, labels, 3)
 
 
@@ -120,8 +120,8 @@ def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def kept() -> Audit:
-    """Ten or more images of three classes, attacked to the last step, everything kept."""
+def saved() -> Audit:
+    """An audit of 60 images of three classes without early stopping, with all artifacts saved."""
     images = toys.images(60)
     return audit(
         toys.model(),
@@ -134,31 +134,31 @@ def kept() -> Audit:
     )
 
 
-def test_steps_are_rows_of_the_trace(kept: Audit) -> None:
-    found = steps_of(kept, 4, steps=(0, 3))
+def test_steps_are_rows_of_the_trace(saved: Audit) -> None:
+    found = steps_of(saved, 4, steps=(0, 3))
     assert found.attacks == ("pgd", "tpgd")
     assert found.confidences.shape == (2, 2, 3)
     assert found.confidences.sum(axis=2) == pytest.approx(1)
-    assert kept.trace is not None
-    row = kept.trace.query("attack == 'tpgd' and iteration == 3 and `class` == 1")
+    assert saved.trace is not None
+    row = saved.trace.query("attack == 'tpgd' and iteration == 3 and `class` == 1")
     assert found.confidences[1, 1, 1] == row["confidence"].item()
-    last = kept.outcomes.rows("tpgd").set_index("index").loc[4]
+    last = saved.outcomes.rows("tpgd").set_index("index").loc[4]
     assert found.confidences[1, 1, found.label] == pytest.approx(last["p_label"], abs=1e-6)
     assert bool(found.fooled.loc["tpgd", 3]) is not bool(last["correct"])
     assert "pgd, step 3" in found.figure().svg()
     for image, attacks, steps, message in ((5, (), (0,), "was not traced"), (4, ("fgsm",), (0,), "traced attack")):
         with pytest.raises(ClasswiseError, match=message):
-            steps_of(kept, image, attacks, steps)
+            steps_of(saved, image, attacks, steps)
     with pytest.raises(ClasswiseError, match="no step 10; its last is 3"):
-        steps_of(kept, 4)
+        steps_of(saved, 4)
     with pytest.raises(ClasswiseError, match=r"trace=\[4\]"):
-        steps_of(dataclasses.replace(kept, trace=None), 4)
+        steps_of(dataclasses.replace(saved, trace=None), 4)
 
 
-def test_similarity_by_a_loop(kept: Audit) -> None:
-    found = similarity(kept, "pgd")
-    index, logits = kept.artifacts.get("logits", "clean")
-    labels = kept.outcomes.labels[index]
+def test_similarity_by_a_loop(saved: Audit) -> None:
+    found = similarity(saved, "pgd")
+    index, logits = saved.artifacts.get("logits", "clean")
+    labels = saved.outcomes.labels[index]
     means = [logits[labels == label].astype(np.float64).mean(axis=0) for label in range(3)]
     for i in range(3):
         for j in range(3):
@@ -174,10 +174,10 @@ def test_similarity_by_a_loop(kept: Audit) -> None:
 
 
 @pytest.mark.slow
-def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
-    index, clean = kept.artifacts.get("features", "clean")
-    attacked = kept.artifacts.get("features", "pgd")[1]
-    labels = kept.outcomes.labels[index]
+def test_the_purity_of_neighbourhoods_by_a_loop(saved: Audit) -> None:
+    index, clean = saved.artifacts.get("features", "clean")
+    attacked = saved.artifacts.get("features", "pgd")[1]
+    labels = saved.outcomes.labels[index]
     found = embedding_of(clean, attacked, labels, "abc", superclasses=(0, 0, 1), per_class=15, neighbours=4)
     rows = [row for label in range(3) for row in np.flatnonzero(labels == label)[:15]]
     group = {"class": labels, "superclass": np.array([0, 0, 1])[labels]}
@@ -191,7 +191,7 @@ def test_the_purity_of_neighbourhoods_by_a_loop(kept: Audit) -> None:
             assert found.purity.loc[(kind, level), "purity"] == pytest.approx(np.mean(shares))
     assert found.purity.loc[("clean", "class"), "chance"] == pytest.approx(14 / 44)
     assert len(found.points) == 90
-    pd.testing.assert_frame_equal(embedding(kept, "pgd").points, embedding(kept, "pgd").points)
+    pd.testing.assert_frame_equal(embedding(saved, "pgd").points, embedding(saved, "pgd").points)
     assert found.figure().svg().count("<circle") == 90
-    with pytest.raises(ClasswiseError, match="give more images"):
+    with pytest.raises(ClasswiseError, match="requires more images"):
         embedding_of(clean[:3], attacked[:3], labels[:3], "abc")

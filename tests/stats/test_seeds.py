@@ -249,8 +249,8 @@ def test_equal_seeds_leave_the_paired_variance_of_the_images() -> None:
 
 def test_equal_images_leave_the_variance_of_the_paired_seeds() -> None:
     first, second = np.array([1, 0, 1, 1, 0]), np.array([0, 0, 1, 0, 1])
-    tiled = [np.tile(seeds[:, None], (1, 30)) for seeds in (first, second)]
-    found = difference_over_seeds(*tiled, np.zeros(30, int), 1, paired=True)
+    runs_a, runs_b = (np.tile(seeds[:, None], (1, 30)) for seeds in (first, second))
+    found = difference_over_seeds(runs_a, runs_b, np.zeros(30, int), 1, paired=True)
     expected = stats.ttest_rel(first, second)
     assert found.variance == pytest.approx((first - second).var(ddof=1) / 5)
     assert found.p_value == pytest.approx(expected.pvalue)

@@ -1,8 +1,8 @@
 """Analyses of the papers: functions of outcomes, run folders or saved tensors. Only `homing` runs an attack.
 
-Each module holds one analysis under its registered name: the function, its result type (a frozen
-`classwise.analysis.base.AnalysisResult` with a ``table``) and the ``figure()`` of the result. Two further modules serve
-several of them: `epochs`, the epochs of a run as tables, and `feature_sets`, data sets made from a model.
+Each module contains one analysis under its registered name: the function, its result type (a frozen
+`classwise.analysis.base.AnalysisResult` with a ``table``) and the ``figure()`` of the result. Two further modules are
+shared: `epochs` reads the epochs of a run as tables, and `feature_sets` generates data sets from a model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The temperature ablation: what Temperature-PGD takes from each class, at every 1/T, beyond plain PGD.
+"""Temperature ablation: the change of each class's accuracy under Temperature-PGD against plain PGD, at every 1/T.
 
 kdd21 section 5 and Table 3; iclr21 Appendix F, Table 4, and Table 6.
 """
@@ -30,9 +30,9 @@ class Ablation(AnalysisResult):
     Attributes:
         baseline: the plain attack.
         rows: a row for each model, 1/T and class (``overall`` last): ``model``, ``inverse_temperature``, ``class``,
-            ``n``, ``baseline`` and ``accuracy`` (fractions), ``change`` with ``low`` and ``high`` (Tango; negative
-            where the temperature makes the attack stronger), ``p`` (exact McNemar) and ``adjusted`` (Holm over all rows
-            of the model).
+            ``n``, ``baseline`` and ``accuracy`` (fractions), ``change`` with ``low`` and ``high`` (Tango's interval;
+            negative if the temperature makes the attack stronger), ``p`` (exact McNemar) and ``adjusted`` (Holm over
+            all rows of the model).
     """
 
     baseline: str
@@ -45,15 +45,15 @@ class Ablation(AnalysisResult):
 
     @property
     def best(self) -> pd.DataFrame:
-        """The 1/T of lowest overall accuracy of each model: kdd21 Table 3 shows its row.
+        """The row with the 1/T of lowest overall accuracy of each model, as in kdd21 Table 3.
 
-        It was chosen for being low on these images; with few of them, and many 1/T, the change is a little too large.
+        Because of the selection, the change is slightly biased for few images and many 1/T.
         """
         overall = self.rows[self.rows["class"] == OVERALL]
         return overall.loc[overall.groupby("model", sort=False)["accuracy"].idxmin()].set_index("model")
 
     def figure(self) -> Drawing:
-        """iclr21 Table 4 as lines: the change of each class over 1/T, of the first model; of several, their overall."""
+        """iclr21 Table 4 as lines: the change of each class over 1/T; for several models the overall changes."""
         rows = self.rows
         title = f"Change against {self.baseline}, in points"
         if len(self.best) == 1:
@@ -77,20 +77,20 @@ class Ablation(AnalysisResult):
 def ablation(
     audits: Mapping[str, Outcomes], baseline: str = "pgd", family: str = "tpgd", *, alpha: float = 0.05
 ) -> Ablation:
-    """Compare every temperature with the plain attack, image by image (kdd21 section 5).
+    """Compare every temperature with the plain attack on the same images (kdd21 section 5).
 
     Args:
         audits: outcomes by the name of the model, with the plain attack and the family.
         baseline: the plain attack.
-        family: of attacks that differ in ``inverse_temperature``.
+        family: family of attacks that differ in ``inverse_temperature``.
         alpha: 1 minus the coverage of the intervals, for new images.
 
     Raises:
-        ClasswiseError: if there is no such attack or family, or they judged other images.
+        ClasswiseError: if the attack or the family is missing, or they were run on different images.
     """
     frames = [_of(model, outcomes, baseline, family, alpha) for model, outcomes in audits.items()]
     if not frames:
-        raise ClasswiseError("no outcomes to look at; give those of one model or more")
+        raise ClasswiseError("audits: empty; pass the outcomes of at least one model")
     return Ablation(baseline, pd.concat(frames, ignore_index=True))
 
 
@@ -101,16 +101,18 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
     plain = outcomes.judged(baseline)
     frames = []
     for member in members:
-        judged = outcomes.judged(member)
-        if not np.array_equal(judged.image, plain.image):
-            raise ClasswiseError(f"{model!r}: {member!r} and {baseline!r} judged other images; audit without a cascade")
-        pairs = PairedCounts.from_labels(plain.label, judged.correct, plain.correct, outcomes.num_classes)
+        tempered = outcomes.judged(member)
+        if not np.array_equal(tempered.image, plain.image):
+            raise ClasswiseError(
+                f"{model!r}: {member!r} and {baseline!r} were run on different images; audit without a cascade"
+            )
+        pairs = PairedCounts.from_labels(plain.label, tempered.correct, plain.correct, outcomes.num_classes)
         parts = [class_differences(pairs, alpha), overall_difference(pairs, alpha)]
-        found = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
+        columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in parts[0]._fields}
         spec = outcomes.meta.attacks[member] or {}
         if "inverse_temperature" not in spec:
             raise ClasswiseError(
-                f"{model!r}: the outcomes do not say which 1/T {member!r} has; give it in attacks' specs"
+                f"{model!r}: the outcomes contain no 1/T of {member!r}; set inverse_temperature in the attack's spec"
             )
         frame = pd.DataFrame(
             {
@@ -119,11 +121,11 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
                 "class": [*outcomes.class_names, OVERALL],
                 "n": np.append(pairs.count, pairs.count.sum()),
                 "baseline": np.append(pairs.second.accuracy, plain.correct.mean()),
-                "accuracy": np.append(pairs.first.accuracy, judged.correct.mean()),
-                "change": found["difference"],
-                "low": found["low"],
-                "high": found["high"],
-                "p": found["p_value"],
+                "accuracy": np.append(pairs.first.accuracy, tempered.correct.mean()),
+                "change": columns["difference"],
+                "low": columns["low"],
+                "high": columns["high"],
+                "p": columns["p_value"],
             }
         )
         frames.append(frame[frame["n"] > 0])

@@ -1,4 +1,4 @@
-"""The base class of every analysis result, and the checks of outcomes that several analyses share."""
+"""Base class of the analysis results, and checks of outcomes that several analyses share."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from classwise.reporting.svg import Drawing
 
 
 class AnalysisResult(ABC):
-    """The result of an analysis: numbers with their intervals, complete, so that table and figure compute nothing."""
+    """The result of an analysis: all numbers with their intervals; the table and the figure only present them."""
 
     @property
     @abstractmethod
     def table(self) -> pd.DataFrame:
-        """Everything that a figure of it shows, for a file or another tool; accuracies are fractions."""
+        """The data of the figure; accuracies are fractions."""
 
     @abstractmethod
     def figure(self) -> Drawing:
-        """The figure, as in the paper that the analysis comes from."""
+        """The figure, as in the paper of the analysis."""
 
 
 def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
-    """The rows of an attack, if they show the last iterate of every image.
+    """The rows of an attack, checked to contain the last iterate of every image.
 
     Raises:
-        ClasswiseError: if the audit stopped at the first breaking image, or left images out: then predictions and
-            confidences are those of images that the attack had not finished with.
+        ClasswiseError: if the attack stopped at the first success or skipped images: then predictions and confidences
+            are not those of the last iterates.
     """
     rows = outcomes.rows(attack)
     if outcomes.member(attack) != CLEAN and outcomes.meta.early_stop:
         raise ClasswiseError(
-            f"{attack!r} was stopped as soon as an image broke; audit with early_stop=False for this analysis"
+            f"{attack!r} stopped at the first success; this analysis requires an audit with early_stop=False"
         )
     if (rows["status"] == "skipped").any():
         raise ClasswiseError(
-            f"{attack!r} skipped images that were broken before; audit without a cascade for this analysis"
+            f"{attack!r} skipped images that an earlier attack misclassified; this analysis requires an audit "
+            "without a cascade"
         )
     return rows

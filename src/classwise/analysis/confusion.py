@@ -1,4 +1,4 @@
-"""Confusion matrices under attack: who is taken for whom, how symmetrically, and within which superclass.
+"""Confusion matrices under attack, their symmetry, and the share of errors within superclasses.
 
 kdd21 section 4.2 and Figure 2; iclr21 Figure 2; benz20 section 3.2.
 """
@@ -23,14 +23,14 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
 
 class Inside(NamedTuple):
-    """The errors that stay inside the superclass, and how they compare with those that leave it.
+    """Errors within the superclass, compared with errors across superclasses.
 
     Attributes:
-        share: of all errors, with its interval (Wilson's: a few errors that all stay inside are no certainty).
-        chance: what that share would be if every error fell on one of the other classes alike.
-        excess: share minus chance, with its interval: above 0 where errors keep to the family.
-        contrast: the mean rate M_ij over the pairs of classes inside a superclass, minus that over the pairs across
-            (kdd21 claim C6), with its interval; NaN if there are no pairs of one of the two kinds.
+        share: share of the errors within the superclass, with Wilson's interval.
+        chance: that share if errors were distributed uniformly over the other classes.
+        excess: share minus chance, with its interval; above 0 if errors concentrate within superclasses.
+        contrast: the mean rate M_ij over the pairs of classes within a superclass, minus that over the pairs across
+            (kdd21 claim C6), with its interval; NaN if one of the two kinds of pairs does not exist.
     """
 
     share: Estimate
@@ -41,18 +41,18 @@ class Inside(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Confused(AnalysisResult):
-    """A confusion matrix under one attack, and two statements about it.
+    """A confusion matrix under one attack, its symmetry and its errors within superclasses.
 
     Attributes:
         attack: the attack.
-        class_names: one for each class.
-        matrix: (C, C) int64, images by truth (row) and prediction (column).
+        class_names: (C,) names.
+        matrix: (C, C) int64, images by label (row) and prediction (column).
         superclasses: the superclass of each class, or None.
-        superclass_names: one for each superclass.
+        superclass_names: names of the superclasses.
         pearson: correlation of the rates M_ij and M_ji over i < j, with its interval.
-        overlap: 1 - sum |M - M^T| / sum (M + M^T) of the rates, with its interval. Noise lowers it, and so does
-            resampling: with few errors the interval lies below the value.
-        inside: the errors inside the superclass; None without superclasses.
+        overlap: 1 - sum |M - M^T| / sum (M + M^T) of the rates, with its interval. The plug-in estimate and its
+            resamples are biased down: for few errors the interval may be below the value.
+        inside: the errors within the superclass; None without superclasses.
     """
 
     attack: str
@@ -66,19 +66,19 @@ class Confused(AnalysisResult):
 
     @property
     def order(self) -> IntArray:
-        """(C,) the classes, those of a superclass side by side, in their old order within it."""
+        """(C,) labels sorted by superclass (stable)."""
         groups = self.superclasses if self.superclasses is not None else (0,) * len(self.class_names)
         return np.argsort(groups, kind="stable").astype(np.int64)
 
     @property
     def table(self) -> pd.DataFrame:
-        """Percent of each class (truth by prediction) as fractions, in the order of the superclasses."""
+        """Rates (label by prediction, fractions), sorted by superclass."""
         names = [self.class_names[label] for label in self.order]
         rates = confusion_rates(self.matrix)[np.ix_(self.order, self.order)]
         return pd.DataFrame(rates, index=pd.Index(names, name="truth"), columns=pd.Index(names, name="prediction"))
 
     def figure(self) -> Drawing:
-        """kdd21 Figure 2: percent of each class, classes of a superclass side by side."""
+        """kdd21 Figure 2: rates of each class, sorted by superclass."""
         counts = Confusion(self.matrix, self.class_names, self.superclasses, self.superclass_names)
         return heatmap(counts.grouped().condensed()[0], "rates")
 
@@ -86,45 +86,45 @@ class Confused(AnalysisResult):
 def confused(
     outcomes: Outcomes, attack: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
 ) -> Confused:
-    """The confusion matrix of one attack, its symmetry and its leakage between superclasses (kdd21 section 4.2).
+    """Compute the confusion matrix of one attack, its symmetry and its errors within superclasses (kdd21 section 4.2).
 
     Args:
-        outcomes: of an audit with ``early_stop=False``, or of predictions made elsewhere.
-        attack: which attack, or ``clean``.
+        outcomes: outcomes of an audit with ``early_stop=False``, or of external predictions.
+        attack: name of the attack, or ``clean``.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.
-        resamples: of the images, for the intervals.
-        seed: of the resampling.
+        resamples: number of resamples of the images.
+        seed: seed of the resampling.
 
     Raises:
-        ClasswiseError: if the rows are not the attack's last iterates.
+        ClasswiseError: if the rows are not the last iterates of the attack.
     """
     rows = last_iterates(outcomes, attack)
     rows = rows[rows["prediction"].notna()]
     predictions = rows["prediction"].to_numpy(dtype=np.int64)
     matrix = confusion(rows["label"].to_numpy(), predictions, outcomes.num_classes)
-    drawn = resampled_rows(matrix, resamples=resamples, seed=seed)
-    pearson, overlap = _symmetries(drawn)
-    found = symmetry(confusion_rates(matrix))
+    resampled = resampled_rows(matrix, resamples=resamples, seed=seed)
+    pearson, overlap = _symmetries(resampled)
+    observed = symmetry(confusion_rates(matrix))
     superclasses, inside = outcomes.meta.superclasses, None
     if superclasses is not None:
-        inside = _inside(matrix, drawn, np.asarray(superclasses), alpha)
+        inside = _inside(matrix, resampled, np.asarray(superclasses), alpha)
     return Confused(
         attack=outcomes.member(attack),
         class_names=outcomes.class_names,
         matrix=matrix,
         superclasses=superclasses,
         superclass_names=outcomes.meta.superclass_names,
-        pearson=percentiles(found.pearson, pearson, alpha),
-        overlap=percentiles(found.overlap, overlap, alpha),
+        pearson=percentiles(observed.pearson, pearson, alpha),
+        overlap=percentiles(observed.overlap, overlap, alpha),
         inside=inside,
     )
 
 
-def _symmetries(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _symmetries(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """`symmetry` of the rates of (R, C, C) counts: two (R,) arrays."""
-    size = drawn.sum(axis=2)
+    size = counts.sum(axis=2)
     present = np.flatnonzero(size[0] > 0)
-    rates = (drawn / np.maximum(size, 1)[:, :, None])[:, present][:, :, present]
+    rates = (counts / np.maximum(size, 1)[:, :, None])[:, present][:, :, present]
     upper = np.triu_indices(len(present), k=1)
     above, below = rates[:, upper[0], upper[1]], rates[:, upper[1], upper[0]]
     a, b = (side - side.mean(axis=1, keepdims=True) for side in (above, below))
@@ -132,34 +132,34 @@ def _symmetries(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
     return pearson, 1 - ratio(np.abs(above - below).sum(axis=1), (above + below).sum(axis=1))
 
 
-def _inside(matrix: IntArray, drawn: FloatArray, group: IntArray, alpha: float) -> Inside:
-    """The statements about superclasses of a matrix (C, C) and of its resamples (R, C, C).
+def _inside(matrix: IntArray, resampled: FloatArray, group: IntArray, alpha: float) -> Inside:
+    """Estimate the errors within superclasses from a matrix (C, C) and its resamples (R, C, C).
 
-    The excess is a difference of two numbers with intervals of their own, which MOVER (Zou and Donner 2008) joins as if
-    they were independent; that the images of each class are a fixed number makes up for what they share.
+    The interval of the excess, a difference of two estimates, is from MOVER (Zou and Donner 2008), which assumes
+    independence. The two are correlated; the fixed number of images per class compensates for that.
     """
     share, chance = superclass_leakage(matrix, group)
     wrong = int(matrix.sum() - matrix.trace())
     low, high = (float(end) for end in wilson(np.array(round(np.nan_to_num(share) * wrong)), np.array(wrong), alpha))
-    usual = percentiles(chance, _chances(drawn, group), alpha)
-    below, above = math.hypot(share - low, usual.high - chance), math.hypot(high - share, chance - usual.low)
+    by_chance = percentiles(chance, _chances(resampled, group), alpha)
+    below, above = math.hypot(share - low, by_chance.high - chance), math.hypot(high - share, chance - by_chance.low)
     excess = Estimate(share - chance, share - chance - below, share - chance + above)
-    contrasts = _contrasts(np.concatenate([matrix[None], drawn]), group)
+    contrasts = _contrasts(np.concatenate([matrix[None], resampled]), group)
     contrast = percentiles(float(contrasts[0]), contrasts[1:], alpha)
     return Inside(Estimate(share, low, high), chance, excess, contrast)
 
 
-def _chances(drawn: FloatArray, group: IntArray) -> FloatArray:
-    """The chance values of `superclass_leakage` of (R, C, C) counts: (R,)."""
-    errors = (drawn * ~np.eye(len(group), dtype=np.bool_)).sum(axis=2)
+def _chances(counts: FloatArray, group: IntArray) -> FloatArray:
+    """The chance levels (R,) of `superclass_leakage` for (R, C, C) counts."""
+    errors = (counts * ~np.eye(len(group), dtype=np.bool_)).sum(axis=2)
     chance = ratio((group[:, None] == group[None, :]).sum(axis=1) - 1, len(group) - 1)
     return ratio(errors @ chance, errors.sum(axis=1))
 
 
 def _contrasts(counts: FloatArray, group: IntArray) -> FloatArray:
-    """The mean rate inside minus that across of (R, C, C) counts, over the pairs whose truth has images: (R,)."""
+    """Mean rate within superclasses minus that across (R,), of (R, C, C) counts; pairs of absent classes excluded."""
     size = counts.sum(axis=2, keepdims=True)
-    rates, there = counts / np.maximum(size, 1), size[0] > 0
+    rates, present = counts / np.maximum(size, 1), size[0] > 0
     same = group[:, None] == group[None, :]
-    inside, across = same & ~np.eye(len(group), dtype=np.bool_) & there, ~same & there
+    inside, across = same & ~np.eye(len(group), dtype=np.bool_) & present, ~same & present
     return ratio((rates * inside).sum((1, 2)), inside.sum()) - ratio((rates * across).sum((1, 2)), across.sum())

@@ -1,4 +1,4 @@
-"""Do attacks, defences and networks agree on which classes are weak?
+"""Agreement of attacks, defences and networks on the ranking of the classes.
 
 kdd21 section 4.3 (claims on Table 1); benz20 section 3.2 (weak classes over networks and over optimisation).
 """
@@ -21,19 +21,19 @@ from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Agreement, kendalls_w, spearman_matrix
 from classwise.stats.resampling import percentiles, resampled_accuracies
 
-_DRAWN = 400
-"""Resamples that all pairs are correlated on; the ends of an interval need no more."""
+_RESAMPLES = 400
+"""The default number of resamples; each requires the correlations of all pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Consistency(AnalysisResult):
-    """How alike several rankings of the classes are.
+    """Agreement of several rankings of the classes.
 
     Attributes:
         accuracies: a row for each ranking (attack of a model), a column for each class, fractions.
-        correlations: (m, m) Spearman's correlation of each pair of rows.
-        lowest: the least of the pairs; its interval is NaN where only accuracies were given.
-        mean: of all pairs, likewise.
+        correlations: (m, m) Spearman's correlations of the pairs of rows.
+        lowest: minimum over the pairs; its interval is NaN if computed from accuracies instead of outcomes.
+        mean: mean over the pairs, likewise.
         agreement: Kendall's W over all rows, corrected for ties, and its permutation p-value.
     """
 
@@ -45,7 +45,7 @@ class Consistency(AnalysisResult):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Spearman's correlation of each pair of rankings."""
+        """Spearman's correlations of the pairs of rankings."""
         names = list(self.accuracies.index)
         return pd.DataFrame(self.correlations, index=names, columns=names)
 
@@ -55,22 +55,24 @@ class Consistency(AnalysisResult):
         return pd.DataFrame({"worst": self.accuracies.idxmin(axis=1), "best": self.accuracies.idxmax(axis=1)})
 
     def figure(self) -> Drawing:
-        """Spearman's correlation of every pair of rankings."""
+        """Matrix of Spearman's correlations of the pairs of rankings."""
         names = [str(name) for name in self.accuracies.index]
         title = "Rank correlation of the class accuracies"
         parts = [name.rpartition(", ") for name in names]
-        if len({(comma, attack) for _, comma, attack in parts}) == 1 and parts[0][1]:  # name a shared attack once
+        if (
+            len({(comma, attack) for _, comma, attack in parts}) == 1 and parts[0][1]
+        ):  # a shared attack is in the title only
             names, title = [model for model, _, _ in parts], f"{title}, {parts[0][2]}"
         return matrix(title, names, self.correlations, "Spearman")
 
 
 def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int = 0) -> Consistency:
-    """Compare rankings of the classes that are given as accuracies, such as the rows of a printed table.
+    """Compare rankings of the classes from accuracies, such as the rows of a printed table.
 
     Args:
-        accuracies: a row for each ranking, a column for each class; classes that any row lacks are left out.
-        permutations: for the p-value of Kendall's W.
-        seed: of those draws.
+        accuracies: a row for each ranking, a column for each class; classes with NaN in any row are excluded.
+        permutations: number of permutations for the p-value of Kendall's W.
+        seed: seed of the permutations.
 
     Raises:
         ClasswiseError: if there are fewer than two rows or two classes.
@@ -90,45 +92,45 @@ def ranked_alike(
     attacks: Mapping[str, str] | None = None,
     *,
     alpha: float = 0.05,
-    resamples: int = _DRAWN,
+    resamples: int = _RESAMPLES,
     permutations: int = 9999,
     seed: int = 0,
 ) -> Consistency:
     """Compare the class rankings of several models under several attacks (kdd21 section 4.3).
 
-    For the intervals each model's images are resampled, jointly under its attacks. Noise makes rankings look less alike
-    than they are, and resampling adds as much again: the intervals lie low.
+    For the intervals the images of each model are resampled, jointly under its attacks. Rank correlations of noisy
+    accuracies are biased towards 0, and resampling doubles the bias: the intervals are too low.
 
     Args:
         audits: outcomes by the name of the model.
-        attacks: what to judge by: the name in the outcomes to the name in the result; None: every attack of each.
+        attacks: the attacks, as a mapping from the name in the outcomes to the name in the result; None: all attacks.
         alpha: 1 minus the coverage of the intervals, for new images.
-        resamples: of the images.
-        permutations: for the p-value.
-        seed: of both.
+        resamples: number of resamples of the images.
+        permutations: number of permutations for the p-value.
+        seed: seed of the resampling and the permutations.
 
     Raises:
-        ClasswiseError: if there are not two rankings, or the models have other classes.
+        ClasswiseError: if there are fewer than two rankings, or the models have different classes.
     """
-    rows, drawn, names = dict[str, FloatArray](), list[FloatArray](), None
+    rows, resampled, names = dict[str, FloatArray](), list[FloatArray](), None
     for model, outcomes in audits.items():
         if names is not None and names != outcomes.class_names:
-            raise ClasswiseError(f"{model!r} has other classes than the first model; rankings need the same classes")
+            raise ClasswiseError(f"{model!r} and the first model have different classes; rankings require the same")
         names = outcomes.class_names
         chosen = attacks or {name: name for name in outcomes.attacks if name != "clean"}
         judged = [outcomes.judged(name) for name in chosen]
         if any(len(one.image) != len(judged[0].image) for one in judged):
-            raise ClasswiseError(f"{model!r}: the attacks judged other images than each other; audit without a cascade")
+            raise ClasswiseError(f"{model!r}: the attacks were run on different images; audit without a cascade")
         for name, one in zip(chosen.values(), judged, strict=True):
             rows[f"{model}, {name}"] = outcomes.counts_of(one).accuracy
         correct = np.stack([one.correct for one in judged])
-        again = {"resamples": resamples, "seed": seed + len(drawn)}
-        drawn.append(resampled_accuracies(correct, judged[0].label, len(names), **again))
+        options = {"resamples": resamples, "seed": seed + len(resampled)}
+        resampled.append(resampled_accuracies(correct, judged[0].label, len(names), **options))
     if names is None:
-        raise ClasswiseError("no rankings to compare; give outcomes of two models, or of one under two attacks")
+        raise ClasswiseError("audits: empty; pass outcomes of two models, or of one model under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
     present = [name in plain.accuracies.columns for name in names]
-    pairs = np.stack([_pairs(spearman_matrix(draw)) for draw in np.concatenate(drawn, axis=1)[:, :, present]])
+    pairs = np.stack([_pairs(spearman_matrix(each)) for each in np.concatenate(resampled, axis=1)[:, :, present]])
     lowest = percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha)
     mean = percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha)
     return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)

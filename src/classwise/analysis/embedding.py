@@ -1,7 +1,7 @@
-"""Features of clean and attacked images on a plane, and how pure their neighbourhoods are.
+"""t-SNE of the features of clean and attacked images, and the purity of their neighbourhoods.
 
-iclr21 Appendix D, Figure 8: t-SNE separates the two superclasses of CIFAR-10 and mixes the animals. The picture proves
-nothing; the verdict is by the nearest neighbours in the space of the features themselves.
+iclr21 Appendix D, Figure 8: t-SNE separates the two superclasses of CIFAR-10 and mixes the animals. The figure is only
+an illustration; the purity is computed from the nearest neighbours in feature space.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _BLOCK = 1024
 
 @dataclass(frozen=True, eq=False)
 class Embedding(AnalysisResult):
-    """Images on a plane.
+    """Images embedded in the plane.
 
     Attributes:
-        attack: whose images are beside the clean ones.
-        class_names: one for each class.
+        attack: the attack of the attacked images.
+        class_names: (C,) names.
         points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``.
         purity: a row for each kind and level (``class``, ``superclass``): ``purity``, the mean share of an image's 10
-            nearest neighbours of its kind, in feature space, that are of its own class or superclass; ``low`` and
-            ``high`` (normal, over images); ``chance``, that share among all other images.
-        by_class: purity of each class at the level ``class``: kinds (columns) by class names.
+            nearest neighbours of its kind in feature space that are of its class or superclass; ``low`` and ``high``
+            (normal interval over images); ``chance``, that share among all other images.
+        by_class: purity of each class at the level ``class``: class names (rows) by kinds (columns).
     """
 
     attack: str
@@ -53,36 +53,36 @@ class Embedding(AnalysisResult):
         return self.purity
 
     def figure(self) -> Drawing:
-        """iclr21 Figure 8: features on a plane, clean and attacked."""
+        """iclr21 Figure 8: t-SNE of the features of clean and attacked images."""
         panels = [
             Cloud(str(kind), frame["x"].to_numpy(), frame["y"].to_numpy(), frame["label"].to_numpy())
             for kind, frame in self.points.groupby("kind", sort=False)
         ]
-        pure = self.purity.xs("class", level="level")["purity"]
+        purity = self.purity.xs("class", level="level")["purity"]
         note = "; ".join(
-            f"{kind}: {formatting.percent(float(share))} of neighbours in the class" for kind, share in pure.items()
+            f"{kind}: {formatting.percent(float(share))} of neighbours in the class" for kind, share in purity.items()
         )
         return clouds("Features by t-SNE", panels, self.class_names, range(len(self.class_names)), note)
 
 
 def embedding(audit: Audit, attack: str, *, per_class: int = 200, perplexity: float = 30.0, seed: int = 0) -> Embedding:
-    """Lay the features of clean and attacked images out on a plane by t-SNE (iclr21 Figure 8).
+    """Embed the features of clean and attacked images in the plane by t-SNE (iclr21 Figure 8).
 
     Args:
-        audit: with ``save="features"``.
-        attack: the attack; ``early_stop=False`` gives its last iterates.
-        per_class: images of each class at most, the first ones.
-        perplexity: of t-SNE; fewer images than three times as many take a smaller one.
-        seed: of t-SNE.
+        audit: an audit with ``save="features"``.
+        attack: name of the attack; use ``early_stop=False`` for its last iterates.
+        per_class: maximal number of images of each class; the first ones are used.
+        perplexity: perplexity of t-SNE, at most a third of the number of images minus 1.
+        seed: seed of t-SNE.
 
     Raises:
-        ClasswiseError: if no features were kept.
+        ClasswiseError: if the audit has no saved features.
     """
     outcomes = audit.outcomes
     audit.outcomes.require_complete()
     index, clean = audit.artifacts.get("features", CLEAN)
-    numbers, attacked = audit.artifacts.get("features", attack)
-    shared, rows, rows_attacked = np.intersect1d(index, numbers, return_indices=True)
+    index_attacked, attacked = audit.artifacts.get("features", attack)
+    shared, rows, rows_attacked = np.intersect1d(index, index_attacked, return_indices=True)
     labels = outcomes.labels[np.searchsorted(outcomes.index, shared)]
     return embedding_of(
         clean[rows],
@@ -114,37 +114,38 @@ def embedding_of(
     alpha: float = 0.05,
     seed: int = 0,
 ) -> Embedding:
-    """The same of features.
+    """`embedding` of arrays of features.
 
     Args:
-        clean: (N, F) features of the images.
-        attacked: (N, F) of their attacked twins.
-        labels: (N,) whole numbers in 0 .. C-1.
-        class_names: one for each class.
-        attack: what the second kind is called.
-        index: (N,) the images' numbers; None: 0 .. N-1.
+        clean: (N, F) features of the clean images.
+        attacked: (N, F) features of the attacked images, in the same order.
+        labels: (N,) integers in 0 .. C-1.
+        class_names: (C,) names.
+        attack: name of the kind of the attacked images.
+        index: (N,) index of each image; None: 0 .. N-1.
         superclasses: the superclass of each class, or None.
-        per_class: images of each class at most, the first ones.
-        components: t-SNE sees so many principal components.
-        perplexity: of t-SNE.
-        neighbours: for the purity.
+        per_class: maximal number of images of each class; the first ones are used.
+        components: number of principal components that are passed to t-SNE.
+        perplexity: perplexity of t-SNE, at most a third of the number of images minus 1.
+        neighbours: number of nearest neighbours for the purity.
         alpha: 1 minus the coverage of the intervals.
-        seed: of t-SNE.
+        seed: seed of t-SNE.
 
     Raises:
-        ClasswiseError: if the shapes do not fit, or there are no more images than neighbours.
+        ClasswiseError: if the shapes do not match, or there are not more images than neighbours.
     """
     first, second = np.asarray(clean, dtype=np.float64), np.asarray(attacked, dtype=np.float64)
     truth = class_labels(labels, len(class_names))
     if first.ndim != 2 or first.shape != second.shape or len(first) != len(truth):
         raise ClasswiseError(
-            f"features: expected two of shape ({len(truth)}, F), got {first.shape} and {second.shape}; flatten them"
+            f"features: expected two arrays of shape ({len(truth)}, F), got {first.shape} and {second.shape}; "
+            "flatten features with more dimensions"
         )
     numbers = np.arange(len(truth)) if index is None else np.asarray(index)
     chosen = _first_of_each(truth, per_class)
     truth, numbers, kinds = truth[chosen], numbers[chosen], {CLEAN: first[chosen], attack: second[chosen]}
     if len(truth) <= neighbours:
-        raise ClasswiseError(f"{len(truth)} images for {neighbours} neighbours each; give more images")
+        raise ClasswiseError(f"{len(truth)} images: the purity of {neighbours} neighbours requires more images")
     both = np.concatenate(list(kinds.values()))
     plane = _plane(both, components, perplexity, seed)
     points = pd.DataFrame(
@@ -164,10 +165,10 @@ def embedding_of(
         near = _nearest(features, neighbours)
         for level, group in levels.items():
             share = (group[near] == group[:, None]).mean(axis=1)
-            reach = two_sided_z(alpha) * share.std(ddof=1) / np.sqrt(len(share))
+            half_width = two_sided_z(alpha) * share.std(ddof=1) / np.sqrt(len(share))
             size = np.bincount(group)
             chance = float((size * (size - 1)).sum() / (len(group) * (len(group) - 1)))
-            ends = {"purity": share.mean(), "low": share.mean() - reach, "high": share.mean() + reach}
+            ends = {"purity": share.mean(), "low": share.mean() - half_width, "high": share.mean() + half_width}
             rows.append({"kind": kind, "level": level, **ends, "chance": chance})
             if level == "class":
                 by_class[kind] = np.array(
@@ -194,18 +195,18 @@ def _plane(features: FloatArray, components: int, perplexity: float, seed: int) 
     reduced = features
     if features.shape[1] > components and len(features) > components:
         reduced = PCA(components, svd_solver="full").fit_transform(features)
-    wide = min(perplexity, (len(features) - 1) / 3)
-    found: FloatArray = TSNE(2, perplexity=wide, init="pca", random_state=seed, n_jobs=1).fit_transform(reduced)
-    return found
+    perplexity = min(perplexity, (len(features) - 1) / 3)
+    plane: FloatArray = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(reduced)
+    return plane
 
 
 def _nearest(features: FloatArray, neighbours: int) -> IntArray:
-    """(N, k) the rows of the nearest other images by Euclidean distance."""
+    """(N, k) row numbers of the nearest other images by Euclidean distance."""
     squares = (features**2).sum(axis=1)
-    found = np.empty((len(features), neighbours), dtype=np.int64)
+    nearest = np.empty((len(features), neighbours), dtype=np.int64)
     for start in range(0, len(features), _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(features)))
         distance = squares[rows, None] + squares[None] - 2 * features[rows] @ features.T
         distance[np.arange(len(rows)), rows] = np.inf
-        found[rows] = np.argpartition(distance, neighbours - 1, axis=1)[:, :neighbours]
-    return found
+        nearest[rows] = np.argpartition(distance, neighbours - 1, axis=1)[:, :neighbours]
+    return nearest

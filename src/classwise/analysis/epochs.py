@@ -1,4 +1,4 @@
-"""The epochs of a run as tables: class accuracies, image counts, and windows of the training."""
+"""The epochs of a run as tables: class accuracies, image counts, and windows of epochs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from classwise.training.folder import Run
 
 
 def measured(run: Run, split: str, measure: str) -> pd.DataFrame:
-    """Epochs (rows, from 1) by classes (columns, by label) of one measure on one split of a run, fractions.
+    """One measure on one split of a run, as a table of epochs (rows, from 1) by labels (columns), fractions.
 
     Raises:
-        ClasswiseError: if the run never measured it.
+        ClasswiseError: if the run has no such measure or split.
     """
     epochs = run.epochs
     if epochs.empty:
-        raise ClasswiseError(f"{run.path} has not finished an epoch; let it train first")
+        raise ClasswiseError(f"{run.path}: no finished epoch; at least one is required")
     if measure not in epochs:
         raise unknown(f"{run.path}: measure", measure, ["clean", "robust"])
     rows = epochs[epochs["split"] == split]
@@ -30,13 +30,13 @@ def measured(run: Run, split: str, measure: str) -> pd.DataFrame:
 
 
 def images_of(run: Run, split: str) -> pd.Series[int]:
-    """The images of each class of a split, by label."""
+    """The number of images of each class of a split, by label."""
     rows = run.epochs
     rows = rows[rows["split"] == split]
-    found: pd.Series[int] = rows[rows["epoch"] == rows["epoch"].max()].set_index("label")["count"].astype(int)
-    return found
+    count: pd.Series[int] = rows[rows["epoch"] == rows["epoch"].max()].set_index("label")["count"].astype(int)
+    return count
 
 
 def inside(epoch: int, total: int, window: tuple[float, float]) -> bool:
-    """Whether an epoch (from 1) lies in a window of shares of the training: above the first, up to the second."""
+    """Whether an epoch (from 1) is in a window (start, end] of fractions of ``total`` epochs."""
     return window[0] * total - 1e-9 < epoch - 0.5 < window[1] * total + 1e-9

@@ -1,4 +1,4 @@
-"""Sets that keep only what a model uses: Ilyas et al., Adversarial Examples Are Not Bugs, They Are Features (2019)."""
+"""Robust and non-robust data sets: Ilyas et al., Adversarial Examples Are Not Bugs, They Are Features (2019)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _TINY = 1e-12
 
 @configurable
 class RobustFeatures:
-    """Images that a robust network cannot tell from the originals, begun from other images (section 3.1).
+    """The robust data set: other images with the features that a robust network assigns to the originals (section 3.1).
 
-    Each image starts at a random image of the set, drawn by the seed and its own ``index``, and goes by normalised
-    gradient steps towards the features of the original, whose label it keeps. What the network does not look at stays
-    that of the other image.
+    Each image starts at a random image of the set, sampled by the seed and its own ``index``. Normalised gradient steps
+    minimise the distance to the features of the original image, whose label it has. Properties that the network ignores
+    remain those of the random image.
 
     Attributes:
-        steps: gradient steps.
-        step: the length of each, in the L2 norm.
-        batch_size: images at a time.
+        steps: number of gradient steps.
+        step: L2 norm of a step.
+        batch_size: images per batch.
     """
 
     steps: Count = 1000
@@ -39,16 +39,16 @@ class RobustFeatures:
     batch_size: Count = 128
 
     def __call__(self, model: nn.Module, images: Images, *, seed: int = 0, progress: Progress | None = None) -> Images:
-        """The robust set of the images: float32, with the same labels.
+        """Generate the robust data set: float32, with the same labels.
 
         Args:
-            model: a trained network of the zoo, by the paper one trained adversarially (L2, radius 0.25 to 0.5).
+            model: a trained network of the zoo; in the paper trained adversarially (L2, radius 0.25 to 0.5).
             images: the training images.
-            seed: names the draws.
-            progress: hears of every batch.
+            seed: seed of the random start images.
+            progress: receives the progress after every batch.
 
         Raises:
-            ClasswiseError: if the model offers no features.
+            ClasswiseError: if the model has no method ``features``.
         """
         features = _features_of(model)
         rng = CounterRNG(seed, "robust features")
@@ -56,33 +56,33 @@ class RobustFeatures:
         def make(batch_x: Tensor, y: Tensor, index: Tensor) -> Tensor:  # noqa: ARG001
             start = images.pixels(rng.integers(index, (), len(images)))
             with torch.no_grad():
-                wanted = features(batch_x)
+                target = features(batch_x)
 
-            def apart(x: Tensor) -> Tensor:
-                return (features(x) - wanted).square().sum(1).clamp(min=_TINY).sqrt().sum()
+            def distance(x: Tensor) -> Tensor:
+                return (features(x) - target).square().sum(1).clamp(min=_TINY).sqrt().sum()
 
             x = start
             for _ in range(self.steps):
-                x = (x - self.step * _unit_gradient(apart, x)).clamp_(0, 1)
+                x = (x - self.step * _unit_gradient(distance, x)).clamp_(0, 1)
             return x
 
-        made = _in_batches(model, images, self.batch_size, make, progress or NullProgress())
-        return images.with_pixels(made, f"{images.name}, robust features")
+        pixels = _in_batches(model, images, self.batch_size, make, progress or NullProgress())
+        return images.with_pixels(pixels, f"{images.name}, robust features")
 
 
 @configurable
 class NonRobustFeatures:
-    """Images that look as they did and are labelled as a standard network sees them after an attack (section 3.2).
+    """The non-robust data set: adversarial examples of a standard network, labelled with their targets (section 3.2).
 
-    Each image is pushed to a target class by targeted L2 PGD and labelled with the target: to people the labels are
-    wrong, and what a network can learn of them are features that small perturbations change.
+    Each image is attacked towards a target class by targeted L2 PGD and labelled with the target. The labels look wrong
+    to humans; only features that small perturbations change are predictive of them.
 
     Attributes:
-        targets: ``"random"``, any class with equal probability, or ``"next"``, the label plus one.
-        epsilon: the L2 radius.
-        steps: gradient steps.
-        step: the length of each, in the L2 norm.
-        batch_size: images at a time.
+        targets: ``"random"``, uniform over the classes, or ``"next"``, the label plus one.
+        epsilon: L2 radius.
+        steps: number of gradient steps.
+        step: L2 norm of a step.
+        batch_size: images per batch.
     """
 
     targets: Literal["random", "next"] = "random"
@@ -92,13 +92,13 @@ class NonRobustFeatures:
     batch_size: Count = 128
 
     def __call__(self, model: nn.Module, images: Images, *, seed: int = 0, progress: Progress | None = None) -> Images:
-        """The non-robust set: float32, labelled with the targets; the column ``original`` has the true labels.
+        """Generate the non-robust data set: float32, with the targets as labels and the true ones in ``original``.
 
         Args:
             model: a trained network from images to logits.
             images: the training images.
-            seed: names the targets.
-            progress: hears of every batch.
+            seed: seed of the random targets.
+            progress: receives the progress after every batch.
         """
         classes = images.num_classes
         if self.targets == "next":
@@ -117,18 +117,18 @@ class NonRobustFeatures:
                 x = threat.project(x - self.step * _unit_gradient(loss, x), batch_x)
             return x
 
-        aimed = images.with_labels(target)
-        made = _in_batches(model, aimed, self.batch_size, make, progress or NullProgress())
-        named = aimed.with_pixels(made, f"{images.name}, non-robust features ({self.targets} targets)")
-        return named.with_column("original", images.y, images.class_names)
+        relabelled = images.with_labels(target)
+        pixels = _in_batches(model, relabelled, self.batch_size, make, progress or NullProgress())
+        attacked = relabelled.with_pixels(pixels, f"{images.name}, non-robust features ({self.targets} targets)")
+        return attacked.with_column("original", images.y, images.class_names)
 
 
 def _features_of(model: nn.Module) -> Callable[[Tensor], Tensor]:
     features = getattr(model, "features", None)
     if not callable(features):
-        raise ClasswiseError(f"a {type(model).__name__} offers no features(x); take a network of the zoo")
-    found: Callable[[Tensor], Tensor] = features
-    return found
+        raise ClasswiseError(f"{type(model).__name__} has no method features(x); use a network of the zoo")
+    method: Callable[[Tensor], Tensor] = features
+    return method
 
 
 def _in_batches(
@@ -148,7 +148,7 @@ def _in_batches(
 
 
 def _unit_gradient(loss: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The gradient of a sum over images, each image's of length 1 (0 where it vanishes)."""
+    """The gradient of a sum over images, normalised per image to L2 norm 1 (0 where it vanishes)."""
     leaf = x.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(leaf), leaf)
     length: Tensor = gradient.flatten(1).norm(dim=1).clamp(min=_TINY)

@@ -1,4 +1,4 @@
-"""How much the weakest class fluctuates between epochs, with intervals from images that all epochs share.
+"""Fluctuation of the worst-class accuracy between epochs, with intervals from a bootstrap over shared images.
 
 cfa23 section 3.3 and Figure 4 (FAWA against a plain average).
 """
@@ -23,12 +23,12 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accurac
 
 @dataclass(frozen=True, eq=False)
 class Fluctuation(AnalysisResult):
-    """The mean absolute change of the weakest class between adjacent epochs.
+    """Mean absolute change of the worst-class accuracy between adjacent epochs.
 
     Attributes:
         runs: a row for each run: ``overall`` and ``worst`` (means over the epochs) and ``change``, with ``change_low``
             and ``change_high``.
-        differences: of each further run's change from the first run's, with its interval.
+        differences: ``change`` of each further run minus that of the first run, with its interval.
     """
 
     runs: pd.DataFrame
@@ -40,10 +40,10 @@ class Fluctuation(AnalysisResult):
         return self.runs
 
     def figure(self) -> Drawing:
-        """cfa23 Figure 4: the mean change of the weakest class between adjacent epochs."""
+        """cfa23 Figure 4: mean change of the worst-class accuracy between adjacent epochs."""
         frame = self.runs
         values = [[Value(row["change"], row["change_low"], row["change_high"], 0)] for _, row in frame.iterrows()]
-        title = "Mean change of the weakest class between epochs, in points"
+        title = "Mean change of the worst class between epochs, in points"
         return dot_rows(
             title, [str(name) for name in frame.index], ["change"], values, difference=True, width=ROW_WIDTH
         )
@@ -58,46 +58,46 @@ def fluctuation(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Fluctuation:
-    """The fluctuation of the weakest class, with intervals from images that all epochs and runs share (cfa23 Q3).
+    """Estimate the fluctuation of the worst-class accuracy between epochs (cfa23 Q3).
 
-    The images are resampled jointly over epochs and runs, so that what all have in common cancels. Noise of the images
-    makes changes larger than they are, in the value and once more in its interval; differences of runs suffer less.
+    The images are resampled jointly over epochs and runs, so that shared errors cancel. The mean absolute change is
+    biased up by noise, and the bias enters its interval twice; differences of runs are less affected.
 
     Args:
-        runs: by name, (E, N) true where the model of an epoch is right on an image; E may differ between runs.
-        labels: (N,) whole numbers in 0 .. C-1.
+        runs: by name, (E, N) true where the model of an epoch is correct on an image; E may differ between runs.
+        labels: (N,) integers in 0 .. C-1.
         num_classes: C.
         alpha: 1 minus the coverage of the intervals, for new images.
-        resamples: of the images.
-        seed: of the resampling.
+        resamples: number of resamples of the images.
+        seed: seed of the resampling.
 
     Raises:
-        ClasswiseError: if the shapes do not fit, or a run has fewer than two epochs.
+        ClasswiseError: if the shapes do not match, or a run has fewer than two epochs.
     """
     tables = {name: outcomes(correct, len(np.asarray(labels))) for name, correct in runs.items()}
     for name, table in tables.items():
         if table.ndim != 2 or len(table) < 2:
             raise ClasswiseError(
-                f"{name!r}: expected shape (epochs, images) with two epochs or more, got {table.shape}"
+                f"{name!r}: expected shape (epochs, images) with at least two epochs, got {table.shape}"
             )
     if not tables:
-        raise ClasswiseError("no runs to follow; give one or more")
+        raise ClasswiseError("runs: empty; pass at least one run")
     stack = np.concatenate(list(tables.values()))
     ends = np.cumsum([len(table) for table in tables.values()])[:-1]
-    drawn = np.split(resampled_accuracies(stack, labels, num_classes, resamples=resamples, seed=seed), ends, axis=1)
+    resampled = np.split(resampled_accuracies(stack, labels, num_classes, resamples=resamples, seed=seed), ends, axis=1)
     rows, changes = list[dict[str, float]](), list[FloatArray]()
-    for table, again in zip(tables.values(), drawn, strict=True):
+    for table, accuracies in zip(tables.values(), resampled, strict=True):
         size = np.bincount(np.asarray(labels), minlength=num_classes)
         right = np.stack([np.bincount(np.asarray(labels)[row], minlength=num_classes) for row in table])
         worst = (right[:, size > 0] / size[size > 0]).min(axis=1)
-        changes.append(np.abs(np.diff(np.nanmin(again, axis=2), axis=1)).mean(axis=1))
+        changes.append(np.abs(np.diff(np.nanmin(accuracies, axis=2), axis=1)).mean(axis=1))
         estimate = percentiles(float(np.abs(np.diff(worst)).mean()), changes[-1], alpha)
         row = {"overall": float(table.mean()), "worst": float(worst.mean()), "change": estimate.value}
         rows.append(row | {"change_low": estimate.low, "change_high": estimate.high})
     frame = pd.DataFrame(rows, index=pd.Index(list(tables), name="run"))
     first, *others = tables
-    gaps = {
+    differences = {
         name: percentiles(float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0], alpha)
         for at, name in enumerate(others, start=1)
     }
-    return Fluctuation(frame, gaps)
+    return Fluctuation(frame, differences)

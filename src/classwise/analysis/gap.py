@@ -1,4 +1,4 @@
-"""Standard against adversarial: is the gap between classes wider in a robust model, and the order of classes the same?
+"""Gap between classes and ranking of classes: a standard model on clean images against a robust model under attack.
 
 kdd21 section 4.3 (CV 28 times, MCD 5 times on CIFAR-10); iclr21 Appendix C, Figure 7.
 """
@@ -27,11 +27,11 @@ _SIDES = ("standard", "robust")
 
 @dataclass(frozen=True, eq=False)
 class Gap(AnalysisResult):
-    """The class accuracies of a standard model when clean, beside those of a robust model under attack.
+    """Class accuracies of a standard model on clean images, and of a robust model under attack.
 
     Attributes:
-        classes: a row for each class that both judged: ``standard`` and ``robust`` (accuracies), each with ``_n``,
-            ``_low`` and ``_high`` (95 % unless asked otherwise; for new images).
+        classes: a row for each class with images in both: ``standard`` and ``robust`` (accuracies), each with ``_n``,
+            ``_low`` and ``_high`` (of level ``alpha``, for new images).
         discrepancy: MCD of the standard and of the robust model, fractions.
         discrepancy_ratio: the second over the first.
         variance: CV of both, fractions squared.
@@ -54,7 +54,7 @@ class Gap(AnalysisResult):
         return self.classes
 
     def figure(self) -> Drawing:
-        """iclr21 Figure 7: standard accuracy beside adversarial robustness."""
+        """iclr21 Figure 7: standard accuracy and robust accuracy of each class."""
         values = [
             [Value(row[side], row[f"{side}_low"], row[f"{side}_high"], int(row[f"{side}_n"])) for side in _SIDES]
             for _, row in self.classes.iterrows()
@@ -69,25 +69,25 @@ def gap(
 ) -> Gap:
     """Compare a standard model's clean accuracies with a robust model's accuracies under attack (iclr21 Figure 7).
 
-    Intervals resample the images of each class, those of the two models apart. A gap and a variance between classes are
-    too large on average, since noise adds to them, and more so in resamples: so the intervals of small gaps lie high.
+    For the intervals the images of each class are resampled, independently for the two models. MCD and CV are biased up
+    by noise, and resampling adds to the bias: the intervals of small gaps are too high.
 
     Args:
-        standard: outcomes of the standard model; its clean pass counts.
+        standard: outcomes of the standard model, of which the clean accuracies are used.
         robust: outcomes of the robust model.
-        attack: under which the robust model counts.
+        attack: attack on the robust model.
         alpha: 1 minus the coverage of the intervals.
-        resamples: of the images.
-        seed: of the resampling.
+        resamples: number of resamples of the images.
+        seed: seed of the resampling.
 
     Raises:
-        ClasswiseError: if the two have other classes.
+        ClasswiseError: if the class names differ.
     """
     if standard.class_names != robust.class_names:
-        raise ClasswiseError("the two models have other classes; audit both on the same data set")
+        raise ClasswiseError("the two models have different classes; audit both on the same data set")
     counts = (standard.counts(CLEAN), robust.counts(attack))
     shared = counts[0].present & counts[1].present
-    names = [name for name, here in zip(standard.class_names, shared, strict=True) if here]
+    names = [name for name, present in zip(standard.class_names, shared, strict=True) if present]
     first, second = (ClassCounts(one.count[shared], one.correct[shared]) for one in counts)
     return gap_of(first, second, names, alpha=alpha, resamples=resamples, seed=seed)
 
@@ -101,19 +101,21 @@ def gap_of(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Gap:
-    """The same of counts: each class has images in both."""
+    """`gap` of counts in which every class has images."""
     columns = dict[str, FloatArray]()
     for key, side in (("standard", standard), ("robust", robust)):
         low, high = class_intervals(side, alpha)
         columns |= {key: side.accuracy, f"{key}_n": side.count.astype(float), f"{key}_low": low, f"{key}_high": high}
-    drawn = [resampled_counts(side, resamples=resamples, seed=seed + n) for n, side in enumerate((standard, robust))]
+    resampled = [
+        resampled_counts(side, resamples=resamples, seed=seed + n) for n, side in enumerate((standard, robust))
+    ]
     sides = (standard.accuracy, robust.accuracy)
-    discrepancy = [np.ptp(draw, axis=1) for draw in drawn]
-    variance = [draw.var(axis=1) for draw in drawn]
+    discrepancy = [np.ptp(accuracies, axis=1) for accuracies in resampled]
+    variance = [accuracies.var(axis=1) for accuracies in resampled]
     gaps = [max_class_discrepancy(side) for side in sides]
     variances = [class_variance(side) for side in sides]
     order = spearman(*sides, seed=seed)
-    again = np.array([_rank_correlation(*pair) for pair in zip(*drawn, strict=True)])
+    correlations = np.array([_rank_correlation(*pair) for pair in zip(*resampled, strict=True)])
     return Gap(
         classes=pd.DataFrame(columns, index=pd.Index(names, name="class")),
         discrepancy=(percentiles(gaps[0], discrepancy[0], alpha), percentiles(gaps[1], discrepancy[1], alpha)),
@@ -121,7 +123,7 @@ def gap_of(
         variance=(percentiles(variances[0], variance[0], alpha), percentiles(variances[1], variance[1], alpha)),
         variance_ratio=percentiles(float(ratio(variances[1], variances[0])), ratio(variance[1], variance[0]), alpha),
         order=order,
-        order_interval=percentiles(order.value, again, alpha),
+        order_interval=percentiles(order.value, correlations, alpha),
     )
 
 

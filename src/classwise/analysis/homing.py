@@ -1,4 +1,4 @@
-"""Misclassified and homing matrices: of the images of i that are taken for j, how many come home without j?
+"""Misclassified and homing matrices: of the images of i misclassified as j, how many are robust without class j?
 
 kdd21 section 6.1, Definition 6.1 and Figure 4; iclr21 Figure 3.
 """
@@ -37,19 +37,19 @@ from classwise.training.train import train
 
 ATTACK = "pgd:steps=20,step_size=0.1eps"
 FILE = "homing.parquet"
-"""In the run without a class: which of the images that were taken for it are right under attack."""
+"""File in the run without a class: which of the images misclassified as it are correct under attack."""
 
 
 @dataclass(frozen=True, eq=False)
 class Homing(AnalysisResult):
-    """Counts of images by class (row) and the class that they were taken for (column).
+    """Counts of images by label (row) and prediction of the base model under attack (column).
 
     Attributes:
-        class_names: one for each class.
+        class_names: (C,) names.
         matrix: (C, C) int64, the confusion matrix of the base model under attack; the diagonal counts robust images.
-        homing: (C, C) int64, those of ``matrix``, off the diagonal, that are robust for a model that was trained
-            without the class of the column.
-        runs: the folder of the model without each class; None where no image was taken for the class.
+        homing: (C, C) int64, the misclassified images of ``matrix`` that are robust for a model trained without the
+            class of the column.
+        runs: the folder of the model without each class; None if no image was misclassified as the class.
         alpha: 1 minus the coverage of the intervals.
     """
 
@@ -62,27 +62,28 @@ class Homing(AnalysisResult):
     @property
     def misclassified(self) -> IntArray:
         """(C, C) ``matrix`` with zeros on the diagonal: kdd21 Figure 4a."""
-        off: IntArray = self.matrix * ~np.eye(len(self.matrix), dtype=np.bool_)
-        return off
+        errors: IntArray = self.matrix * ~np.eye(len(self.matrix), dtype=np.bool_)
+        return errors
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each pair with a misclassified image, the most frequent first.
+        """A row for each pair of classes with a misclassified image, the most frequent first.
 
-        Columns: ``truth`` and ``taken_for`` (names), ``misclassified`` and ``homing`` (counts), ``share`` (the second
-        of the first) with ``low`` and ``high`` (Wilson; for new images and these models).
+        Columns: ``truth`` and ``taken_for`` (names of the label and the prediction), ``misclassified`` and ``homing``
+        (counts), ``share`` (homing over misclassified) with ``low`` and ``high`` (Wilson; for new images and these
+        models).
         """
         errors = self.misclassified
-        truth, taken = np.nonzero(errors)
-        count, home = errors[truth, taken], self.homing[truth, taken]
-        low, high = wilson(home, count, self.alpha)
+        truth, predicted = np.nonzero(errors)
+        count, homing = errors[truth, predicted], self.homing[truth, predicted]
+        low, high = wilson(homing, count, self.alpha)
         names = np.asarray(self.class_names, dtype=object)
         columns = {
             "truth": names[truth],
-            "taken_for": names[taken],
+            "taken_for": names[predicted],
             "misclassified": count,
-            "homing": home,
-            "share": ratio(home, count),
+            "homing": homing,
+            "share": ratio(homing, count),
             "low": low,
             "high": high,
         }
@@ -90,11 +91,11 @@ class Homing(AnalysisResult):
         return frame.reset_index(drop=True)
 
     def figure(self) -> Drawing:
-        """kdd21 Figure 4b: how many of the misclassified images come home, the diagonal hidden."""
+        """kdd21 Figure 4b: the homing images, without the diagonal."""
         return heatmap(Confusion(self.homing, self.class_names, totals=self.matrix.sum(axis=1)), "errors")
 
     def misclassified_figure(self) -> Drawing:
-        """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
+        """kdd21 Figure 4a: the misclassified images, without the diagonal."""
         return heatmap(Confusion(self.matrix, self.class_names), "errors")
 
 
@@ -114,33 +115,35 @@ def homing(
     progress: Progress | None = None,
     alpha: float = 0.05,
 ) -> Homing:
-    """Train without each class in turn, and attack again the images misclassified as it (kdd21 Definition 6.1).
+    """Train without each class in turn, and attack the images misclassified as it again (kdd21 Definition 6.1).
 
     The recipe, the labels and the number of outputs are those of the run; only the training images of the class are
-    left out. The cost is at most C trainings, one audit of the base model, and one attack on each of its misclassified
-    images, on the model without the predicted class. A class that no image is misclassified as needs no training.
-    All results are saved in ``out``, and a call that was killed is continued there.
+    excluded. The cost is at most C trainings, one audit of the base model, and one attack on each of its misclassified
+    images, on the model without the predicted class. A class that no image is misclassified as requires no training.
+    All results are saved in ``out``; calling again with the same folder resumes an interrupted call.
 
     Args:
         run: the base run.
-        out: a folder for the audit of the base run and the runs ``without-J``.
-        data: the training images of the base run; None: those that its recipe names.
-        test: the images to judge by; None: the test split of that data set.
-        attack: one attack.
+        out: folder for the audit of the base run and the runs ``without-J``.
+        data: the training images of the base run; None: those of its recipe.
+        test: the images to attack; None: the test split of the data set of the recipe.
+        attack: the attack; exactly one.
         which: which saved weights of a run are used; None: `Run.default_weights`.
-        early_stop: as in `audit`, for both rounds alike.
-        precision: how the attack's gradients are computed.
-        batch_size: images on the device at once.
-        seed: of the attack.
-        device: where to train.
-        progress: reports the progress.
+        early_stop: as in `audit`, for the audit and the repeated attack.
+        precision: precision of the attack's gradients.
+        batch_size: images per batch on the device.
+        seed: seed of the attack.
+        device: device of the trainings and attacks.
+        progress: receives the progress.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if the base run is not finished, the data are of other classes, or ``out`` holds something else.
+        ClasswiseError: if the base run is not finished, the classes of the data differ, or ``out`` has other contents.
     """
     if not run.complete:
-        raise ClasswiseError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it before homing")
+        raise ClasswiseError(
+            f"{run.path}: {run.epochs_done} of {run.recipe.epochs} epochs are finished; homing requires a finished run"
+        )
     folder = Path(out)
     data, test = _images_of(run, data, test)
     name, chosen = _single_attack(attack, run)
@@ -162,24 +165,23 @@ def homing(
     matrix = base.confusion(name)
     counts, runs = np.zeros_like(matrix), list[Path | None]()
     for label in range(test.num_classes):
-        fooled = rows["index"][(rows["prediction"] == label) & (rows["label"] != label)].to_numpy(dtype=np.int64)
-        place = folder / f"without-{label}"
-        runs.append(place if len(fooled) else None)
-        if not len(fooled):
+        errors = rows["index"][(rows["prediction"] == label) & (rows["label"] != label)].to_numpy(dtype=np.int64)
+        path = folder / f"without-{label}"
+        runs.append(path if len(errors) else None)
+        if not len(errors):
             continue
-        again = _train(run.recipe, data.take(data.y != label), place, device, progress)
-        part = test.take(torch.isin(test.index.cpu(), torch.tensor(fooled)).to(test.device))
-        engine = Engine(
-            again.model(which).to(device), precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed
-        )
-        threat = Threat.parse(str(again.recipe.threat))
-        home = _saved(place / FILE, lambda: _robust(engine, chosen, part, threat))  # noqa: B023  # called at once
-        counts[:, label] = np.bincount(part.y.cpu().numpy()[home], minlength=test.num_classes)
+        without = _train(run.recipe, data.take(data.y != label), path, device, progress)
+        images = test.take(torch.isin(test.index.cpu(), torch.tensor(errors)).to(test.device))
+        model = without.model(which).to(device)
+        engine = Engine(model, precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed)
+        threat = Threat.parse(str(without.recipe.threat))
+        robust = _saved(path / FILE, lambda: _robust(engine, chosen, images, threat))  # noqa: B023  # called at once
+        counts[:, label] = np.bincount(images.y.cpu().numpy()[robust], minlength=test.num_classes)
     return Homing(test.class_names, matrix, counts, tuple(runs), alpha)
 
 
 def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Images, Images]:
-    """Training and test images: those given, or else those of the run's recipe.
+    """Training and test images: the arguments, or those of the run's recipe where an argument is None.
 
     Raises:
         ClasswiseError: if their classes differ.
@@ -190,45 +192,45 @@ def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Imag
     if test is None:
         test = load_data(settings.name, split="test", root=settings.root, **settings.options)
     if data.class_names != test.class_names:
-        raise ClasswiseError(f"{data.name} and {test.name} have other classes; give images of one data set")
+        raise ClasswiseError(f"{data.name} and {test.name} have different classes; pass images of one data set")
     return data, test
 
 
 def _single_attack(attack: Attacks, run: Run) -> tuple[str, Attack]:
-    """The label and the attack of a specification.
+    """The name and the attack of a specification.
 
     Raises:
-        ClasswiseError: if it names several attacks.
+        ClasswiseError: if it contains several attacks.
     """
     suite = parse_attacks(attack, norm_of(run.recipe.threat))
     if len(suite.attacks) != 1:
-        raise ClasswiseError(f"homing is of one attack, not of {len(suite.attacks)}: {', '.join(suite.attacks)}")
+        raise ClasswiseError(f"homing requires one attack, got {len(suite.attacks)}: {', '.join(suite.attacks)}")
     ((name, chosen),) = suite.attacks.items()
     return name, chosen
 
 
 def _train(recipe: Recipe, data: Images, out: Path, device: str, progress: Progress | None) -> Run:
-    """The run of a recipe in a folder: a new one, or the one that lies there, continued."""
+    """Train a recipe in a folder, or resume the run in it."""
     resume = (out / "recipe.yaml").is_file()
     return train(recipe, out=out, data=data, resume=resume, device=device, progress=progress)
 
 
 def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:
     """(N,) whether the model classifies each image correctly under the attack."""
-    found = []
+    correct = []
     for index, x, y in images.to(engine.device).batches(engine.batch_size):
         (logits,) = engine.predict([engine.perturb(attack, x, y, threat, index=index)])
-        found.append((logits.argmax(1) == y).cpu().numpy())
-    return np.concatenate(found)
+        correct.append((logits.argmax(1) == y).cpu().numpy())
+    return np.concatenate(correct)
 
 
-def _saved(path: Path, work: Callable[[], BoolArray]) -> BoolArray:
-    """The content of a file, computed and written if the file is missing.
+def _saved(path: Path, compute: Callable[[], BoolArray]) -> BoolArray:
+    """Read a file, after computing and writing it if it is missing.
 
-    The audit of the base run has checked that the settings are the same.
+    The audit of the base run has already checked that the settings are the same.
     """
     if not path.is_file():
-        found = work()
+        robust = compute()
         with replacing(path) as temporary:
-            pd.DataFrame({"home": found}).to_parquet(temporary, index=False)
+            pd.DataFrame({"home": robust}).to_parquet(temporary, index=False)
     return pd.read_parquet(path)["home"].to_numpy(dtype=np.bool_)

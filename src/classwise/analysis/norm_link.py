@@ -1,6 +1,6 @@
-"""The norm link: are classes robust whose rows of the last layer are long?
+"""Correlation of class robustness with the norms of the rows of the last layer.
 
-iclr21 section 3.2 and Figure 4: the l2 norms of the classifier's rows, the bias left out, beside class robustness.
+iclr21 section 3.2 and Figure 4: the l2 norms of the classifier's rows, without the bias, and class robustness.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
 
 @dataclass(frozen=True, eq=False)
 class NormLink(AnalysisResult):
-    """Class accuracies beside the norms of the classifier's rows.
+    """Class accuracies and the norms of the classifier's rows.
 
     Attributes:
-        attack: under which the accuracies are.
+        attack: attack of the accuracies.
         classes: a row for each class: ``accuracy`` (with ``low`` and ``high``), ``norm``, and both min-max normalised
-            over the classes: ``accuracy_normalised``, ``norm_normalised`` (NaN where nothing varies).
+            over the classes: ``accuracy_normalised``, ``norm_normalised`` (NaN if constant).
         pearson: linear correlation over classes, with its permutation p-value.
         spearman: rank correlation, likewise.
         kendall: tau-b and its p-value.
-        intervals: of the three, for new images of the same classes and this model.
+        intervals: intervals of the three, for new images of the same classes and this model.
     """
 
     attack: str
@@ -51,7 +51,7 @@ class NormLink(AnalysisResult):
         return self.classes
 
     def figure(self) -> Drawing:
-        """iclr21 Figure 4 as a scatter: class accuracy against the norm of its row."""
+        """iclr21 Figure 4 as a scatter plot: class accuracy against the norm of the class's row."""
         frame = self.classes
         ends = self.intervals[1]
         note = (
@@ -64,9 +64,9 @@ class NormLink(AnalysisResult):
 
 
 def row_norms(model: nn.Module) -> FloatArray:
-    """(C,) l2 norms of the rows of a model's last linear layer, the bias left out.
+    """(C,) l2 norms of the rows of a model's last linear layer, without the bias.
 
-    The layer is ``model.classifier`` where the model has one, else the last linear layer among its modules.
+    The layer is ``model.classifier`` if it is a linear layer, else the last linear layer among the modules.
 
     Raises:
         ClasswiseError: if there is no linear layer.
@@ -75,7 +75,7 @@ def row_norms(model: nn.Module) -> FloatArray:
     if not isinstance(layer, nn.Linear):
         linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
         if not linear:
-            raise ClasswiseError(f"{type(model).__name__} has no linear layer whose rows could be measured")
+            raise ClasswiseError(f"{type(model).__name__} has no linear layer; row norms require one")
         layer = linear[-1]
     norms: FloatArray = layer.weight.detach().double().norm(dim=1).cpu().numpy()
     return norms
@@ -93,15 +93,15 @@ def norm_link(
     """Correlate class accuracies with the norms of the classifier's rows (iclr21 section 3.2).
 
     Args:
-        outcomes: of the model.
+        outcomes: outcomes of the model.
         attack: an attack, ``clean`` (for a standard model) or ``all``.
-        norms: (C,) as `row_norms` gives them.
+        norms: (C,) norms, from `row_norms`.
         alpha: 1 minus the coverage of the intervals.
-        resamples: of the images.
-        seed: of resampling and permutations.
+        resamples: number of resamples of the images.
+        seed: seed of the resampling and the permutations.
 
     Raises:
-        ClasswiseError: if there is not one norm for each class, or fewer than three classes have images.
+        ClasswiseError: if the number of norms differs from C, or fewer than three classes have images.
     """
     return norm_link_of(
         outcomes.counts(attack), outcomes.class_names, norms, attack, alpha=alpha, resamples=resamples, seed=seed
@@ -118,11 +118,11 @@ def norm_link_of(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> NormLink:
-    """The same of counts."""
+    """`norm_link` of counts."""
     lengths = np.asarray(norms, dtype=np.float64)
     if lengths.shape != (counts.num_classes,):
         raise ClasswiseError(
-            f"norms: expected one for each of the {counts.num_classes} classes, got shape {lengths.shape}"
+            f"norms: expected one value for each of the {counts.num_classes} classes, got shape {lengths.shape}"
         )
     present = counts.present
     accuracy, length = counts.accuracy[present], lengths[present]
@@ -136,21 +136,21 @@ def norm_link_of(
         "norm_normalised": _normalised(length),
     }
     frame = pd.DataFrame(columns, index=pd.Index(np.asarray(names, dtype=object)[present], name="class"))
-    found = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
-    drawn = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
-    again = np.array([_correlations(row, length) for row in drawn])
-    one, two, three = (percentiles(each.value, again[:, at], alpha) for at, each in enumerate(found))
-    return NormLink(attack, frame, *found, (one, two, three))
+    observed = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
+    accuracies = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
+    resampled = np.array([_correlations(row, length) for row in accuracies])
+    one, two, three = (percentiles(each.value, resampled[:, at], alpha) for at, each in enumerate(observed))
+    return NormLink(attack, frame, *observed, (one, two, three))
 
 
 def _normalised(values: FloatArray) -> FloatArray:
-    """To 0 for the least and 1 for the greatest."""
+    """Min-max normalise to [0, 1]; NaN if constant."""
     width = np.ptp(values)
     return (values - values.min()) / width if width else np.full(len(values), np.nan)
 
 
 def _correlations(accuracy: FloatArray, length: FloatArray) -> tuple[float, float, float]:
-    """Pearson, Spearman and tau-b, NaN without variation."""
+    """Pearson's correlation, Spearman's and tau-b; NaN if one of the arrays is constant."""
     if not (np.ptp(accuracy) and np.ptp(length)):
         return (np.nan, np.nan, np.nan)
     linear = float(np.corrcoef(accuracy, length)[0, 1])

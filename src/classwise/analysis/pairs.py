@@ -1,4 +1,4 @@
-"""Which classes belong together: pairs that are taken for each other, read from a matrix of errors.
+"""Pairs of classes that are confused with each other, from a matrix of errors.
 
 kdd21 section 6.1 (E8): 3-5, 1-9 and 0-8 of CIFAR-10, from the misclassified and the homing matrix; iclr21 claim C4.
 """
@@ -23,12 +23,12 @@ from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
 @dataclass(frozen=True, eq=False)
 class Pairs(AnalysisResult):
-    """How strongly each two classes are tied by errors.
+    """Strength of the mutual confusion of all pairs of classes.
 
     Attributes:
-        class_names: one for each class.
+        class_names: (C,) names.
         superclasses: the superclass of each class, or None.
-        matrix: (C, C) int64 images by truth (row) and the class that they were taken for; on the diagonal, the rest.
+        matrix: (C, C) int64 images by label (row) and prediction (column).
     """
 
     class_names: tuple[str, ...]
@@ -38,21 +38,22 @@ class Pairs(AnalysisResult):
     @property
     def errors(self) -> IntArray:
         """(C, C) the matrix with zeros on its diagonal."""
-        found: IntArray = self.matrix * ~np.eye(len(self.matrix), dtype=np.bool_)
-        return found
+        errors: IntArray = self.matrix * ~np.eye(len(self.matrix), dtype=np.bool_)
+        return errors
 
     @property
     def ties(self) -> FloatArray:
-        """(C, C) symmetric: the mean of the two shares of a class's errors that fall on the other; 0 without errors."""
+        """(C, C) symmetric: mean of the shares of the errors of i that are j and of the errors of j that are i."""
         shares = np.nan_to_num(ratio(self.errors, self.errors.sum(axis=1, keepdims=True)))
         return np.asarray((shares + shares.T) / 2)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each two classes with an error between them, the strongest tie first.
+        """A row for each pair of classes with an error between them, the strongest tie first.
 
-        Columns: ``first`` and ``second`` (names), ``there`` and ``back`` (counts), ``tie`` (a fraction), ``mutual``
-        (whether each is the class that the other is most often taken for), ``inside`` (one superclass; null without).
+        Columns: ``first`` and ``second`` (names), ``there`` and ``back`` (counts of errors in both directions), ``tie``
+        (a fraction), ``mutual`` (whether each is the most frequent wrong prediction for the other), ``inside`` (whether
+        they have the same superclass; null without superclasses).
         """
         one, other = np.triu_indices(len(self.matrix), k=1)
         errors, names = self.errors, np.asarray(self.class_names, dtype=object)
@@ -72,56 +73,57 @@ class Pairs(AnalysisResult):
                 ),
             }
         )
-        known = frame[frame["tie"] > 0].sort_values("tie", ascending=False, kind="stable")
-        return known.reset_index(drop=True)
+        tied = frame[frame["tie"] > 0].sort_values("tie", ascending=False, kind="stable")
+        return tied.reset_index(drop=True)
 
     def lead(
         self, truth: int, taken: int, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
     ) -> Estimate:
-        """How much more often a class is taken for one class than for the next most frequent one.
+        """How much more often a class is misclassified as one class than as the next most frequent one.
 
         Args:
-            truth: the class.
-            taken: the class that it is taken for.
-            alpha: 1 minus the coverage of the interval, for new images. It lies low, since the largest of several
-                noisy counts is too large.
-            resamples: of the images.
-            seed: of the resampling.
+            truth: label of the class.
+            taken: the predicted class.
+            alpha: 1 minus the coverage of the interval, for new images. The interval is biased down, because the
+                maximum of several noisy counts is biased up.
+            resamples: number of resamples of the images.
+            seed: seed of the resampling.
 
         Returns:
-            A fraction of the images of the class; above 0 where ``taken`` is the first.
+            A fraction of the images of the class; above 0 if ``taken`` is the most frequent wrong prediction.
         """
-        drawn = resampled_rows(self.matrix, resamples=resamples, seed=seed)
-        both = np.concatenate([self.matrix[None].astype(np.float64), drawn])[:, truth]
-        others = [label for label in range(both.shape[1]) if label not in (truth, taken)]
-        leads = ratio(both[:, taken] - both[:, others].max(axis=1), both.sum(axis=1))
+        resampled = resampled_rows(self.matrix, resamples=resamples, seed=seed)
+        rows = np.concatenate([self.matrix[None].astype(np.float64), resampled])[:, truth]
+        others = [label for label in range(rows.shape[1]) if label not in (truth, taken)]
+        leads = ratio(rows[:, taken] - rows[:, others].max(axis=1), rows.sum(axis=1))
         return percentiles(float(leads[0]), leads[1:], alpha)
 
     def figure(self) -> Drawing:
         """kdd21 E8: the ties of all pairs."""
         return matrix(
-            "Mean share of the errors of two classes that fall on each other", self.class_names, self.ties, "tie"
+            "Mean share of the errors of two classes that are the other class", self.class_names, self.ties, "tie"
         )
 
 
 def pairs(matrix: ArrayLike, class_names: Sequence[str], superclasses: Sequence[int] | None = None) -> Pairs:
-    """Find the classes that are taken for each other (kdd21 section 6.1).
+    """Find the classes that are confused with each other (kdd21 section 6.1).
 
     Args:
-        matrix: (C, C) counts of images by truth (row) and the class that they were taken for, at least three classes;
-            on the diagonal those of no such error.
-        class_names: one for each class.
-        superclasses: the superclass of each class, to set beside.
+        matrix: (C, C) counts of images by label (row) and prediction (column), C at least 3.
+        class_names: (C,) names.
+        superclasses: the superclass of each class, or None.
 
     Raises:
-        ClasswiseError: if the matrix is not square, has negative entries or fewer than three classes, or names differ
-            in number.
+        ClasswiseError: if the matrix is not square, has negative entries or fewer than three classes, or the number of
+            names differs.
     """
     counts = np.asarray(matrix, dtype=np.int64)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or len(counts) < 3 or counts.min() < 0:
         raise ClasswiseError(
-            f"pairs of classes: expected counts (C, C) of three classes or more, got shape {counts.shape}"
+            f"pairs of classes: expected counts of shape (C, C) with C at least 3, got shape {counts.shape}"
         )
     if len(class_names) != len(counts):
-        raise ClasswiseError(f"pairs of classes: {len(class_names)} names for {len(counts)} classes; give one for each")
+        raise ClasswiseError(
+            f"pairs of classes: {len(class_names)} names for {len(counts)} classes; pass one name per class"
+        )
     return Pairs(tuple(class_names), None if superclasses is None else tuple(superclasses), counts)

@@ -1,7 +1,7 @@
-"""Smooth, vulnerable, sensitive: a class's CVC beside its robustness and beside what a temperature takes from it.
+"""Correlation of CVC with class robustness and with the drop of accuracy under a temperature.
 
-kdd21 section 5 (E7): classes with smooth confidences are said to be both the vulnerable ones and those that
-Temperature-PGD hits beyond PGD.
+kdd21 section 5 (E7) claims that classes with smooth confidences are both the vulnerable ones and those whose accuracy
+drops from PGD to Temperature-PGD.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Sensitivity(AnalysisResult):
     """CVC, robustness and temperature drop of each class of one model.
 
     Attributes:
-        attack: the plain attack; CVC is of its last iterates.
+        attack: the plain attack; CVC is computed on its last iterates.
         tempered: the attack with a temperature.
         classes: a row for each class: ``n``, ``cvc`` (0 .. (C-1)/C^2), ``accuracy`` under the plain attack and ``drop``
             from it to the tempered one (fractions).
         vulnerable: Spearman's correlation of CVC and accuracy over the classes, with its interval.
-        sensitive: the same of CVC and drop. Noise loosens rankings, and resampling does so again: both intervals
-            lean towards 0. NaN where a column does not vary.
+        sensitive: Spearman's correlation of CVC and drop. Rank correlations of noisy values are biased towards 0, and
+            resampling adds to the bias of both intervals. NaN if a column is constant.
     """
 
     attack: str
@@ -48,7 +48,7 @@ class Sensitivity(AnalysisResult):
         return self.classes
 
     def figure(self) -> Drawing:
-        """kdd21 E7 as a scatter: the robustness of each class against its CVC."""
+        """kdd21 E7 as a scatter plot: the robust accuracy of each class against its CVC."""
         frame = self.classes
         links = [(self.vulnerable, "accuracy"), (self.sensitive, "drop")]
         reported = [
@@ -65,44 +65,44 @@ class Sensitivity(AnalysisResult):
 def sensitivity(
     outcomes: Outcomes, attack: str, tempered: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
 ) -> Sensitivity:
-    """Set the CVC of each class beside its robustness and its temperature drop (kdd21 section 5).
+    """Correlate the CVC of each class with its robust accuracy and its temperature drop (kdd21 section 5).
 
     Args:
-        outcomes: of an audit with ``early_stop=False`` and both attacks.
+        outcomes: outcomes of an audit with ``early_stop=False`` and both attacks.
         attack: the plain attack.
-        tempered: the same with a temperature.
+        tempered: the same attack with a temperature.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.
-        resamples: of the images within each class.
-        seed: of the resampling.
+        resamples: number of resamples of the images within each class.
+        seed: seed of the resampling.
 
     Raises:
-        ClasswiseError: if the rows are not last iterates, hold no confidences, the attacks judged other images, or
-            fewer than three classes have images.
+        ClasswiseError: if the rows are not last iterates or have no confidences, the attacks were run on different
+            images, or fewer than three classes have images.
     """
-    plain, hot = last_iterates(outcomes, attack), last_iterates(outcomes, tempered)
-    if not np.array_equal(plain["index"], hot["index"]):
-        raise ClasswiseError(f"{attack!r} and {tempered!r} judged other images; audit without a cascade")
+    plain, with_temperature = last_iterates(outcomes, attack), last_iterates(outcomes, tempered)
+    if not np.array_equal(plain["index"], with_temperature["index"]):
+        raise ClasswiseError(f"{attack!r} and {tempered!r} were run on different images; audit without a cascade")
     if plain["confidence_variance"].isna().any():
-        raise ClasswiseError(f"not all confidences are known under {attack!r}; audit the model")
-    right = [rows["correct"].to_numpy(dtype=np.float64) for rows in (plain, hot)]
+        raise ClasswiseError(f"{attack!r}: confidences of some images are missing; an audit of a model contains them")
+    right = [rows["correct"].to_numpy(dtype=np.float64) for rows in (plain, with_temperature)]
     values = np.stack([plain["confidence_variance"].to_numpy(dtype=np.float64), right[0], right[0] - right[1]])
     labels, size = plain["label"].to_numpy(dtype=np.int64), outcomes.num_classes
     count = np.bincount(labels, minlength=size)
     present = count > 0
     if present.sum() < 3:
-        raise ClasswiseError(f"{present.sum()} classes have images; a correlation needs at least 3")
+        raise ClasswiseError(f"{present.sum()} classes have images; a correlation requires at least 3")
     means = np.stack([ratio(np.bincount(labels, weights=row, minlength=size), count) for row in values])
-    drawn = resampled_means(values, labels, size, resamples=resamples, seed=seed)[:, :, present]
+    resampled = resampled_means(values, labels, size, resamples=resamples, seed=seed)[:, :, present]
     cvc, accuracy, drop = means
-    found = {"n": count, "cvc": cvc, "accuracy": accuracy, "drop": drop}
-    frame = pd.DataFrame(found, index=pd.Index(outcomes.class_names, name="class"))
-    joined = np.concatenate([means[None, :, present], drawn])
-    links = [_spearman(joined[:, 0], joined[:, row]) for row in (1, 2)]
-    vulnerable, sensitive = (percentiles(float(link[0]), link[1:], alpha) for link in links)
+    columns = {"n": count, "cvc": cvc, "accuracy": accuracy, "drop": drop}
+    frame = pd.DataFrame(columns, index=pd.Index(outcomes.class_names, name="class"))
+    joined = np.concatenate([means[None, :, present], resampled])
+    correlations = [_spearman(joined[:, 0], joined[:, row]) for row in (1, 2)]
+    vulnerable, sensitive = (percentiles(float(each[0]), each[1:], alpha) for each in correlations)
     return Sensitivity(outcomes.member(attack), outcomes.member(tempered), frame[present], vulnerable, sensitive)
 
 
 def _spearman(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(R,) Spearman's correlation of each row of (R, C) with the same row of another."""
+    """(R,) Spearman's correlations of the rows of two (R, C) arrays."""
     a, b = (each - each.mean(axis=1, keepdims=True) for each in (ranks(first), ranks(second)))
     return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))

@@ -1,6 +1,6 @@
-"""Cross-class similarity: the cosines between the mean logits of the classes, and what they say of weak classes.
+"""Cross-class similarity: cosines between the mean logits of the classes, and their correlation with robustness.
 
-benz20 section 3.2: classes that are like another one should be the vulnerable ones.
+benz20 section 3.2: classes that are similar to another one should be the vulnerable ones.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Association, spearman, spearman_matrix
 from classwise.stats.resampling import percentiles
 
-_DRAWN = 400
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True, eq=False)
 class Similarity(AnalysisResult):
-    """How alike the classes are to a model.
+    """Similarity of the classes to a model.
 
     Attributes:
-        class_names: one for each class.
-        cosines: (C, C) between the class-mean logit vectors, -1 .. 1; NaN for absent classes.
-        nearest: (C,) each class's greatest cosine with another one.
+        class_names: (C,) names.
+        cosines: (C, C) cosines between the class-mean logit vectors, -1 .. 1; NaN for absent classes.
+        nearest: (C,) largest cosine of each class with another one.
         link: Spearman's correlation over classes of ``nearest`` and the class accuracies, with its permutation p-value;
-            None where no accuracies were given.
-        interval: of that correlation, for new images.
+            None without accuracies.
+        interval: interval of that correlation, for new images.
     """
 
     class_names: tuple[str, ...]
@@ -56,15 +56,15 @@ class Similarity(AnalysisResult):
 
 
 def similarity(audit: Audit, attack: str | None = None, **options: float) -> Similarity:
-    """The cosines of the class-mean clean logits, and their link with robustness under an attack (benz20 section 3.2).
+    """Compute cosines of the class-mean clean logits, and their correlation with robustness (benz20 section 3.2).
 
     Args:
-        audit: with ``save="logits"``.
-        attack: whose class accuracies the similarity is held against; None for none.
+        audit: an audit with ``save="logits"``.
+        attack: attack whose class accuracies are correlated with the similarity; None: no correlation.
         **options: ``alpha`` and ``seed`` of `similarity_of`.
 
     Raises:
-        ClasswiseError: if no logits were kept.
+        ClasswiseError: if the audit has no saved logits.
     """
     outcomes = audit.outcomes
     index, logits = audit.artifacts.get("logits", CLEAN)
@@ -73,7 +73,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
     if attack is not None:
         judged = outcomes.judged(attack)
         if not np.array_equal(judged.image, index):
-            raise ClasswiseError(f"logits were kept of other images than {attack!r} judged; audit without a cascade")
+            raise ClasswiseError(f"the saved logits and {attack!r} are of different images; audit without a cascade")
         correct = judged.correct
     return similarity_of(logits, labels, outcomes.class_names, correct, **options)  # type: ignore[arg-type]
 
@@ -87,18 +87,18 @@ def similarity_of(
     alpha: float = 0.05,
     seed: int = 0,
 ) -> Similarity:
-    """The same of logits.
+    """`similarity` of an array of logits.
 
     Args:
-        logits: (N, C).
-        labels: (N,) whole numbers in 0 .. C-1.
-        class_names: one for each class.
-        correct: (N,) which images stand under the attack that matters; None: no link is computed.
+        logits: (N, C) clean logits.
+        labels: (N,) integers in 0 .. C-1.
+        class_names: (C,) names.
+        correct: (N,) true for images that are correct under the attack; None: no correlation is computed.
         alpha: 1 minus the coverage of the interval.
-        seed: of resampling and permutations.
+        seed: seed of the resampling and the permutations.
 
     Raises:
-        ClasswiseError: if the shapes do not fit.
+        ClasswiseError: if the shapes do not match.
     """
     names = tuple(class_names)
     values, index = np.asarray(logits, dtype=np.float64), class_labels(labels, len(names))
@@ -113,13 +113,13 @@ def similarity_of(
     link = spearman(nearest, ratio(member.T @ right, member.sum(axis=0)), seed=seed)
     generator = np.random.default_rng(seed)
     present = np.flatnonzero(member.any(axis=0))
-    means, shares = np.zeros((_DRAWN, len(present), len(names))), np.zeros((_DRAWN, len(present)))
+    means, accuracies = np.zeros((_RESAMPLES, len(present), len(names))), np.zeros((_RESAMPLES, len(present)))
     for place, label in enumerate(present):
         rows = np.flatnonzero(index == label)
-        drawn = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_DRAWN) / len(rows)
-        means[:, place], shares[:, place] = drawn @ values[rows], drawn @ right[rows]
-    again = [spearman_matrix([_nearest(_cosines(m)), s])[0, 1] for m, s in zip(means, shares, strict=True)]
-    return Similarity(names, cosines, nearest, link, percentiles(link.value, again, alpha))
+        weights = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_RESAMPLES) / len(rows)
+        means[:, place], accuracies[:, place] = weights @ values[rows], weights @ right[rows]
+    correlations = [spearman_matrix([_nearest(_cosines(m)), a])[0, 1] for m, a in zip(means, accuracies, strict=True)]
+    return Similarity(names, cosines, nearest, link, percentiles(link.value, correlations, alpha))
 
 
 def _cosines(means: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""CVC: how peaked a model's confidences are, class by class. Smooth confidences have a low variance.
+"""Class-wise variance of the confidences (CVC), which is low for smooth confidences.
 
 kdd21 Definition 5.1 and Figure 3a; iclr21 Figures 5a and 5e.
 """
@@ -26,9 +26,9 @@ class Smoothness(AnalysisResult):
     """CVC of each class of one or several models.
 
     Attributes:
-        attack: on whose images; ``clean`` for the images themselves. The paper does not say which it means.
+        attack: attack of the images, or ``clean``. The paper does not specify which.
         rows: a row for each model and class: ``model``, ``class``, ``n``, ``cvc`` (in 0 .. (C-1)/C^2), ``low`` and
-            ``high`` (t interval of the mean; for new images), ``label`` (its number), ``error`` (standard error).
+            ``high`` (t interval of the mean, for new images), ``label``, ``error`` (standard error).
     """
 
     attack: str
@@ -40,43 +40,43 @@ class Smoothness(AnalysisResult):
         return self.rows
 
     def mean(self, model: str, classes: Sequence[int] | None = None) -> Estimate:
-        """The mean CVC over classes, which count alike, with a 95 % interval for new images.
+        """The unweighted mean of CVC over classes, with a 95 % interval for new images.
 
         Args:
-            model: its name.
-            classes: numbers of the classes; None: all that have images.
+            model: name of the model.
+            classes: labels of the classes; None: all that have images.
         """
         rows = self.rows[self.rows["model"] == model]
         rows = rows if classes is None else rows[rows["label"].isin(classes)]
         value = float(rows["cvc"].mean())
-        reach = two_sided_z(0.05) * float(np.sqrt((rows["error"] ** 2).sum())) / len(rows)
-        return Estimate(value, value - reach, value + reach)
+        half_width = two_sided_z(0.05) * float(np.sqrt((rows["error"] ** 2).sum())) / len(rows)
+        return Estimate(value, value - half_width, value + half_width)
 
     def figure(self) -> Drawing:
-        """kdd21 Figure 3a: the variance of the confidences, a panel for each model."""
+        """kdd21 Figure 3a: CVC of each class, a panel for each model."""
         names = list(dict.fromkeys(self.rows["class"]))
         panels = []
         for model, rows in self.rows.groupby("model", sort=False):
-            mine = rows.set_index("class").reindex(names)
-            low, high = mine["low"].tolist(), mine["high"].tolist()
-            panels.append(Panel(str(model), mine["cvc"].tolist(), low, high, [int(np.nanargmin(mine["cvc"]))]))
+            by_class = rows.set_index("class").reindex(names)
+            low, high = by_class["low"].tolist(), by_class["high"].tolist()
+            panels.append(Panel(str(model), by_class["cvc"].tolist(), low, high, [int(np.nanargmin(by_class["cvc"]))]))
         return column_panels(f"Variance of the confidences (CVC) of each class, {self.attack}", names, panels)
 
 
 def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.05) -> Smoothness:
-    """The mean variance of the confidences over the classes, for each class of images (kdd21 Definition 5.1).
+    """Compute CVC, the mean variance of the confidences of each class's images (kdd21 Definition 5.1).
 
     Args:
         audits: outcomes by the name of the model, of audits with ``early_stop=False`` unless the attack is ``clean``.
-        attack: which attack, or ``clean``.
+        attack: name of the attack, or ``clean``.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if rows are not the attack's last iterates, or hold no variance of the confidences.
+        ClasswiseError: if the rows are not the last iterates of the attack, or have no variance of the confidences.
     """
     frames = [_of(model, outcomes, attack, alpha) for model, outcomes in audits.items()]
     if not frames:
-        raise ClasswiseError("no outcomes to look at; give those of one model or more")
+        raise ClasswiseError("audits: empty; pass the outcomes of at least one model")
     return Smoothness(attack, pd.concat(frames, ignore_index=True))
 
 
@@ -85,7 +85,7 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
     rows = rows[rows["confidence_variance"].notna()]
     if rows.empty:
         raise ClasswiseError(
-            f"{model!r}: no confidences are known under {attack!r}; audit the model, or give confidences="
+            f"{model!r}: no confidences under {attack!r}; audit the model, or pass confidences= to from_predictions"
         )
     label, value = rows["label"].to_numpy(), rows["confidence_variance"].to_numpy(dtype=np.float64)
     size = outcomes.num_classes
@@ -93,7 +93,7 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
     mean = ratio(np.bincount(label, weights=value, minlength=size), count)
     squares = np.bincount(label, weights=(value - mean[label]) ** 2, minlength=size)
     error = np.sqrt(ratio(squares, (count - 1).clip(0)) / np.maximum(count, 1))
-    reach = special.stdtrit((count - 1).clip(1), 1 - checked_level(alpha) / 2) * error
+    half_width = special.stdtrit((count - 1).clip(1), 1 - checked_level(alpha) / 2) * error
     most = (size - 1) / size**2
     frame = pd.DataFrame(
         {
@@ -101,8 +101,8 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
             "class": outcomes.class_names,
             "n": count,
             "cvc": mean,
-            "low": (mean - reach).clip(0),
-            "high": (mean + reach).clip(None, most),
+            "low": (mean - half_width).clip(0),
+            "high": (mean + half_width).clip(None, most),
             "label": np.arange(size),
             "error": error,
         }

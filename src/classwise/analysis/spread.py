@@ -1,4 +1,4 @@
-"""How many classes are how robust: the histogram of class accuracies in intervals.
+"""Histogram of the class accuracies.
 
 iclr21 Appendix A, Figure 6.
 """
@@ -23,14 +23,15 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Spread(AnalysisResult):
-    """Classes by their accuracy.
+    """Histogram of the class accuracies.
 
     Attributes:
-        attack: under which attack.
-        edges: (B + 1,) fractions; the first bin holds both its ends, every other one only its upper end.
-        count: (B,) classes in each bin.
+        attack: attack of the accuracies.
+        edges: (B + 1,) fractions; the first bin contains both its ends, every other one only its upper end.
+        count: (B,) number of classes in each bin.
         low: (B,) lower ends of the bootstrap intervals, for new images of the same classes.
-        high: (B,) upper ends. Noise spreads the classes: the intervals favour the outer bins a little.
+        high: (B,) upper ends. Noise widens the distribution of the accuracies, so the intervals of outer bins are
+            biased up slightly.
         accuracies: (C,) the class accuracies, NaN for absent classes.
     """
 
@@ -48,7 +49,7 @@ class Spread(AnalysisResult):
         return pd.DataFrame({**columns, "low": self.low, "high": self.high})
 
     def figure(self) -> Drawing:
-        """iclr21 Figure 6: classes by their accuracy."""
+        """iclr21 Figure 6: number of classes by accuracy."""
         low, *ends = (f"{100 * edge:.0f}" for edge in self.edges)
         names = [f"{start}\u2013{end}" for start, end in zip([low, *ends[:-1]], ends, strict=True)]
         panel = Panel(
@@ -69,15 +70,15 @@ def spread(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Spread:
-    """Count the classes by their accuracy in intervals of equal width: [0, 10 %], (10, 20 %], ... (iclr21 Figure 6).
+    """Count the classes by accuracy in bins of equal width: [0, 10 %], (10, 20 %], ... (iclr21 Figure 6).
 
     Args:
-        outcomes: of any audit.
+        outcomes: outcomes of an audit.
         attack: an attack, ``clean`` or ``all``.
-        bins: how many intervals.
+        bins: number of bins.
         alpha: 1 minus the coverage of the intervals of the counts.
-        resamples: of the images.
-        seed: of the resampling.
+        resamples: number of resamples of the images.
+        seed: seed of the resampling.
     """
     return spread_of(outcomes.counts(attack), attack, bins=bins, alpha=alpha, resamples=resamples, seed=seed)
 
@@ -91,23 +92,23 @@ def spread_of(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Spread:
-    """The same of counts.
+    """`spread` of counts.
 
     Raises:
-        ClasswiseError: if there is not one bin.
+        ClasswiseError: if ``bins`` is below 1.
     """
     if bins < 1:
-        raise ClasswiseError(f"bins = {bins}: give the number of intervals, 1 or more")
-    drawn = _histogram(resampled_counts(counts, resamples=resamples, seed=seed), bins)
-    low, high = np.quantile(drawn, [alpha / 2, 1 - alpha / 2], axis=0)
+        raise ClasswiseError(f"bins = {bins}: must be at least 1")
+    resampled = _histogram(resampled_counts(counts, resamples=resamples, seed=seed), bins)
+    low, high = np.quantile(resampled, [alpha / 2, 1 - alpha / 2], axis=0)
     count = _histogram(counts.accuracy[None], bins)[0]
     return Spread(attack, np.linspace(0, 1, bins + 1), count, low, high, counts.accuracy)
 
 
 def _histogram(accuracies: FloatArray, bins: int) -> IntArray:
-    """(R, C) fractions to (R, bins) counts; absent classes are nowhere."""
+    """Histograms (R, bins) of the rows of (R, C) fractions; absent classes are excluded."""
     known = np.isfinite(accuracies)
-    # 0.3 * 10 is a little above 3 in binary: it belongs to (20, 30] all the same.
+    # 0.3 * 10 is slightly above 3 in floating point, but belongs to (20, 30].
     place = np.ceil(np.nan_to_num(accuracies) * bins - _TINY).astype(np.int64).clip(1, bins) - 1
     flat = np.arange(len(accuracies))[:, None] * bins + place
     count = np.bincount(flat[known], minlength=len(accuracies) * bins)

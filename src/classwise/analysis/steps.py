@@ -1,4 +1,4 @@
-"""How the confidences of one image move while it is attacked.
+"""Confidences of one image along the steps of an attack.
 
 kdd21 Figures 3b-d; iclr21 Figures 5b-d and 5f-h: image 127 at the steps 1, 10 and 20.
 """
@@ -26,10 +26,10 @@ class Steps(AnalysisResult):
     """Confidences of one image at chosen steps of some attacks.
 
     Attributes:
-        image: the image's number.
-        label: its class.
-        class_names: one for each class.
-        attacks: the attacks.
+        image: index of the image.
+        label: its label.
+        class_names: (C,) names.
+        attacks: names of the attacks.
         steps: the steps; 0 is the start.
         confidences: (attacks, steps, C) softmax outputs.
     """
@@ -43,9 +43,9 @@ class Steps(AnalysisResult):
 
     @property
     def fooled(self) -> pd.DataFrame:
-        """Attacks (rows) by steps (columns): whether another class leads."""
-        leads = self.confidences.argmax(axis=2) != self.label
-        return pd.DataFrame(leads, index=list(self.attacks), columns=list(self.steps))
+        """Whether the image is misclassified: attacks (rows) by steps (columns)."""
+        misclassified = self.confidences.argmax(axis=2) != self.label
+        return pd.DataFrame(misclassified, index=list(self.attacks), columns=list(self.steps))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -66,13 +66,13 @@ class Steps(AnalysisResult):
 
 
 def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Sequence[int] = STEPS) -> Steps:
-    """The confidences of a traced image at chosen steps (kdd21 Figures 3b-d).
+    """Read the confidences of a traced image at some steps (kdd21 Figures 3b-d).
 
     Args:
-        audit: with ``trace=[image]``.
-        image: the image's number.
-        attacks: which attacks; none: all that were traced.
-        steps: which steps; 0 is the start.
+        audit: an audit with ``trace=[image]``.
+        image: index of the image.
+        attacks: names of the attacks; empty: all traced attacks.
+        steps: the steps; 0 is the start.
 
     Raises:
         ClasswiseError: if the image, an attack or a step was not traced.
@@ -83,18 +83,18 @@ def steps_of(audit: Audit, image: int, attacks: Sequence[str] = (), steps: Seque
     rows = trace[trace["index"] == image]
     if rows.empty:
         known = ", ".join(map(str, sorted(set(trace["index"]))[:8]))
-        raise ClasswiseError(f"image {image} was not traced; there is {known}")
+        raise ClasswiseError(f"image {image} was not traced; traced images: {known}")
     names = tuple(attacks) or tuple(dict.fromkeys(rows["attack"]))
-    found = []
+    confidences = []
     for name in names:
-        mine = rows[rows["attack"] == name]
-        if mine.empty:
+        trace_rows = rows[rows["attack"] == name]
+        if trace_rows.empty:
             raise unknown("traced attack", name, list(dict.fromkeys(rows["attack"])))
-        table = mine.pivot_table(index="iteration", columns="class", values="confidence")
-        absent = [step for step in steps if step not in table.index]
-        if absent:
-            raise ClasswiseError(f"{name!r} has no step {absent[0]}; its last is {int(table.index.max())}")
-        found.append(table.loc[list(steps)].to_numpy(dtype=np.float64))
+        table = trace_rows.pivot_table(index="iteration", columns="class", values="confidence")
+        missing = [step for step in steps if step not in table.index]
+        if missing:
+            raise ClasswiseError(f"{name!r} has no step {missing[0]}; its last is {int(table.index.max())}")
+        confidences.append(table.loc[list(steps)].to_numpy(dtype=np.float64))
     outcomes = audit.outcomes
     label = int(outcomes.labels[np.searchsorted(outcomes.index, image)])
-    return Steps(image, label, outcomes.class_names, names, tuple(steps), np.stack(found))
+    return Steps(image, label, outcomes.class_names, names, tuple(steps), np.stack(confidences))

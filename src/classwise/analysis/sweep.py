@@ -1,4 +1,4 @@
-"""Sweeps: what a training setting (radius, beta, lambda) does to each class.
+"""Sweeps: class accuracies over the values of a training hyper-parameter (radius, beta, lambda).
 
 cfa23 sections 3.1, 3.2, 5.3.1: Figures 2, 3, 5 and 7; kdd21 Figure 4c.
 """
@@ -29,14 +29,14 @@ OVERALL = "overall"
 
 @dataclass(frozen=True, eq=False)
 class Sweep(AnalysisResult):
-    """Class accuracies at each value of a setting.
+    """Class accuracies at each value of a hyper-parameter.
 
     Attributes:
-        setting: what was varied.
+        setting: name of the hyper-parameter.
         measure: ``robust`` or ``clean``.
         rows: a row for each value, kind of epochs and class (``overall`` last): ``value``, ``kind`` (``window``, the
             mean over the chosen epochs; ``best``; ``last``), ``class``, ``n``, ``accuracy``, ``low``, ``high`` (Wilson
-            on the split's images, which all epochs share: averaging epochs does not narrow it).
+            for the images of the split; all epochs share them, so averaging epochs does not narrow the interval).
         alpha: 1 minus the coverage of the intervals.
     """
 
@@ -51,16 +51,17 @@ class Sweep(AnalysisResult):
         return self.rows
 
     def values(self, kind: Kind) -> pd.DataFrame:
-        """Values of the setting (rows) by classes (columns), fractions; ``overall`` is the last column."""
+        """Accuracies, fractions: values of the hyper-parameter (rows) by classes (columns), ``overall`` last."""
         chosen = self.rows[self.rows["kind"] == kind]
         table = chosen.pivot_table(index="value", columns="class", values="accuracy", sort=False)
         return table[list(dict.fromkeys(chosen["class"]))].sort_index()
 
     def change(self, first: float, second: float, kind: Kind = "window") -> pd.DataFrame:
-        """What each class gains from one value to another.
+        """Change of each class's accuracy from one value to another.
 
-        Columns: ``change``, ``low``, ``high`` (normal, the two runs taken as independent, which is safe where they
-        share their images), ``p`` and ``adjusted`` (Holm over the classes and the overall accuracy).
+        Columns: ``change``, ``low``, ``high`` (normal interval; the runs are treated as independent, which is
+        conservative for runs on the same images), ``p`` and ``adjusted`` (Holm over the classes and the overall
+        accuracy).
 
         Raises:
             ClasswiseError: for a value that is not in the sweep.
@@ -70,23 +71,24 @@ class Sweep(AnalysisResult):
         for value, side in zip((first, second), sides, strict=True):
             if side.empty:
                 known = ", ".join(f"{each:g}" for each in sorted(set(chosen["value"])))
-                raise ClasswiseError(f"{self.setting} = {value:g} is not in the sweep; there is {known}")
+                raise ClasswiseError(f"{self.setting} = {value:g} is not in the sweep; its values: {known}")
         one, two = sides
         change = two["accuracy"] - one["accuracy"]
         error = np.sqrt(sum(side["accuracy"] * (1 - side["accuracy"]) / side["n"] for side in sides))
-        reach = two_sided_z(self.alpha) * error
+        half_width = two_sided_z(self.alpha) * error
         score = ratio(change.abs(), error)
-        # At 0 and 1 no error can be seen; a class that did not move is no evidence, and one that did cannot be tested.
+        # If both accuracies are 0 or 1 the error is 0: p is 1 without a change, and undefined with one.
         p = np.where(change == 0, 1.0, np.where(np.isnan(score), np.nan, 2 * special.ndtr(-score)))
-        columns = {"change": change, "low": change - reach, "high": change + reach, "p": p, "adjusted": holm(p)}
+        low, high = change - half_width, change + half_width
+        columns = {"change": change, "low": low, "high": high, "p": p, "adjusted": holm(p)}
         return pd.DataFrame(columns)
 
     def overfitting(self) -> pd.DataFrame:
-        """Best minus last epoch of each class at each value: values (rows) by classes (cfa23 section 3.1)."""
+        """Accuracy at the best minus that at the last epoch: values (rows) by classes (cfa23 section 3.1)."""
         return self.values("best") - self.values("last")
 
     def figure(self, kind: Kind = "window") -> Drawing:
-        """cfa23 Figures 2 and 3: each class over the values of the setting."""
+        """cfa23 Figures 2 and 3: each class over the values of the hyper-parameter."""
         epochs = {"window": "chosen epochs", "best": "best epoch", "last": "last epoch"}[kind]
         title = f"{self.measure.capitalize()} accuracy ({epochs}), in percent"
         return line_chart(title, class_lines(self.values(kind)), self.setting)
@@ -101,23 +103,23 @@ def sweep(
     window: tuple[float, float] = (0.5, 0.6),
     alpha: float = 0.05,
 ) -> Sweep:
-    """Compare runs that differ in one setting, class by class (cfa23 Figures 2 and 3).
+    """Compare runs that differ in one hyper-parameter, per class (cfa23 Figures 2 and 3).
 
     Args:
-        runs: by the value of the setting.
-        setting: what it is called.
-        measure: ``"robust"`` or ``"clean"``. The robust accuracy is under the validation attack of each run, at the
-            radius of its recipe unless ``split`` says another: where the radius is varied, audit the kept models.
+        runs: runs by the value of the hyper-parameter.
+        setting: name of the hyper-parameter.
+        measure: ``"robust"`` or ``"clean"``. The robust accuracy is that under the validation attack of each run, at
+            the radius of its recipe or of ``split``. For sweeps over the radius, audit the saved models instead.
         split: a split of the runs' epochs.
-        window: the chosen epochs, as shares of the training: (0.5, 0.6) of 200 is 101 to 120.
+        window: the chosen epochs, as fractions of the training: (0.5, 0.6) of 200 epochs is 101 to 120.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if a run did not measure this, or has no epoch in the window.
+        ClasswiseError: if a run has no such measure, or no epoch in the window.
     """
     frames = [_of(value, run, measure, split, window, alpha) for value, run in sorted(runs.items())]
     if not frames:
-        raise ClasswiseError("no runs to compare; give one for each value of the setting")
+        raise ClasswiseError(f"runs: empty; pass a run for each value of {setting}")
     return Sweep(setting, measure, pd.concat(frames, ignore_index=True), alpha)
 
 
@@ -126,7 +128,9 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
     counts = images_of(run, split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
     chosen = [inside(int(epoch), run.recipe.epochs, window) for epoch in table.index]
     if not any(chosen):
-        raise ClasswiseError(f"{run.path} has no epoch between shares {window[0]:g} and {window[1]:g} of its training")
+        raise ClasswiseError(
+            f"{run.path} has no epoch between the fractions {window[0]:g} and {window[1]:g} of its training"
+        )
     kinds: dict[Kind, Any] = {"window": table[chosen].mean(), "last": table.iloc[-1]}
     best = run.best_epoch()
     if best is not None and best + 1 in table.index:

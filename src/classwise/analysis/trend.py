@@ -1,4 +1,4 @@
-"""Trends: what every class did over the epochs, and how much the weakest one fluctuates.
+"""Trends: class accuracies over the epochs, and the fluctuation of the worst class.
 
 kdd21 Figure 1; benz20/P1.11; cfa23 section 3.3 and Figure 4 (FAWA against a plain average).
 """
@@ -32,8 +32,9 @@ class Trend(AnalysisResult):
         classes: a row for each run, epoch and class: ``run``, ``epoch``, ``class``, ``accuracy``.
         summary: a row for each run, over the epochs of the window: means of ``overall`` and ``worst``; ``change`` and
             ``change_overall``, the mean absolute difference between adjacent epochs (worst and overall), each with
-            ``_low`` and ``_high``; ``variance`` of the worst class's differences; ``turns``, how often another class
-            became the weakest. The intervals are t intervals over the window's epochs: for other epochs of this run.
+            ``_low`` and ``_high``; ``variance`` of the differences of the worst class; ``turns``, the number of changes
+            of the worst class. The intervals are t intervals over the epochs of the window: for other epochs of this
+            run.
     """
 
     measure: str
@@ -47,14 +48,14 @@ class Trend(AnalysisResult):
         return self.epochs
 
     def figure(self) -> Drawing:
-        """kdd21 Figure 1 and cfa23 Figure 4: overall and weakest class of each run, over the epochs."""
+        """kdd21 Figure 1 and cfa23 Figure 4: overall and worst-class accuracy of each run over the epochs."""
         lines = []
         single = len(self.summary) == 1
         for number, (run, frame) in enumerate(self.epochs.groupby("run", sort=False)):
             x, style = frame["epoch"].tolist(), f"stroke-{SERIES[number % len(SERIES)]}"
             if single:
-                mine = self.classes[self.classes["run"] == run]
-                wide = mine.pivot_table(index="epoch", columns="class", values="accuracy", sort=False)
+                rows = self.classes[self.classes["run"] == run]
+                wide = rows.pivot_table(index="epoch", columns="class", values="accuracy", sort=False)
                 band = wide.min(axis=1).tolist(), wide.max(axis=1).tolist()
                 lines += [Series(str(name), x, wide[name].tolist(), named=False) for name in wide]
                 lines[0] = lines[0]._replace(low=band[0], high=band[1])
@@ -72,23 +73,23 @@ def trend(
     window: tuple[float, float] = (0.0, 1.0),
     alpha: float = 0.05,
 ) -> Trend:
-    """Follow the classes over the epochs (kdd21 Figure 1), and the weakest one's fluctuation (cfa23 Figure 4).
+    """Tabulate class accuracies over the epochs (kdd21 Figure 1), and the worst class's fluctuation (cfa23 Figure 4).
 
     Args:
-        runs: by name: a run, or a run and the split to look at (``valid-average`` is the averaged model).
+        runs: by name: a run, or a run and its split (``valid-average`` is the averaged model).
         measure: ``"robust"`` or ``"clean"``.
-        split: of the runs that name none.
-        window: the epochs that the summary is over, as shares of the training: (0.5, 0.6) of 200 is 101 to 120.
+        split: split of the runs that are passed without one.
+        window: the epochs of the summary, as fractions of the training: (0.5, 0.6) of 200 epochs is 101 to 120.
         alpha: 1 minus the coverage of the intervals.
 
     Raises:
-        ClasswiseError: if a run did not measure this, or the window holds no two epochs.
+        ClasswiseError: if a run has no such measure, or fewer than two epochs in the window.
     """
     epochs, classes, summary = list[pd.DataFrame](), list[pd.DataFrame](), dict[str, dict[str, float]]()
-    for name, given in runs.items():
-        run, part = given if isinstance(given, tuple) else (given, split)
-        table = measured(run, part, measure)
-        weights = images_of(run, part).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
+    for name, entry in runs.items():
+        run, run_split = entry if isinstance(entry, tuple) else (entry, split)
+        table = measured(run, run_split, measure)
+        weights = images_of(run, run_split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
         names = _names(run)
         values = table.to_numpy()
         frame = pd.DataFrame(
@@ -107,7 +108,7 @@ def trend(
         classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
         summary[name] = _summary(frame[_inside(frame["epoch"], run.recipe.epochs, window)], name, alpha)
     if not epochs:
-        raise ClasswiseError("no runs to follow; give one or more")
+        raise ClasswiseError("runs: empty; pass at least one run")
     whole = pd.DataFrame(summary).T.rename_axis("run")
     return Trend(measure, pd.concat(epochs, ignore_index=True), pd.concat(classes, ignore_index=True), whole)
 
@@ -123,13 +124,13 @@ def _names(run: Run) -> dict[int, str]:
 
 def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
     if len(frame) < 2:
-        raise ClasswiseError(f"{name!r}: the window holds {len(frame)} epochs; changes need at least 2")
-    found = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
+        raise ClasswiseError(f"{name!r}: {len(frame)} epochs in the window; changes require at least 2")
+    summary = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
     for key, column in (("change", "worst"), ("change_overall", "overall")):
-        steps = np.diff(frame[column].to_numpy(dtype=np.float64))
-        size = student(np.abs(steps), alpha)
-        found |= {key: size.value, f"{key}_low": size.low, f"{key}_high": size.high}
+        differences = np.diff(frame[column].to_numpy(dtype=np.float64))
+        size = student(np.abs(differences), alpha)
+        summary |= {key: size.value, f"{key}_low": size.low, f"{key}_high": size.high}
         if key == "change":
-            found["variance"] = float(steps.var())
-    weakest = frame["worst_class"].to_numpy()
-    return found | {"turns": float((weakest[1:] != weakest[:-1]).sum())}
+            summary["variance"] = float(differences.var())
+    worst = frame["worst_class"].to_numpy()
+    return summary | {"turns": float((worst[1:] != worst[:-1]).sum())}

@@ -152,7 +152,7 @@ def difference_of_minima(pairs: PairedCounts, alpha: float = 0.05) -> Estimate:
     value = worst_class(pairs.first.accuracy).accuracy - worst_class(pairs.second.accuracy).accuracy
     paired = class_differences(pairs, alpha / 2, simultaneous=True)
     first, second = (class_intervals(counts, alpha / 4, simultaneous=True) for counts in (pairs.first, pairs.second))
-    minima = [Interval(np.nanmin(low), np.nanmin(high)) for low, high in (first, second)]
-    low = max(paired.low[first.low <= minima[0].high].min(), minima[0].low - minima[1].high)
-    high = min(paired.high[second.low <= minima[1].high].max(), minima[0].high - minima[1].low)
+    (low_1, high_1), (low_2, high_2) = ((np.nanmin(low), np.nanmin(high)) for low, high in (first, second))
+    low = max(paired.low[first.low <= high_1].min(), low_1 - high_2)
+    high = min(paired.high[second.low <= high_2].max(), high_1 - low_2)
     return Estimate(value, float(low), float(high))

@@ -1,1 +1,1 @@
-"""Speed, shown: paired runs in one process against a peer or a baseline; medians and ratios."""
+"""Benchmarks: paired runs in one process against other libraries or a baseline, with medians and ratios."""

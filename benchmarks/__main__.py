@@ -1,4 +1,4 @@
-"""Run and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; without a name, all but `comparison`."""
+"""Run benchmarks and print Markdown: ``python -m benchmarks [--quick] [NAME...]``; by default all but `comparison`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ ALL = {
     "scaling": scaling.run,
 }
 LONG = {"comparison": comparison.run}
-"""Hours or days, so by name only."""
+"""Benchmarks of hours or days, which run only if named."""
 REPORTS = {"comparison": comparison.report}
-"""What ``--report`` calls instead: the page of what is finished."""
+"""Functions that ``--report`` calls instead: they write the page of the finished runs."""
 
 
 def main() -> None:
     quick = "--quick" in sys.argv
-    chosen = [name for name in sys.argv[1:] if not name.startswith("-")] or list(ALL)
+    selected = [name for name in sys.argv[1:] if not name.startswith("-")] or list(ALL)
     known = REPORTS if "--report" in sys.argv else ALL | LONG
-    unknown = set(chosen) - set(known)
+    unknown = set(selected) - set(known)
     if unknown:
         sys.exit(f"unknown benchmark {min(unknown)!r}; known: {', '.join(known)}")
     print(f"{evaluation.threads()}\n")
-    for name in chosen:
+    for name in selected:
         print(known[name](quick=quick), flush=True)
 
 

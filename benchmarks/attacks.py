@@ -1,8 +1,8 @@
-"""What an attack costs in each library: passes counted, seconds, robust accuracy, peak memory.
+"""Cost of each attack in each library: passes, seconds, robust accuracy, peak memory.
 
-Times are paired in one process. Passes are counted by hooks on the model; ours, which would attack another way if it
-were watched, counts its own. Memory is measured in a process of its own. The environment is that of ``strength``, whose
-cells are used. AutoAttack as a whole is in ``python -m benchmarks autoattack``.
+Times are paired in one process. Passes are counted by hooks on the model; classwise, which fuses the network only
+without hooks, counts its own. Memory is measured in a separate process. The environment variables are those of
+``strength``, whose measurements are used. For AutoAttack as a whole see ``python -m benchmarks autoattack``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.cells import CHECKPOINT, KEEP, chosen, given, path_of, quiet, right
 from benchmarks.contenders import BATCH, OURS, TASKS, Contender, Task, contenders
+from benchmarks.measurements import CHECKPOINT, KEEP, builder, correct_images, path_of, quiet, selected_tasks
 from benchmarks.pairing import table
-from benchmarks.strength import cells
+from benchmarks.strength import measurements
 from classwise.core.errors import ClasswiseError
 
 NAMES = ("pgd-20", "pgd-100", "apgd-ce", "apgd-t", "fab-t", "square", "cw", "cw-l2")
-LOOK = 20.0
-"""Seconds of each attack during which its memory is watched; all of them are at full size with the first steps."""
+MEMORY_SECONDS = 20.0
+"""Seconds of each attack during which its memory is measured; all attacks reach their peak in the first steps."""
 HEADER = [
     "attack",
     "library",
@@ -40,16 +40,16 @@ HEADER = [
 ]
 
 
-class _EnoughError(Exception):
-    """The time for which memory is watched is over."""
+class _TimeUpError(Exception):
+    """The time of the memory measurement is over."""
 
 
-def _enough(*_: object) -> None:
-    raise _EnoughError
+def _time_up(*_: object) -> None:
+    raise _TimeUpError
 
 
 def _status(name: str) -> float:
-    """A line of the process's status, in MiB; where there is none, the most memory that it ever had."""
+    """A field of ``/proc/self/status`` in MiB; on systems without that file, the peak resident set size."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -57,21 +57,21 @@ def _status(name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def watch(task: Task, contender: Contender, count: int) -> float:
-    """By how much the process grew beyond what it held before the attack began, at most, in MiB."""
-    data, x, y = right(count)
+def peak_memory(task: Task, contender: Contender, count: int) -> float:
+    """Peak memory of the process minus its memory before the attack, in MiB."""
+    data, x, y = correct_images(count)
     with quiet(0):
-        perturb = contender.make(given(task, data, 0))
+        perturb = contender.make(builder(task, data, 0))
         x, y = x[: 2 * BATCH].clone(), y[: 2 * BATCH].clone()
         before = _status("VmRSS")
         reset = Path("/proc/self/clear_refs")
         if reset.exists():
-            reset.write_text("5")  # the peak begins anew
-        signal.signal(signal.SIGALRM, _enough)
-        signal.setitimer(signal.ITIMER_REAL, LOOK)
+            reset.write_text("5")  # resets the peak
+        signal.signal(signal.SIGALRM, _time_up)
+        signal.setitimer(signal.ITIMER_REAL, MEMORY_SECONDS)
         try:
             perturb(x, y)
-        except _EnoughError:
+        except _TimeUpError:
             pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -79,22 +79,22 @@ def watch(task: Task, contender: Contender, count: int) -> float:
 
 
 def memory(task: Task, contender: Contender, count: int) -> float:
-    """As above, in a process of its own; kept like a cell."""
+    """`peak_memory` in a separate process, cached in a file."""
     path = path_of(contender, task, 0, count).with_suffix(".memory.json")
     if not path.exists():
-        words = [sys.executable, "-m", "benchmarks.attacks", task.name, contender.library, contender.keep, str(count)]
-        said = subprocess.run(
-            words, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
+        command = [sys.executable, "-m", "benchmarks.attacks", task.name, contender.library, contender.keep, str(count)]
+        output = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
         ).stdout
-        path.write_text(json.dumps({"mebibytes": float(said.split()[-1])}))
+        path.write_text(json.dumps({"mebibytes": float(output.split()[-1])}))
     return float(json.loads(path.read_text())["mebibytes"])
 
 
 def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
-    found = cells(task, count, rounds)
-    ours = next(each for contender, each in found.items() if contender.library == OURS)
+    measured = measurements(task, count, rounds)
+    ours = next(each for contender, each in measured.items() if contender.library == OURS)
     lines = []
-    for contender, each in found.items():
+    for contender, each in measured.items():
         ratios = [a.cpu / b.cpu for a, b in zip(each, ours, strict=True)]
         images = len(each[0].success)
         lines.append(
@@ -119,25 +119,25 @@ def run(*, quick: bool) -> str:
     count = 64 if quick else int(os.environ.get("IMAGES", "1000"))
     rounds = 1 if quick else int(os.environ.get("SEEDS", "3"))
     try:
-        tasks = chosen(quick=quick, names=NAMES)
-        right(count)
+        tasks = selected_tasks(quick=quick, names=NAMES)
+        correct_images(count)
     except ClasswiseError as error:
-        return f"The cost of attacks is left out: {error}\n"
-    print(f"cells are kept in {KEEP}")
+        return f"The cost of attacks was skipped: {error}\n"
+    print(f"measurements are saved in {KEEP}")
     lines = [row for task in tasks for row in rows(task, count, rounds)]
-    said = (
-        "Passes are of an image that the model has right, the only ones that are attacked. Ratios are against the "
-        f"first row of each attack. Memory: the most by which a process grew in the first {LOOK:.0f} s of the attack, "
-        f"on {BATCH} images at a time. AutoAttack: `python -m benchmarks autoattack`.\n"
+    notes = (
+        "Passes are per correctly classified image; only these are attacked. Ratios are relative to the first row of "
+        f"each attack. Memory: the growth of a process in the first {MEMORY_SECONDS:.0f} s of the attack, with batches "
+        f"of {BATCH} images. AutoAttack: `python -m benchmarks autoattack`.\n"
     )
-    return table(f"What attacks cost, {CHECKPOINT}, batch {BATCH}", HEADER, lines) + "\n" + said
+    return table(f"Cost of attacks, {CHECKPOINT}, batch {BATCH}", HEADER, lines) + "\n" + notes
 
 
 def main() -> None:
     name, library, keep, count = sys.argv[1:]
     task = next(task for task in TASKS if task.name == name)
     contender = next(each for each in contenders(task) if (each.library, each.keep) == (library, keep))
-    print(watch(task, contender, int(count)))
+    print(peak_memory(task, contender, int(count)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""AutoAttack standard: ours against the reference (pyautoattack), stage by stage, on really trained models.
+"""AutoAttack standard: classwise against the reference (pyautoattack), stage by stage, on trained models.
 
-Environment: ``SEEDS=0,1,2``; ``CASES=cifar10,mnist`` for some of the models; ``KEEP``, a folder of finished stages,
-with which an interrupted run goes on. The ratio is of CPU seconds, which stand still while other programs run.
+Environment variables: ``SEEDS=0,1,2``; ``CASES=cifar10,mnist`` selects models; ``KEEP`` is a folder for the finished
+stages, with which an interrupted run is resumed. The ratio is of CPU seconds, which exclude the time of other programs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-autoatt
 
 @dataclass(frozen=True)
 class Stage:
-    """What an attack of the suite did to the images that stood before it."""
+    """Result of one attack of the suite on the survivors of the attacks before it."""
 
     success: Tensor
     passes: int
@@ -54,13 +54,13 @@ class Stage:
 
 
 @dataclass
-class Passage:
-    """What one library did to the images with one seed."""
+class SuiteRun:
+    """Result of the whole suite of one library with one seed."""
 
     stages: dict[str, Stage] = field(default_factory=dict)
 
     def robust(self, until: str) -> Tensor:
-        """Which images stand after a stage, bool (N,)."""
+        """(N,) bool, the images that are robust after a stage."""
         names = list(self.stages)
         return ~torch.stack([self.stages[name].success for name in names[: names.index(until) + 1]]).any(0)
 
@@ -75,7 +75,7 @@ class Passage:
 
 @contextlib.contextmanager
 def counted(model: nn.Module) -> Iterator[list[int]]:
-    """Count the images that pass forward through the model."""
+    """Count the forward passes of images through the model."""
     total = [0]
 
     def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -88,14 +88,15 @@ def counted(model: nn.Module) -> Iterator[list[int]]:
         handle.remove()
 
 
-def clean(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def misclassified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(N,) whether the model misclassifies each image."""
     with torch.no_grad():
         return torch.cat([model(part) for part in torch.split(x, BATCH)]).argmax(1) != y
 
 
 @dataclass(frozen=True)
-class Given:
-    """The images and the model, the radius and the seed."""
+class Problem:
+    """The model, the images and their labels, the radius and the seed."""
 
     model: nn.Module
     x: Tensor
@@ -104,81 +105,83 @@ class Given:
     seed: int
 
 
-def ours(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
-    """Which of the rows an attack broke, and the forward passes of images."""
-    engine = Engine(given.model, precision=FAST, batch_size=BATCH, seed=given.seed)
-    jobs = [Job(part, given.x[part], given.y[part]) for part in torch.split(rows, BATCH)]
-    success, passes = torch.zeros(len(given.y), dtype=torch.bool), 0
-    for done in engine.attack(make(ATTACKS, spec), Threat("Linf", given.epsilon), jobs):
+def ours(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
+    """(N,) success of an attack on the given rows, and its forward passes of images."""
+    engine = Engine(problem.model, precision=FAST, batch_size=BATCH, seed=problem.seed)
+    jobs = [Job(part, problem.x[part], problem.y[part]) for part in torch.split(rows, BATCH)]
+    success, passes = torch.zeros(len(problem.y), dtype=torch.bool), 0
+    for done in engine.attack(make(ATTACKS, spec), Threat("Linf", problem.epsilon), jobs):
         success[done.index[done.success]] = True
         passes += int(done.forwards.sum())
     return success, passes
 
 
-def reference(given: Given, spec: str, rows: Tensor) -> tuple[Tensor, int]:
+def reference(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     from pyautoattack import AutoAttack
 
-    suite = AutoAttack(given.model, norm="Linf", eps=given.epsilon, version="standard", seed=given.seed, device="cpu")
+    settings = {"norm": "Linf", "eps": problem.epsilon, "version": "standard", "seed": problem.seed}
+    suite = AutoAttack(problem.model, **settings, device="cpu")
     suite.attacks_to_run = [spec]
-    x, y = given.x[rows], given.y[rows]
-    with counted(given.model) as total, warnings.catch_warnings(), contextlib.redirect_stdout(None):
+    x, y = problem.x[rows], problem.y[rows]
+    with counted(problem.model) as total, warnings.catch_warnings(), contextlib.redirect_stdout(None):
         warnings.simplefilter("ignore")
         attacked, _ = suite.run_standard_evaluation(x, y, batch_size=BATCH)
         passes = total[0]
-    success = torch.zeros(len(given.y), dtype=torch.bool)
-    success[rows] = clean(given.model, attacked, y)
+    success = torch.zeros(len(problem.y), dtype=torch.bool)
+    success[rows] = misclassified(problem.model, attacked, y)
     return success, passes
 
 
 LIBRARIES = {"classwise": ours, "pyautoattack": reference}
 
 
-def passage(library: str, given: Given, path: Path) -> Passage:
-    """A library's AutoAttack with one seed, timed and counted stage by stage; what the folder holds is not redone."""
-    found, robust = Passage(), ~clean(given.model, given.x, given.y)
+def run_suite(library: str, problem: Problem, path: Path) -> SuiteRun:
+    """Run AutoAttack of one library with one seed, timed and counted per stage; finished stages are read from files."""
+    suite_run, robust = SuiteRun(), ~misclassified(problem.model, problem.x, problem.y)
     for name in STAGES:
-        kept = path / f"{library}-{given.seed}-{name}.npz"
-        if kept.exists():
-            with np.load(kept) as held:
-                stage = Stage(torch.from_numpy(held["broken"]), int(held["passes"]), *held["seconds"].tolist())
+        file_of_stage = path / f"{library}-{problem.seed}-{name}.npz"
+        if file_of_stage.exists():
+            with np.load(file_of_stage) as saved:
+                stage = Stage(torch.from_numpy(saved["success"]), int(saved["passes"]), *saved["seconds"].tolist())
         else:
             wall, cpu = time.perf_counter(), time.process_time()
-            success, passes = LIBRARIES[library](given, name, robust.nonzero().squeeze(1))
+            success, passes = LIBRARIES[library](problem, name, robust.nonzero().squeeze(1))
             stage = Stage(success, passes, time.perf_counter() - wall, time.process_time() - cpu)
             path.mkdir(parents=True, exist_ok=True)
-            with replacing(kept) as part, part.open("wb") as file:
+            with replacing(file_of_stage) as part, part.open("wb") as file:
                 np.savez(file, success=success.numpy(), passes=passes, seconds=[stage.wall, stage.cpu])
-        found.stages[name] = stage
+        suite_run.stages[name] = stage
         robust &= ~stage.success
         cost = f"{stage.wall:.0f} s, {stage.cpu:.0f} s of CPU, {stage.passes:,} passes"
-        which = stage.success.nonzero().squeeze(1).tolist()
-        print(f"  {library}, seed {given.seed}, {name}: {cost}, broke {which}", flush=True)
-    return found
+        indices = stage.success.nonzero().squeeze(1).tolist()
+        print(f"  {library}, seed {problem.seed}, {name}: {cost}, success on images {indices}", flush=True)
+    return suite_run
 
 
 def compare(checkpoint: str, data: str, epsilon: float, count: int, seeds: Sequence[int]) -> str:
-    """Tables for one model: stages, and which images only one of the two breaks."""
+    """Tables for one model: the stages, and the images on which only one of the two libraries succeeds."""
     images = load_data(data, split="test", subset=count, download=False)
     model = load_model(CHECKPOINTS / checkpoint).eval()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     batch = images.batch(slice(0, len(images)))
     x, y = batch.x, batch.y
-    runs: dict[str, list[Passage]] = {name: [] for name in LIBRARIES}
+    runs: dict[str, list[SuiteRun]] = {name: [] for name in LIBRARIES}
     path = KEEP / f"{Path(checkpoint).stem}-{count}"
     for seed in seeds:
         for name in LIBRARIES if seed % 2 == 0 else reversed(LIBRARIES):
-            runs[name].append(passage(name, Given(model, x, y, epsilon, seed), path))
-    right = ~clean(model, x, y)
-    rows = [_row(stage, runs, right) for stage in STAGES]
+            runs[name].append(run_suite(name, Problem(model, x, y, epsilon, seed), path))
+    correct = ~misclassified(model, x, y)
+    rows = [_row(stage, runs, correct) for stage in STAGES]
     rows.append(_total(runs))
     last = STAGES[-1]
     union = {name: ~torch.stack([run.robust(last) for run in each]).all(0) for name, each in runs.items()}
-    lone = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
-    header = ["after", *(f"{name}: {what}" for name in LIBRARIES for what in ("robust", "passes", "CPU s")), "ratio"]
-    what = f"{count} test images ({int(right.sum())} right), {len(seeds)} seeds"
-    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {what}"
-    lines = [f"Broken by {name} alone, in any seed: {lone[name] or 'none'}.  " for name in LIBRARIES]
+    exclusive = {name: (union[name] & ~union[other]).nonzero().squeeze(1).tolist() for name, other in _pairs()}
+    columns = ("robust", "passes", "CPU s")
+    header = ["after", *(f"{name}: {column}" for name in LIBRARIES for column in columns), "ratio"]
+    images_and_seeds = f"{count} test images ({int(correct.sum())} correct), {len(seeds)} seeds"
+    title = f"AutoAttack standard at Linf {epsilon:.3g}, {checkpoint}, {images_and_seeds}"
+    lines = [f"Success of {name} only, in any seed: {exclusive[name] or 'none'}.  " for name in LIBRARIES]
     return table(title, header, rows) + "\n" + "\n".join(lines) + "\n"
 
 
@@ -187,20 +190,20 @@ def _pairs() -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
 
-def _row(stage: str, runs: dict[str, list[Passage]], right: Tensor) -> list[str]:
+def _row(stage: str, runs: dict[str, list[SuiteRun]], correct: Tensor) -> list[str]:
     cells = [stage]
     for each in runs.values():
-        shares = [float((run.robust(stage) & right).float().mean()) for run in each]
+        shares = [float((run.robust(stage) & correct).float().mean()) for run in each]
         spread = f" ({min(shares):.1%} to {max(shares):.1%})" if len(shares) > 1 else ""
         cells += [
             f"{statistics.mean(shares):.2%}{spread}",
-            f"{statistics.mean(run.stages[stage].passes for run in each) / len(right):.0f} an image",
+            f"{statistics.mean(run.stages[stage].passes for run in each) / len(correct):.0f} per image",
             f"{statistics.median(run.stages[stage].cpu for run in each):.0f}",
         ]
     return [*cells, _ratio([run.stages[stage].cpu for run in runs[name]] for name in LIBRARIES)]
 
 
-def _total(runs: dict[str, list[Passage]]) -> list[str]:
+def _total(runs: dict[str, list[SuiteRun]]) -> list[str]:
     cells = ["all"]
     for each in runs.values():
         cells += ["", f"{statistics.mean(run.passes for run in each):,.0f}"]
@@ -214,14 +217,14 @@ def _ratio(seconds: Iterator[list[float]]) -> str:
 
 
 def run(*, quick: bool) -> str:
-    found = []
+    parts = []
     seeds = [0] if quick else [int(seed) for seed in os.environ.get("SEEDS", "0,1,2").split(",")]
-    wanted = os.environ.get("CASES", ",".join(case[1] for case in CASES)).split(",")
+    selected = os.environ.get("CASES", ",".join(case[1] for case in CASES)).split(",")
     for checkpoint, data, epsilon, count in CASES:
-        if data not in wanted:
+        if data not in selected:
             continue
         try:
-            found.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
+            parts.append(compare(checkpoint, data, epsilon, 64 if quick else count, seeds))
         except (ClasswiseError, ImportError) as error:
-            found.append(f"AutoAttack on {data} is left out: {error}\n")
-    return "\n".join(found)
+            parts.append(f"AutoAttack on {data} was skipped: {error}\n")
+    return "\n".join(parts)

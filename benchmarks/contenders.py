@@ -1,9 +1,9 @@
-"""Every attack that we and another library have, at one budget: a line for each attack, and a line for each library.
+"""The attacks that classwise and another library implement, at one budget, and their constructors in each library.
 
-All get the same images, in batches of `BATCH`, and hand back images. What a library hands back differs, and that is its
-``keep`` rule: ``last`` is the last iterate (of APGD: the one of highest loss), ``success`` is any misclassified iterate
-inside the ball, ``nearest`` is the nearest misclassified point however far. Ours is run under each rule that another
-library has, and compared under the same one.
+All get the same images, in batches of `BATCH`, and return images. Libraries differ in the image that they return, the
+``keep`` rule: ``last`` is the last iterate (for APGD the one of highest loss), ``first`` is any misclassified iterate
+inside the ball, ``nearest`` is the nearest misclassified point at any distance. classwise is run under each rule that
+another library has, and compared under the same one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OURS = "classwise"
 
 Keep = Literal["last", "first", "nearest"]
 Perturb = Callable[[Tensor, Tensor], Tensor]
-"""Images (N, C, H, W) and labels (N,) to adversarial images."""
+"""Maps images (N, C, H, W) and labels (N,) to adversarial images."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Task:
     """An attack at its budget.
 
     Args:
-        name: what the tables call it.
-        spec: the attack as classwise has it.
-        steps: of a start, or queries.
+        name: name in the tables.
+        spec: specification of the classwise attack.
+        steps: number of steps per restart, or of queries.
         norm: the norm of the ball.
-        loss: for libraries that have one attack for several.
-        random: whether it draws, so that another seed is another run.
-        cheap: whether a quick run has it.
+        loss: the loss, for libraries that have one attack for several losses.
+        random: whether it uses random numbers, so that its result depends on the seed.
+        cheap: whether a quick run includes it.
     """
 
     name: str
@@ -60,14 +60,14 @@ class Task:
 
 @dataclass
 class Passes:
-    """Images that passed forward, and gradients of images that passed back."""
+    """Numbers of forward and backward passes of images."""
 
     forwards: int = 0
     backwards: int = 0
 
 
-class Ours(Passes):
-    """Our attack, which counts its own passes: a hook on the model would keep the engine from fusing it."""
+class ClasswiseAttack(Passes):
+    """An attack of classwise, which counts its own passes: the engine fuses the network only without hooks."""
 
     def __init__(self, engine: Engine, attack: Attack, threat: Threat) -> None:
         super().__init__()
@@ -84,8 +84,8 @@ class Ours(Passes):
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a library's attack is made from."""
+class AttackBuilder:
+    """Constructs the attacks of each library for one model, task, radius and seed."""
 
     model: nn.Module
     task: Task
@@ -95,12 +95,12 @@ class Given:
     seed: int
 
     def torchattacks(self, name: str, **settings: Any) -> Perturb:
-        """An attack of torchattacks; the radius is left out where it is None."""
+        """An attack of torchattacks; settings that are None are omitted."""
         import torchattacks
 
-        chosen = {"eps": self.epsilon} | settings
-        wanted = {key: value for key, value in chosen.items() if value is not None}
-        return batchwise(getattr(torchattacks, name)(self.model, **wanted))
+        merged = {"eps": self.epsilon} | settings
+        arguments = {key: value for key, value in merged.items() if value is not None}
+        return batchwise(getattr(torchattacks, name)(self.model, **arguments))
 
     def foolbox(self, name: str, *, nearest: bool = False, **settings: Any) -> Perturb:
         import foolbox
@@ -110,16 +110,16 @@ class Given:
         return batchwise(lambda x, y: attack(wrapped, x, y, epsilons=None if nearest else self.epsilon)[1])
 
     def art(self, name: str, **settings: Any) -> Perturb:
-        """ART loops over batches itself."""
+        """An attack of ART, which iterates over batches itself; settings that are None are omitted."""
         from art.attacks import evasion
         from art.estimators.classification import PyTorchClassifier
 
         estimator = PyTorchClassifier(
             self.model, nn.CrossEntropyLoss(), self.shape, self.classes, clip_values=(0, 1), device_type="cpu"
         )
-        usual = {"batch_size": BATCH, "verbose": False, "norm": self.p, "eps": self.epsilon}
-        wanted = {key: value for key, value in (usual | settings).items() if value is not None}
-        attack = getattr(evasion, name)(estimator, **wanted)
+        defaults = {"batch_size": BATCH, "verbose": False, "norm": self.p, "eps": self.epsilon}
+        arguments = {key: value for key, value in (defaults | settings).items() if value is not None}
+        attack = getattr(evasion, name)(estimator, **arguments)
         return lambda x, y: torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
 
     def adv_lib(self, name: str, *radius: float, **settings: Any) -> Perturb:
@@ -127,7 +127,7 @@ class Given:
         return batchwise(lambda x, y: attack(self.model, x, y, *radius, **settings))
 
     def reference(self, member: str, **settings: Any) -> Perturb:
-        """A member of pyautoattack's suite, set up as AutoAttack sets it up but for what is said here."""
+        """A member of pyautoattack's suite with the configuration of AutoAttack, except for ``settings``."""
         from pyautoattack import AutoAttack
 
         suite = AutoAttack(self.model, norm=self.task.norm, eps=self.epsilon, seed=self.seed, device="cpu")
@@ -137,49 +137,49 @@ class Given:
             setattr(attack, key, value)
         return batchwise(attack.perturb)
 
-    def ours(self, keep: Keep) -> Perturb:
-        """With bfloat16 gradients, where the attack itself does not ask for float32."""
+    def classwise(self, keep: Keep) -> Perturb:
+        """The attack of classwise, with bfloat16 gradients unless the attack requires float32."""
         early_stop = keep == "first"
         attack, threat = (
             make(ATTACKS, self.task.spec),
             Threat(self.task.norm, 1e3 if keep == "nearest" else self.epsilon),
         )
-        return Ours(
+        return ClasswiseAttack(
             Engine(self.model, precision=FAST, batch_size=BATCH, early_stop=early_stop, seed=self.seed), attack, threat
         )
 
     def step(self, parts: int) -> float:
-        """A part of the radius."""
+        """The radius divided by ``parts``."""
         return self.epsilon / parts
 
     @property
     def steps(self) -> int:
-        """Steps of a start."""
+        """Steps per restart."""
         return self.task.steps
 
     @property
     def p(self) -> float:
-        """The norm as numbers say it."""
+        """The order p of the norm."""
         return {"Linf": math.inf, "L2": 2.0}[self.task.norm]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A library's form of one attack, or of several."""
+    """A library's implementation of one or several attacks (``tasks``, separated by spaces)."""
 
     tasks: str
     library: str
     keep: Keep
-    make: Callable[[Given], Perturb]
+    make: Callable[[AttackBuilder], Perturb]
 
 
 def _adv_lib() -> Any:
-    """Its attacks. It imports what draws curves and what an unused distance needs, for which empty modules will do."""
+    """Import ``adv_lib.attacks``, with empty modules for its plotting and metric dependencies if they are missing."""
     missing = [name for name in ("torchvision", "visdom") if importlib.util.find_spec(name) is None]
-    stand_ins = {name: types.ModuleType(name) for name in missing}
-    for module in stand_ins.values():
+    stubs = {name: types.ModuleType(name) for name in missing}
+    for module in stubs.values():
         module.__dict__.update(models=None, Visdom=None)
-    sys.modules |= stand_ins
+    sys.modules |= stubs
     try:
         return importlib.import_module("adv_lib.attacks")
     finally:
@@ -188,6 +188,8 @@ def _adv_lib() -> Any:
 
 
 def batchwise(attack: Perturb) -> Perturb:
+    """Run an attack in batches of `BATCH` images."""
+
     def perturb(x: Tensor, y: Tensor) -> Tensor:
         blocks = zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True)
         return torch.cat([attack(images, labels).detach() for images, labels in blocks])
@@ -219,8 +221,8 @@ TASKS = (
     Task("cw", "cw:steps=44,searches=10,learning_rate=0.01", 20, random=False),
     Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
 )
-"""A step of PGD is a quarter of the radius, one of MI- and DI-FGSM a tenth. adv-lib's C&W for Linf tries more values of
-its constant, with fewer steps each; ours is given as many passes."""
+"""The step size of PGD is a quarter of the radius, that of MI- and DI-FGSM a tenth. adv-lib's C&W for Linf tries more
+values of its constant, with fewer steps each; classwise has the same number of passes."""
 
 _PGD, _APGD, _FAB_T = "pgd-20 pgd-100", "apgd-ce apgd-ce-l2 apgd-dlr", "fab-t fab-t-l2"
 _SQUARE, _ART_LOSS = "square square-l2", {"ce": "cross_entropy", "dlr": "difference_logits_ratio"}
@@ -348,8 +350,8 @@ PEERS = (
 
 
 def contenders(task: Task) -> list[Contender]:
-    """Ours under every rule that a peer of this attack has, ``success`` first; then the peers."""
+    """The implementations of a task: classwise under every ``keep`` rule of a peer, ``first`` first; then the peers."""
     peers = [peer for peer in PEERS if task.name in peer.tasks.split()]
     rules: list[Keep] = ["first", *sorted({peer.keep for peer in peers} - {"first"})]
-    ours = [Contender(task.name, OURS, keep, functools.partial(Given.ours, keep=keep)) for keep in rules]
+    ours = [Contender(task.name, OURS, keep, functools.partial(AttackBuilder.classwise, keep=keep)) for keep in rules]
     return [*ours, *peers]

@@ -1,4 +1,4 @@
-"""PGD-20 robust accuracy of a really trained model: ours against torchattacks, foolbox and ART, in one process."""
+"""PGD-20 robust accuracy of a trained model: classwise against torchattacks, foolbox and ART, in one process."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BATCH = 128
 
 
 def ours(engine: Engine, attack: PGD, data: Images, threat: Threat) -> float:
-    clean = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
-    right = data.take(clean)
-    jobs = (Job(batch.index, batch.x, batch.y) for batch in right.batches(BATCH))
+    is_correct = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH)))).argmax(1) == data.y
+    correct = data.take(is_correct)
+    jobs = (Job(batch.index, batch.x, batch.y) for batch in correct.batches(BATCH))
     success = sum(int(done.success.sum()) for done in engine.attack(attack, threat, jobs))
-    return (len(right) - success) / len(data)
+    return (len(correct) - success) / len(data)
 
 
 def with_attack(attack: Callable[[Tensor, Tensor], Tensor], model: nn.Module, data: Images) -> float:
@@ -80,11 +80,11 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     model = load_model(CHECKPOINTS / checkpoint)
     assert isinstance(threat.epsilon, float)
     epsilon = threat.epsilon
-    found: dict[str, float] = {}
+    accuracy: dict[str, float] = {}
     contenders: dict[str, Callable[[], Any]] = {}
 
-    def timed(name: str, work: Callable[[], float]) -> None:
-        contenders[name] = lambda: found.__setitem__(name, work())
+    def timed(name: str, evaluate: Callable[[], float]) -> None:
+        contenders[name] = lambda: accuracy.__setitem__(name, evaluate())
 
     engine, pgd = Engine(model, precision=FAST, batch_size=BATCH), PGD(steps=20, step_size=step)
     timed("classwise", lambda: ours(engine, pgd, data, threat))
@@ -94,7 +94,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
                 warnings.simplefilter("ignore")
                 attack = make(model, epsilon, step, data)
         except ImportError as error:
-            print(f"{name} is left out: {error}")
+            print(f"{name} was skipped: {error}")
             continue
         timed(name, lambda attack=attack: with_attack(attack, model, data))  # type: ignore[misc]
     timing = paired(contenders, rounds)
@@ -102,7 +102,7 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     for name in contenders:
         low, high = timing.spread(name, "classwise")
         ratio = f"{timing.ratio(name, 'classwise'):.2f} ({low:.2f} to {high:.2f})"
-        rows.append([name, f"{timing.median(name):.2f}", ratio, f"{found[name]:.1%}"])
+        rows.append([name, f"{timing.median(name):.2f}", ratio, f"{accuracy[name]:.1%}"])
     title = f"PGD-20 at {threat}, step {step * 255:.2g}/255, {checkpoint}, {len(data)} test images, batch {BATCH}"
     return table(title, ["library", "seconds (median)", "times as long as classwise", "robust accuracy"], rows)
 
@@ -112,8 +112,8 @@ def run(*, quick: bool) -> str:
     try:
         data = load_data("cifar10", split="test", subset=count, download=False)
     except ClasswiseError as error:
-        return f"PGD-20 evaluation is left out: {error}\n"
-    # The field's two habits: 2/255, and the 0.003 of the papers, with which images take longer to break.
+        return f"PGD-20 evaluation was skipped: {error}\n"
+    # The two common step sizes: 2/255, and the 0.003 of the papers, with which attacks need more steps to succeed.
     steps = (2 / 255, 0.003)
     threat, rounds = Threat.parse("cifar10"), 1 if quick else 3
     return "\n".join(compare("cifar10-at.safetensors", data, threat, step, rounds) for step in steps)

@@ -1,4 +1,4 @@
-"""What a step of each training method costs over one of plain AT: counted in passes, and measured."""
+"""Cost of a step of each training method relative to plain AT: counted in passes, and measured."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from classwise.training.recipe_files import recipe_names
 from classwise.training.trainer import Trainer
 
 AGREES = 1.25
-"""Measured and counted costs agree if neither is more than so many times the other."""
+"""Measured and counted costs agree if their ratio is at most this factor."""
 
 
 class PassCounter:
-    """Counts the passes of images through a model from now on.
+    """Counts the passes of images through a model from its construction on.
 
     Args:
         model: the model.
@@ -50,25 +50,25 @@ class PassCounter:
 
 
 def methods() -> dict[str, list[str]]:
-    """The recipes, by what their steps do: the first of its kind to all of them."""
-    kinds: dict[str, list[str]] = {}
+    """Recipes with equal training steps, by the name of the first of them."""
+    groups: dict[str, list[str]] = {}
     for name in sorted(recipe_names(), key=lambda name: (name != "at", len(name), name)):
-        kinds.setdefault(step_of(Recipe.read(name)), []).append(name)
-    return dict(sorted((names[0], names) for names in kinds.values()))
+        groups.setdefault(step_of(Recipe.read(name)), []).append(name)
+    return dict(sorted((names[0], names) for names in groups.values()))
 
 
 def step_of(recipe: Recipe) -> str:
-    """What a recipe says of its step; averages count only where they act after each."""
+    """The fields of a recipe that determine its step, as JSON; includes averaging only if it acts after each step."""
     plain = json.loads(json.dumps(recipe.completed(Threat.parse("Linf:8/255")), default=vars))
     keys = ("objective", "attack", "attack_mode", "schedules", "reduction", "update")
-    said = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
+    fields = {key: plain[key] for key in keys} | {"optimizer": plain["optimizer"]["name"], "model": plain["model"]}
     averaging = recipe.parts.averaging
     acts = type(averaging).after_step is not Averager.after_step and getattr(averaging, "every", "step") == "step"
-    return json.dumps(said | {"averaging": plain["averaging"] if acts else None}, sort_keys=True)
+    return json.dumps(fields | {"averaging": plain["averaging"] if acts else None}, sort_keys=True)
 
 
-def late(recipe: str, width: float, batch: int) -> Trainer:
-    """A trainer in the last epoch of its recipe, where everything acts that acts at some time."""
+def trainer_in_last_epoch(recipe: str, width: float, batch: int) -> Trainer:
+    """A trainer in the last epoch of its recipe, in which every part of the recipe is active."""
     fields = {
         "model.name": "preactresnet18",
         "model.width": width,
@@ -78,8 +78,8 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
     }
     plan = Recipe.read(recipe, fields)
     folder = Run(Path(tempfile.mkdtemp()))  # nothing is written there
-    made = Trainer(plan, images(200), folder, "cpu", NullProgress())
-    classes = len(made.classes)
+    trainer = Trainer(plan, images(200), folder, "cpu", NullProgress())
+    classes = len(trainer.classes)
     share = torch.linspace(0.1, 0.9, classes)
     confidence = torch.eye(classes) * share[:, None] + (1 - share[:, None]) / classes
     per_class = {f"{split}.{name}": share for split in ("train", "valid") for name in ("clean", "robust", "loss")}
@@ -92,52 +92,52 @@ def late(recipe: str, width: float, batch: int) -> Trainer:
         "valid.average_confidence": confidence,
         "train.confusion": (100 * confidence).round(),
     }
-    for number, schedule in enumerate(made.parts.schedules):
-        for epoch in range(made.recipe.epochs - 1):
-            made.state.schedules[number] = schedule.after_epoch(made.state.schedules[number], signals, epoch)
-    made.state.epoch = made.recipe.epochs - 1
-    return made
+    for number, schedule in enumerate(trainer.parts.schedules):
+        for epoch in range(trainer.recipe.epochs - 1):
+            trainer.state.schedules[number] = schedule.after_epoch(trainer.state.schedules[number], signals, epoch)
+    trainer.state.epoch = trainer.recipe.epochs - 1
+    return trainer
 
 
-def counted(made: Trainer, batch: int) -> Passes:
+def counted(trainer: Trainer, batch: int) -> Passes:
     """The passes of one step, in images."""
-    counter = PassCounter(made.model)
-    made.train_step(torch.arange(batch), made.class_settings())
-    made.model._forward_hooks.clear()
+    counter = PassCounter(trainer.model)
+    trainer.train_step(torch.arange(batch), trainer.class_settings())
+    trainer.model._forward_hooks.clear()
     return counter.passes
 
 
-def measured(at: Trainer, made: Trainer, rounds: int) -> Timing:
-    """CPU seconds of a step of plain AT and of the method's, in turn."""
-    steps: dict[str, Any] = {"at": lambda: _step(at), "method": lambda: _step(made)}
+def measured(at: Trainer, method: Trainer, rounds: int) -> Timing:
+    """CPU seconds of a step of plain AT and of a method, in turn."""
+    steps: dict[str, Any] = {"at": lambda: _step(at), "method": lambda: _step(method)}
     return paired(steps, rounds, clock=time.process_time)
 
 
-def _step(made: Trainer) -> None:
-    """The first step of its epoch, the choice of its images with it."""
-    settings = made.class_settings()
-    made.train_step(made.batches.rows(made.batches.order(made.state.epoch), made.state.epoch, 0, settings), settings)
+def _step(trainer: Trainer) -> None:
+    """The first step of the epoch, including the selection of its images."""
+    settings, epoch = trainer.class_settings(), trainer.state.epoch
+    trainer.train_step(trainer.batches.rows(trainer.batches.order(epoch), epoch, 0, settings), settings)
 
 
 def run(*, quick: bool) -> str:
     width, batch, rounds = (0.0625, 8, 1) if quick else (0.25, 8, 3)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # then the CPU seconds of this process are those of the step, whatever else runs
+    torch.set_num_threads(1)  # so that the CPU seconds of this process are independent of other programs
     try:
-        at = late("at", width, batch)
+        at = trainer_in_last_epoch("at", width, batch)
         base = counted(at, batch)
         lines = []
         for name, names in methods().items():
-            made = late(name, width, batch)
-            passes = counted(made, batch)
-            timing = measured(at, made, rounds)
-            wanted, found = passes.equivalents / base.equivalents, timing.ratio("method", "at")
+            method = trainer_in_last_epoch(name, width, batch)
+            passes = counted(method, batch)
+            timing = measured(at, method, rounds)
+            expected, observed = passes.equivalents / base.equivalents, timing.ratio("method", "at")
             low, high = timing.spread("method", "at")
-            agrees = max(wanted / found, found / wanted) <= AGREES
+            agrees = max(expected / observed, observed / expected) <= AGREES
             counts = [passes.forward, passes.to_image, passes.to_weights, passes.equivalents]
             cells = [f"{count / batch:g}" for count in counts]
-            ratio = f"{found:.2f} ({low:.2f} to {high:.2f})"
-            lines.append([", ".join(f"`{each}`" for each in names), *cells, f"{wanted:.2f}", ratio])
+            ratio = f"{observed:.2f} ({low:.2f} to {high:.2f})"
+            lines.append([", ".join(f"`{each}`" for each in names), *cells, f"{expected:.2f}", ratio])
             lines[-1].append("" if agrees else "**differs**")
     finally:
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Paired timing: contenders take turns in one process, so that whatever else the machine does hits all of them."""
+"""Paired timing: contenders take turns in one process, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of each contender, a list per contender in the order of the rounds."""
+    """Seconds of each contender, one value per round."""
 
     seconds: Mapping[str, list[float]]
 
@@ -18,12 +18,12 @@ class Timing:
         return statistics.median(self.seconds[name])
 
     def ratio(self, slow: str, fast: str) -> float:
-        """The median over rounds of how many times as long ``slow`` took."""
+        """The median over rounds of the time of ``slow`` divided by that of ``fast``."""
         pairs = zip(self.seconds[slow], self.seconds[fast], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def spread(self, slow: str, fast: str) -> tuple[float, float]:
-        """The lowest and the highest ratio of a round."""
+        """The lowest and the highest ratio over the rounds."""
         ratios = [a / b for a, b in zip(self.seconds[slow], self.seconds[fast], strict=True)]
         return min(ratios), max(ratios)
 
@@ -34,9 +34,9 @@ def paired(
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
-    """Time the contenders in turn, ``rounds`` times, the order reversed in every second round.
+    """Time the contenders in turn, ``rounds`` times, with the order reversed in every second round.
 
-    The clock may be `time.process_time`, which does not run while other programs do.
+    The clock may be `time.process_time`, which excludes the time of other programs.
     """
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -50,6 +50,6 @@ def paired(
 
 
 def table(title: str, header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table under a heading."""
+    """Format a Markdown table with a heading."""
     lines = [f"### {title}", "", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows), ""])

@@ -1,4 +1,4 @@
-"""Races replayed on recorded outcomes, over many random orders at once: their cost, and how often they are right."""
+"""Worst-class searches replayed on recorded outcomes over many random orders: their cost and their error rate."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from classwise.stats.confidence_sequence import intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
 
 LANES = 250
-"""Orders that are replayed side by side."""
+"""Maximal number of orders that are replayed side by side."""
 LANES_CELLS = 4_000_000
-"""How many survivors they may hold in all; with more images fewer orders go side by side."""
+"""Maximal number of survivors over all lanes; more images mean fewer lanes."""
 
 STAGES = ("clean", "first", "escalation", "rest")
 
 
 @dataclass(frozen=True)
 class RecordedAudit:
-    """What a full audit found on each image, and what each stage of it cost.
+    """Outcomes of a full audit on each image, and the cost of each stage.
 
     Args:
-        labels: (N,) the class of each image.
-        clean: (N,) whether it is right without an attack.
-        first: (N,) whether the first attack breaks it.
-        escalation: (N,) whether the second one does.
-        rest: (N,) whether one of the others does.
-        passes: (N, 4) passes of each of `STAGES`, as if the image came to it.
+        labels: (N,) label of each image.
+        clean: (N,) whether it is classified correctly without an attack.
+        first: (N,) success of the first attack.
+        escalation: (N,) success of the second attack.
+        rest: (N,) success of one of the other attacks.
+        passes: (N, 4) passes of each of `STAGES`, if the stage is run on the image.
         num_classes: C; by default the largest label + 1.
 
     Raises:
-        ClasswiseError: for lengths that differ, or a label without a class.
+        ClasswiseError: if the lengths differ, or a label is out of range.
     """
 
     labels: IntArray
@@ -57,8 +57,8 @@ class RecordedAudit:
     ) -> None:
         classes = num_classes or int(np.max(np.asarray(labels), initial=0)) + 1
         truth = class_labels(labels, classes)
-        found = {"clean": clean, "first": first, "escalation": escalation, "rest": rest}
-        for name, values in found.items():
+        columns = {"clean": clean, "first": first, "escalation": escalation, "rest": rest}
+        for name, values in columns.items():
             object.__setattr__(self, name, outcomes(values, len(truth)))
         cost = np.asarray(passes, dtype=np.float64)
         if cost.shape != (len(truth), len(STAGES)):
@@ -68,46 +68,46 @@ class RecordedAudit:
 
     @property
     def images(self) -> IntArray:
-        """(C,) images of each class."""
+        """(C,) number of images of each class."""
         return np.bincount(self.labels, minlength=self.num_classes)
 
     @property
     def survives(self) -> BoolArray:
-        """(N,) whether an image stands against the first attack."""
+        """(N,) whether an image is robust against the first attack."""
         return self.clean & ~self.first
 
     @property
     def accuracy(self) -> FloatArray:
-        """(C,) what a full audit finds; infinity for absent classes."""
+        """(C,) robust accuracies of a full audit; infinity for absent classes."""
         is_robust = self.survives & ~self.escalation & ~self.rest
-        right = np.bincount(self.labels[is_robust], minlength=self.num_classes)
-        return np.where(self.images > 0, right / np.maximum(self.images, 1), np.inf)
+        robust = np.bincount(self.labels[is_robust], minlength=self.num_classes)
+        return np.where(self.images > 0, robust / np.maximum(self.images, 1), np.inf)
 
     @property
     def initial_passes(self) -> float:
-        """Passes of the clean pass and of the first attack on all images that are right."""
+        """Passes of the clean predictions and of the first attack on all correctly classified images."""
         return float(self.passes[:, 0].sum() + self.passes[self.clean, 1].sum())
 
     @property
     def full(self) -> float:
-        """Passes of a full audit that hands only survivors to the next attack."""
+        """Passes of a full audit as a cascade, in which each attack runs on the survivors of the one before."""
         robust = self.survives & ~self.escalation
         return float(self.initial_passes + self.passes[self.survives, 2].sum() + self.passes[robust, 3].sum())
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Races over R orders.
+    """Results of searches over R orders.
 
     Attributes:
-        worst: (R,) the answers.
+        worst: (R,) the returned classes.
         low: (R,) lower ends of their intervals.
         high: (R,) upper ends.
-        passes: (R,) what each cost.
-        unsettled: (R,) survivors never attacked to the end.
-        rounds: (R,) how often the race looked at its figures and went on.
-        right: (R,) whether the answer is within the tolerance of the worst class.
-        covered: (R,) whether the interval holds the answer's accuracy.
+        passes: (R,) passes of each search.
+        unsettled: (R,) survivors that the whole suite did not attack.
+        rounds: (R,) number of rounds.
+        right: (R,) whether the accuracy of the returned class is within the tolerance of the lowest.
+        covered: (R,) whether the interval covers the accuracy of the returned class.
         full: passes of a full audit.
     """
 
@@ -123,38 +123,38 @@ class Replay:
 
     @property
     def share(self) -> FloatArray:
-        """(R,) passes as a share of a full audit's."""
+        """(R,) passes as a fraction of those of a full audit."""
         return self.passes / self.full
 
 
 def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | None = None) -> Replay:
-    """BestArmSearch on recorded outcomes over many random orders.
+    """Replay the worst-class search on recorded outcomes over random orders of the survivors.
 
     Args:
-        recording: what a full audit found.
-        orders: how many.
-        seed: of the orders.
-        rules: of the races.
+        recorded: outcomes of a full audit.
+        orders: number of orders.
+        seed: seed of the orders.
+        rules: rules of the search; None for the defaults.
 
     Raises:
-        ClasswiseError: if there is no order.
+        ClasswiseError: if ``orders`` is below 1.
     """
     if orders < 1:
-        raise ClasswiseError(f"orders = {orders}: a replay needs at least 1")
+        raise ClasswiseError(f"orders = {orders}: must be at least 1")
     generator = np.random.default_rng(seed)
     survivors = np.flatnonzero(recorded.survives)
     survivors = survivors[np.argsort(recorded.labels[survivors], kind="stable")]
     lanes = max(1, min(LANES, LANES_CELLS // max(len(survivors), 1)))
     parts = []
-    for begin in range(0, orders, lanes):
-        keys = generator.random((min(lanes, orders - begin), len(survivors)))
+    for start in range(0, orders, lanes):
+        keys = generator.random((min(lanes, orders - start), len(survivors)))
         order = survivors[np.argsort(recorded.labels[survivors] + keys, axis=1)]
         parts.append(_Lanes(recorded, order, rules or Rules()).run())
     joined = [np.concatenate([part[place] for part in parts]) for place in range(len(parts[0]))]
     worst, low, high, passes, unsettled, rounds = joined
     truth = recorded.accuracy
     tolerance = (rules or Rules()).tolerance
-    mine = truth[worst.astype(np.int64)]
+    accuracy = truth[worst.astype(np.int64)]
     return Replay(
         worst=worst.astype(np.int64),
         low=low,
@@ -162,19 +162,19 @@ def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | N
         passes=passes,
         unsettled=unsettled.astype(np.int64),
         rounds=rounds.astype(np.int64),
-        right=mine <= truth.min() + tolerance + EASE,
-        covered=(low <= mine + EASE) & (mine <= high + EASE),
+        right=accuracy <= truth.min() + tolerance + EASE,
+        covered=(low <= accuracy + EASE) & (accuracy <= high + EASE),
         full=recorded.full,
     )
 
 
 class _Lanes:
-    """Races over several orders side by side; `classwise.stats.best_arm.BestArmSearch` is the same for one.
+    """Searches over several orders side by side: a vectorised `classwise.stats.best_arm.BestArmSearch`.
 
     Args:
-        recording: the outcomes.
-        order: (R, S) the survivors of the first attack, class after class, each class in its order.
-        rules: the rules.
+        recorded: outcomes of a full audit.
+        order: (R, S) the survivors of the first attack, sorted by class, in random order within each class.
+        rules: rules of the search.
     """
 
     def __init__(self, recorded: RecordedAudit, order: IntArray, rules: Rules) -> None:
@@ -186,7 +186,7 @@ class _Lanes:
         self.alpha = rules.share(int(self.present.sum()))
         self.priors = np.asarray(rules.priors)
 
-        # Running totals along each order: a draw is a difference of two of them.
+        # Cumulative sums along each order: the result of a sample is the difference of two of them.
         escalates, success = recorded.escalation[order], (recorded.escalation | recorded.rest)[order]
         cost = recorded.passes[:, 2][order]
         rest_cost = recorded.passes[:, 3][order]
@@ -194,9 +194,9 @@ class _Lanes:
         self.falls, self.fall_cost = _totals(escalates), _totals(cost)
         robust = order[~escalates].reshape(lanes, -1)
         self.later_hits, self.later_cost = _totals(recorded.rest[robust]), _totals(recorded.passes[:, 3][robust])
-        left = np.bincount(recorded.labels[robust[0]], minlength=classes) if lanes else survivors
+        remaining = np.bincount(recorded.labels[robust[0]], minlength=classes) if lanes else survivors
         self.begin = np.concatenate([[0], np.cumsum(survivors)])[:-1]
-        self.later_begin = np.concatenate([[0], np.cumsum(left)])[:-1]
+        self.later_begin = np.concatenate([[0], np.cumsum(remaining)])[:-1]
 
         self.pool = self.survivors.copy()
         self.level, self.drawn, self.hits, self.known, self.skipped = (np.zeros_like(self.pool) for _ in range(5))
@@ -207,14 +207,14 @@ class _Lanes:
         self._figures(*np.nonzero(np.ones_like(self.pool, dtype=np.bool_)))
 
     def run(self) -> tuple[FloatArray | IntArray, ...]:
-        """All races to their ends: the columns of `Replay`."""
+        """Run all searches to their ends and return the columns of `Replay`."""
         rules, active = self.rules, np.arange(len(self.pool))
         first = True
         while len(active):
             figures = self.estimate[active], self.low[active], self.high[active]
-            who = contenders(*figures, rules.tolerance, rules.together)
-            lane, label = active[np.nonzero(who.valid)[0]], who.labels[who.valid]
-            active = active[who.valid.any(-1)]
+            current = contenders(*figures, rules.tolerance, rules.together)
+            lane, label = active[np.nonzero(current.valid)[0]], current.labels[current.valid]
+            active = active[current.valid.any(-1)]
             if first:
                 row, label = np.nonzero(self.pool[active])
                 lane = active[row]
@@ -235,12 +235,12 @@ class _Lanes:
         count = np.minimum(self.rules.draw, (self.pool - self.drawn)[at])
         later = self.level[at] > 0
         place = np.where(later, self.later_begin[label] + self.skipped[at], self.begin[label]) + self.drawn[at]
-        early = self.first_hits, self.first_cost, ~later
-        late = self.later_hits, self.later_cost, later
-        for hits, cost, mine in (early, late):
-            rows, columns, here, end = lane[mine], label[mine], place[mine], (place + count)[mine]
-            self.hits[rows, columns] += (hits[rows, end] - hits[rows, here]).astype(np.int64)
-            np.add.at(self.passes, rows, cost[rows, end] - cost[rows, here])
+        before = self.first_hits, self.first_cost, ~later
+        after = self.later_hits, self.later_cost, later
+        for hits, cost, mask in (before, after):
+            rows, columns, start, end = lane[mask], label[mask], place[mask], (place + count)[mask]
+            self.hits[rows, columns] += (hits[rows, end] - hits[rows, start]).astype(np.int64)
+            np.add.at(self.passes, rows, cost[rows, end] - cost[rows, start])
         self.drawn[at] += count
 
     def _escalate(self, lane: IntArray, label: IntArray) -> None:
@@ -248,7 +248,7 @@ class _Lanes:
         start = self.begin[label]
         here, end = start + self.drawn[at], start + self.pool[at]
         success = (self.falls[lane, end] - self.falls[lane, here]).astype(np.int64)
-        # Of those drawn before, the ones that the escalating attack left standing are skipped in the later order.
+        # Survivors of the escalating attack that were sampled before are skipped in the later order.
         self.skipped[at] = self.drawn[at] - (self.falls[lane, here] - self.falls[lane, start]).astype(np.int64)
         np.add.at(self.passes, lane, self.fall_cost[lane, end] - self.fall_cost[lane, here])
         self.known[at] += self.hits[at] + success
@@ -259,12 +259,12 @@ class _Lanes:
     def _bound(self, lane: IntArray, label: IntArray) -> None:
         at = lane, label
         a, b = self.priors[self.level[at]].T
-        found = success_bounds(self.pool[at], self.drawn[at], self.hits[at], (a, b), self.alpha)
-        self.least[at], self.most[at] = intersect_bounds(self.least[at], self.most[at], found, self.known[at])
+        new = success_bounds(self.pool[at], self.drawn[at], self.hits[at], (a, b), self.alpha)
+        self.least[at], self.most[at] = intersect_bounds(self.least[at], self.most[at], new, self.known[at])
         self._figures(lane, label)
 
     def _figures(self, lane: IntArray, label: IntArray) -> None:
-        """The accuracies again, where something changed."""
+        """Update estimates and bounds of the accuracies of some classes in some lanes."""
         at = lane, label
         a, b = self.priors[self.level[at]].T
         mean = (
@@ -279,5 +279,5 @@ class _Lanes:
 
 
 def _totals(values: FloatArray | BoolArray) -> FloatArray:
-    """(R, S + 1): how much came before each place."""
+    """(R, S + 1) exclusive cumulative sums of each row."""
     return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1, dtype=np.float64)], axis=1)

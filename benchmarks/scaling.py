@@ -1,4 +1,4 @@
-"""What an evaluation costs as images, steps and classes grow, and whether the batch size changes its answer."""
+"""Cost of an evaluation over the number of images, steps and classes, and agreement between batch sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREAT = Threat("Linf", 8 / 255)
 
 
 def seconds(model: nn.Module, attack: Attack, count: int) -> float:
-    """Seconds of an attack that nothing breaks, on random images."""
+    """Seconds of an attack without early stopping on random images."""
     x = torch.rand(count, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     engine = Engine(model, precision=FAST, early_stop=False)
     y = torch.cat(list(engine.predict([x]))).argmax(1)
@@ -34,34 +34,35 @@ def seconds(model: nn.Module, attack: Attack, count: int) -> float:
 
 
 def growth(*, quick: bool) -> str:
-    """Cost against images, steps and classes: each the median of three, as a multiple of the first row."""
+    """Cost over images, steps and classes: medians of three rounds, and multiples of the first row."""
     count = 128 if quick else 512
     cases = [(1, 10, 10), (2, 10, 10), (1, 20, 10), (1, 10, 100), (1, 10, 1000)]
     models = {
         classes: build_model("preactresnet18", num_classes=classes, in_channels=3, width=0.25).eval()
         for classes in (10, 100, 1000)
     }
-    taken: dict[tuple[str, int], list[float]] = {}
+    times_taken: dict[tuple[str, int], list[float]] = {}
     for _ in range(1 if quick else 3):
         for place, (times, steps, classes) in enumerate(cases):
             for name, attack in (("PGD", PGD(steps=steps)), ("APGD", APGD(steps=steps))):
-                taken.setdefault((name, place), []).append(seconds(models[classes], attack, times * count))
+                duration = seconds(models[classes], attack, times * count)
+                times_taken.setdefault((name, place), []).append(duration)
     rows = []
     for place, (times, steps, classes) in enumerate(cases):
         cells = [f"{times * count}", f"{steps}", f"{classes}"]
         for name in ("PGD", "APGD"):
-            median = sorted(taken[name, place])[len(taken[name, place]) // 2]
-            first = sorted(taken[name, 0])[len(taken[name, 0]) // 2]
+            median = sorted(times_taken[name, place])[len(times_taken[name, place]) // 2]
+            first = sorted(times_taken[name, 0])[len(times_taken[name, 0]) // 2]
             cells += [f"{median:.2f} s", f"{median / first:.2f}"]
         rows.append(cells)
     header = ["images", "steps", "classes", "PGD", "times the first row", "APGD-CE", "times the first row"]
-    return table("Cost of an evaluation, quarter-width PreActResNet-18, every step taken", header, rows)
+    return table("Cost of an evaluation, quarter-width PreActResNet-18, without early stopping", header, rows)
 
 
 def agreement(data: Images) -> str:
-    """How many images come out otherwise at another batch size."""
+    """Number of images whose outcome differs between batch sizes."""
     model = load_model(CHECKPOINTS / "cifar10-at.safetensors")
-    found = {}
+    by_batch = {}
     for batch in (128, 64, 96, 200):
         engine = Engine(model, precision=FAST, batch_size=batch)
         success = torch.zeros(len(data), dtype=torch.bool)
@@ -70,10 +71,10 @@ def agreement(data: Images) -> str:
         for done in engine.attack(PGD(steps=20, step_size="0.1eps"), THREAT, jobs):
             for index, hit in zip(done.index.tolist(), done.success.tolist(), strict=True):
                 success[place[index]] = hit
-        found[batch] = success
+        by_batch[batch] = success
     rows = [
-        [str(batch), f"{1 - float(each.float().mean()):.2%}", str(int((each != found[128]).sum()))]
-        for batch, each in found.items()
+        [str(batch), f"{1 - float(each.float().mean()):.2%}", str(int((each != by_batch[128]).sum()))]
+        for batch, each in by_batch.items()
     ]
     header = ["batch", "robust accuracy", f"images of {len(data)} that differ from batch 128"]
     return table("PGD-20 with bfloat16 gradients at several batch sizes, cifar10-at.safetensors", header, rows)
@@ -85,5 +86,5 @@ def run(*, quick: bool) -> str:
         data = load_data("cifar10", split="test", subset=128 if quick else 1000, download=False)
         second = agreement(data)
     except ClasswiseError as error:
-        second = f"agreement between batch sizes is left out: {error}\n"
+        second = f"agreement between batch sizes was skipped: {error}\n"
     return growth(quick=quick) + "\n" + second

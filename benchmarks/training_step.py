@@ -1,4 +1,4 @@
-"""One training step of AT + CFA: ours against the same step written the usual way; and what the bookkeeping costs."""
+"""One training step of AT + CFA: classwise against a common implementation; and the cost of class-wise settings."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ FAST = {"dtype": "bfloat16", "channels_last": True}
 
 
 def images(count: int) -> Images:
-    """Random images of CIFAR's shape; speed does not depend on what they show."""
+    """Random images of CIFAR's shape; the speed does not depend on the contents."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
     names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
     return Images(x, torch.arange(count) % len(names), names, "random", "train")
 
 
-def trainer(recipe: str, width: float, data: Images, **overrides: Any) -> Trainer:
-    """A trainer that has seen one epoch's accuracies, so that every class has a radius of its own."""
+def prepared_trainer(recipe: str, width: float, data: Images, **overrides: Any) -> Trainer:
+    """A trainer after one epoch of simulated accuracies, so that the radii of the classes differ."""
     fields = {"model.width": width, "precision": FAST, "data.validation": 0.1, **overrides}
     plan = Recipe.read(recipe, fields)
-    made = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", NullProgress())
+    trainer = Trainer(plan, data, Run(Path(tempfile.mkdtemp())), "cpu", NullProgress())
     signals = {"train.robust": torch.linspace(0.1, 0.9, data.num_classes)}
-    made.state.schedules = [
+    trainer.state.schedules = [
         schedule.after_epoch(state, signals, 0)
-        for schedule, state in zip(made.parts.schedules, made.state.schedules, strict=True)
+        for schedule, state in zip(trainer.parts.schedules, trainer.state.schedules, strict=True)
     ]
-    return made
+    return trainer
 
 
-class UsualStep:
-    """AT + CCM as most code writes it: float32, NCHW, ``loss.backward()`` in the attack, loops over images."""
+class BaselineStep:
+    """AT + CCM as commonly implemented: float32, NCHW, ``loss.backward()`` in the attack, loops over images."""
 
     def __init__(self, width: float, data: Images) -> None:
         torch.manual_seed(0)
@@ -97,35 +97,35 @@ class UsualStep:
             self.correct[label] += float(prediction[i] == label)
 
 
-def step_against_the_usual(width: float, rounds: int) -> str:
+def step_against_baseline(width: float, rounds: int) -> str:
     data = images(2 * BATCH)
-    ours = trainer("cfa-at", width, data)
-    usual = UsualStep(width, data)
+    ours = prepared_trainer("cfa-at", width, data)
+    baseline = BaselineStep(width, data)
     rows, settings = torch.arange(BATCH), ours.class_settings()
     x, y = ours.train.x[rows], ours.train.y[rows]
-    timing = paired({"usual": lambda: usual(x, y), "ours": lambda: ours.train_step(rows, settings)}, rounds)
-    low, high = timing.spread("usual", "ours")
+    timing = paired({"baseline": lambda: baseline(x, y), "ours": lambda: ours.train_step(rows, settings)}, rounds)
+    low, high = timing.spread("baseline", "ours")
     return table(
         f"One step of AT + CFA, PreActResNet-18 at width {width:g}, batch {BATCH}",
         ["step", "seconds (median)", "ratio (lowest to highest)"],
         [
-            ["the usual way", f"{timing.median('usual'):.3f}", "1"],
+            ["common implementation", f"{timing.median('baseline'):.3f}", "1"],
             [
                 "classwise",
                 f"{timing.median('ours'):.3f}",
-                f"{timing.ratio('usual', 'ours'):.2f} ({low:.2f} to {high:.2f})",
+                f"{timing.ratio('baseline', 'ours'):.2f} ({low:.2f} to {high:.2f})",
             ],
         ],
     )
 
 
-def bookkeeping(width: float, rounds: int) -> str:
-    """Plain AT and TRADES against the same with per-class radii and weights; averaging shown per epoch."""
+def class_wise_overhead(width: float, rounds: int) -> str:
+    """Plain AT and TRADES against CFA, the same with per-class radii and weights."""
     data = images(2 * BATCH)
     rows = torch.arange(BATCH)
     lines = []
     for plain, fair in (("at", "cfa-at"), ("trades", "cfa-trades")):
-        first, second = trainer(plain, width, data), trainer(fair, width, data)
+        first, second = prepared_trainer(plain, width, data), prepared_trainer(fair, width, data)
         before, after = first.class_settings(), second.class_settings()
         timing = paired(
             {
@@ -145,7 +145,7 @@ def bookkeeping(width: float, rounds: int) -> str:
             ]
         )
     return table(
-        f"Class-wise bookkeeping, one step, width {width:g}, batch {BATCH}",
+        f"Overhead of class-wise settings, one step, width {width:g}, batch {BATCH}",
         ["pair", "plain (s)", "class-wise (s)", "extra (lowest to highest)"],
         lines,
     )
@@ -153,5 +153,5 @@ def bookkeeping(width: float, rounds: int) -> str:
 
 def run(*, quick: bool) -> str:
     width = 0.25 if quick else 1.0
-    parts = [step_against_the_usual(width, 3 if quick else 5), bookkeeping(0.25, 5 if quick else 15)]
+    parts = [step_against_baseline(width, 3 if quick else 5), class_wise_overhead(0.25, 5 if quick else 15)]
     return "\n".join(parts)

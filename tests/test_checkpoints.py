@@ -1,4 +1,4 @@
-"""The trained checkpoints that come with the project: whole, small, stored in half precision, and really trained."""
+"""The trained checkpoints of the project are complete, small, stored in half precision, and trained."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CLEAN = {"cifar10-at": 0.55, "fashion-mnist-at": 0.7}
 
 
 @pytest.mark.parametrize("name", list(PARAMETERS))
-def test_a_checkpoint_is_small_and_names_its_model(name: str) -> None:
+def test_a_checkpoint_is_small_and_contains_its_model_name(name: str) -> None:
     file = FOLDER / f"{name}.safetensors"
     assert file.stat().st_size < 2_000_000
     with safe_open(file, framework="pt") as opened:
-        stored = {opened.get_tensor(key).dtype for key in opened.keys()}  # noqa: SIM118  # it is no mapping
+        stored = {opened.get_tensor(key).dtype for key in opened.keys()}  # noqa: SIM118  # not a mapping
     assert stored <= {torch.float16, torch.int64}
     model = load_model(file)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
@@ -32,12 +32,12 @@ def test_a_checkpoint_is_small_and_names_its_model(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(PARAMETERS))
-def test_a_checkpoint_is_really_trained(name: str) -> None:
+def test_a_checkpoint_is_trained(name: str) -> None:
     data = name.removesuffix("-at")
     try:
         images = load_data(data, split="test", root=SHARED if data == "cifar10" else None, subset=200, download=False)
     except ClasswiseError:
-        pytest.skip(f"{data} is not on this machine")
+        pytest.skip(f"the data set {data} is not available")
     with torch.no_grad():
         right = load_model(FOLDER / f"{name}.safetensors")(images.pixels()).argmax(1) == images.y
     assert float(right.float().mean()) > CLEAN[name]

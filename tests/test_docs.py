@@ -1,4 +1,4 @@
-"""The documents say what is there."""
+"""The documents agree with the package."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_every_data_set_and_corruption_is_described() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
         assert target.startswith("https://") or (document.parent / target).exists(), target
 
@@ -102,15 +102,15 @@ def test_the_examples_of_extending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "theirs.py").write_text(external.replace("import torchattacks", ""))  # imported when it is called
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    made: Attack = make(ATTACKS, "mine:FocalPGD:gamma=1,steps=50")
-    assert made.length == 50
+    focal: Attack = make(ATTACKS, "mine:FocalPGD:gamma=1,steps=50")
+    assert focal.length == 50
     assert make(ATTACKS, "external:build=theirs:attack").length == 1
     sys.modules.pop("mine")
     sys.modules.pop("theirs")
 
 
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is short, its test passes, and it trains, with and without what it does."""
+    """It is short, its test passes, and a training run has the expected weights."""
     document = ROOT / "docs" / "writing-a-method.md"
     method, test = code_blocks(document, "python")
     assert len(method.splitlines()) < 40

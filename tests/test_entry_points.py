@@ -1,4 +1,4 @@
-"""Parts of an installed package: found through entry points in lists, help and the tests that run over all parts."""
+"""Entry points of an installed package appear in lists, help texts and the tests over all registered parts."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from classwise.training.schedules.cfa import CCM
 
 @configurable
 class ToyAttack(PGD):
-    """PGD of another name."""
+    """PGD under another name."""
 
 
 @configurable
 class ToyObjective(AdversarialTraining):
-    """Adversarial training of another name."""
+    """Adversarial training under another name."""
 
 
 @configurable
 class ToySchedule(CCM):
-    """CCM of another name."""
+    """CCM under another name."""
 
 
 class ToyModel(SmallCNN):
@@ -46,7 +46,7 @@ class ToyModel(SmallCNN):
 
 
 class ToyDigits(Digits):
-    """The digits of another name."""
+    """The digits under another name."""
 
     name = "toy-digits"
 '''
@@ -60,7 +60,7 @@ ENTRY_POINTS = {
 
 
 def install(folder: Path, entry_points: dict[str, str], name: str = "toyparts") -> Path:
-    """A package as pip leaves it: a module, and metadata with the entry points."""
+    """Write a package as pip installs it: a module, and metadata with the entry points."""
     (folder / f"{name}.py").write_text(PARTS)
     about = folder / f"{name}-1.0.dist-info"
     about.mkdir()
@@ -70,7 +70,7 @@ def install(folder: Path, entry_points: dict[str, str], name: str = "toyparts") 
 
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Python in a process of its own, with the folder among those of installed packages."""
+    """Run Python in a separate process with the folder in its path."""
     known = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
     return subprocess.run([sys.executable, *words], env=known, capture_output=True, text=True, check=False, cwd=ROOT)
 
@@ -80,23 +80,23 @@ def test_parts_of_an_installed_package_are_listed_and_explained(tmp_path: Path) 
     script = (
         "import io, json, contextlib\n"
         "from classwise.cli import main\n"
-        "said = {}\n"
+        "output = {}\n"
         "for words in (['attacks'], ['models'], ['data'], ['attacks', 'toy-attack']):\n"
         "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
         "        assert main(words) == 0\n"
-        "    said[' '.join(words)] = out.getvalue()\n"
+        "    output[' '.join(words)] = out.getvalue()\n"
         "from classwise.training import OBJECTIVES, SCHEDULES\n"
-        "said['parts'] = [*OBJECTIVES, *SCHEDULES]\n"
-        "print(json.dumps(said))\n"
+        "output['parts'] = [*OBJECTIVES, *SCHEDULES]\n"
+        "print(json.dumps(output))\n"
     )
     done = python(install(tmp_path, ENTRY_POINTS), "-c", script)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert "toy-attack" in said["attacks"]
-    assert "toy-model" in said["models"]
-    assert "toy-digits" in said["data"]
-    assert {"toy-objective", "toy-schedule"} <= set(said["parts"])
-    assert "PGD of another name." in said["attacks toy-attack"]
+    output = json.loads(done.stdout.splitlines()[-1])
+    assert "toy-attack" in output["attacks"]
+    assert "toy-model" in output["models"]
+    assert "toy-digits" in output["data"]
+    assert {"toy-objective", "toy-schedule"} <= set(output["parts"])
+    assert "PGD under another name." in output["attacks toy-attack"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the public names run and print what they show; those of attacks run."""
+"""The docstring examples of the public names run with the documented output; those of attacks run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PUBLIC: dict[str, Any] = {
 
 
 def examples(name: str, documented: object) -> list[doctest.DocTest]:
-    """The examples of a public object: of a class also those of its methods, of a module its own only.
+    """The docstring examples of a public object, for a class including those of its methods.
 
-    They start from an empty namespace, so each imports what it uses.
+    They start from an empty namespace, so each must import the names that it uses.
 
     Raises:
-        AssertionError: if the docstring of the object itself has none.
+        AssertionError: if the docstring of the object has no example.
     """
     finder = doctest.DocTestFinder(recurse=inspect.isclass(documented))
     module = None if isinstance(documented, types.ModuleType) else False
@@ -41,10 +41,10 @@ def examples(name: str, documented: object) -> list[doctest.DocTest]:
 
 
 def run(test: doctest.DocTest) -> None:
-    """Run one docstring's examples.
+    """Run the examples of one docstring.
 
     Raises:
-        AssertionError: with doctest's report, if an output is another one or an example raises.
+        AssertionError: with doctest's report, if an output differs or an example raises.
     """
     report: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=report.append)
@@ -53,7 +53,7 @@ def run(test: doctest.DocTest) -> None:
 
 @pytest.fixture(autouse=True)
 def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory and home; a data directory of the user is not looked into."""
+    """An empty working directory and home; the user's data directory is not used."""
     (tmp_path / "work").mkdir()
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -72,7 +72,7 @@ def test_example_runs(name: str, empty_folders: Path) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_the_example_of_an_attack_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a spec of that very attack, and its adversarial images are in the ball."""
+    """The example is a spec of the attack, and its adversarial images are in the ball."""
     torch.manual_seed(0)
     model = cw.load_model("small-cnn", num_classes=5, in_channels=1, width=0.1)
     save_weights(Path("runs/standard/checkpoints/best.safetensors"), model)

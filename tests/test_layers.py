@@ -1,4 +1,4 @@
-"""The direction of the layers: a module imports from its own layer and from those on its left, and from no other."""
+"""The order of the layers: a module imports only from its own layer and from those on its left."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WITHOUT_CIRCLES = (
     "papers",
     "cli",
 )
-"""The layers in which no modules import each other in a circle, lazy imports and those for types included."""
+"""The layers without circular imports between their modules, including lazy imports and those for types."""
 
 HEAVY = {"torch", "numpy", "scipy", "pandas", "matplotlib", "sklearn", "pyarrow", "PIL", "pydantic", "jinja2", "rich"}
 
 
 def layer_of(module: str) -> str | None:
-    """The layer of a module; None for the public face itself, which names all of them."""
+    """The layer of a module; None for the package itself, which re-exports names of all layers."""
     parts = module.split(".")
     if len(parts) == 1:
         return None
@@ -54,7 +54,7 @@ def layer_of(module: str) -> str | None:
 
 @functools.cache
 def graph_of_layers() -> dict[str, set[str]]:
-    """Without the public face, which names all layers."""
+    """The import graph without the package's `__init__`, which re-exports names of all layers."""
     graph = {name: targets for name, targets in import_graph().items() if layer_of(name) is not None}
     return {name: targets & graph.keys() for name, targets in graph.items()}
 
@@ -77,7 +77,7 @@ def to_the_right(module: str) -> Iterator[Import]:
 @pytest.mark.parametrize("module", modules())
 def test_imports_go_only_leftwards(module: str) -> None:
     layer = layer_of(module)
-    assert layer is None or layer in LAYERS, f"{module} lies in no known layer; name it in LAYERS"
+    assert layer is None or layer in LAYERS, f"{module} is in no known layer; add it to LAYERS"
     assert not [f"line {found.line}: {layer} imports {found.target}" for found in to_the_right(module)]
 
 
@@ -102,7 +102,7 @@ def test_an_import_of_a_submodule_by_name_is_an_import_of_it() -> None:
 
 @pytest.mark.parametrize("module", [name for name in modules() if source_of(name).name == "__init__.py"])
 def test_packages_import_nothing_heavy(module: str) -> None:
-    """So that a registry can be listed, and the command line started, at once."""
+    """Listing a registry and starting the command line must be fast."""
     heavy = [
         f"line {found.line}: {found.target}"
         for found in imports_of(module)
@@ -111,8 +111,8 @@ def test_packages_import_nothing_heavy(module: str) -> None:
     assert not heavy
 
 
-def test_the_rule_sees_a_wrong_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The walk itself: at the top, in a function, and for types only."""
+def test_a_wrong_import_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports at the top, in a function, and for types only."""
     monkeypatch.setattr("tools.imports.SOURCE", tmp_path)
     folder = tmp_path / "classwise" / "stats"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the Makefile says where it cannot go on: one line that names the remedy."""
+"""The Makefile reports an unsuitable Python in one line with the fix."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def a_python(folder: Path, lacking: str) -> Path:
-    """A stand-in for Python that fails whatever speaks of what it lacks."""
+def fake_python(folder: Path, lacking: str) -> Path:
+    """A fake Python that fails for commands containing ``lacking``."""
     path = folder / "python3"
     path.write_text(f'#!/bin/sh\ncase "$*" in *"{lacking}"*) exit 1;; esac\nexit 0\n')
     path.chmod(0o755)
@@ -25,13 +25,13 @@ def a_python(folder: Path, lacking: str) -> Path:
 @pytest.mark.parametrize(
     ("lacking", "line"), [("ensurepip", "apt install python3-venv"), ("version_info", "Python 3.11 or later")]
 )
-def test_a_python_that_will_not_do(tmp_path: Path, target: str, lacking: str, line: str) -> None:
+def test_an_unsuitable_python(tmp_path: Path, target: str, lacking: str, line: str) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    words = ["make", "--silent", target, f"PYTHON={a_python(tmp_path, lacking)}"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = ["make", "--silent", target, f"PYTHON={fake_python(tmp_path, lacking)}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    said = (done.stdout + done.stderr).splitlines()
-    assert len(said) == 1
-    assert line in said[0]
+    output = (done.stdout + done.stderr).splitlines()
+    assert len(output) == 1
+    assert line in output[0]
     assert not (tmp_path / ".venv").exists()

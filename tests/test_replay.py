@@ -13,9 +13,12 @@ COST = (1.0, 201.0, 1801.0, 6800.0)
 def recorded(
     accuracy: list[float], images: int, escalation: float = 0.05, rest: float = 0.01, first: float = 0.3, seed: int = 0
 ) -> RecordedAudit:
-    """Classes of these final accuracies, of whose survivors of the first attack so many fall later."""
+    """Simulated outcomes of classes with these robust accuracies.
+
+    ``escalation`` and ``rest`` are the fractions of the robust images by which the later attacks reduce the survivors.
+    """
     generator = np.random.default_rng(seed)
-    fates = []
+    outcomes = []
     for value in accuracy:
         is_robust = round(value * images)
         later = generator.binomial(
@@ -24,37 +27,37 @@ def recorded(
         last = generator.binomial(later, rest / (escalation + rest))
         sooner = images - is_robust - later
         wrong = round(first * sooner)
-        fates.append(
+        outcomes.append(
             ["."] * is_robust + ["r"] * last + ["e"] * (later - last) + ["f"] * (sooner - wrong) + ["c"] * wrong
         )
-    fate = np.array(fates).ravel()
+    outcome = np.array(outcomes).ravel()
     labels = np.repeat(np.arange(len(accuracy)), images)
     passes = np.tile(COST, (len(labels), 1)) * generator.uniform(0.5, 1, (len(labels), 4))
-    return RecordedAudit(labels, fate != "c", fate == "f", fate == "e", np.isin(fate, ["r", "e"]), passes)
+    return RecordedAudit(labels, outcome != "c", outcome == "f", outcome == "e", np.isin(outcome, ["r", "e"]), passes)
 
 
-def one_race(
+def run_search(
     record: RecordedAudit, order: np.ndarray[tuple[int], np.dtype[np.int64]], rules: Rules
 ) -> tuple[BestArmSearch, float]:
-    """The same race by the state machine, image by image, with its passes counted one by one."""
+    """The search of one lane by `BestArmSearch`, and its passes counted per image."""
     survivors = np.bincount(record.labels[record.survives], minlength=record.num_classes)
-    race, spent = BestArmSearch(record.images, survivors, rules), record.initial_passes
+    search, passes = BestArmSearch(record.images, survivors, rules), record.initial_passes
     queue = {label: order[record.labels[order] == label] for label in range(record.num_classes)}
-    while moves := race.next():
+    while moves := search.next():
         for move in moves:
-            label, begin = move.label, int(race.drawn[move.label])
-            early = race.level[label] == 0
-            rows = queue[label][begin:] if isinstance(move, Escalate) else queue[label][begin : begin + move.size]
-            falls = record.escalation[rows] & early
+            label, start = move.label, int(search.drawn[move.label])
+            early = search.level[label] == 0
+            rows = queue[label][start:] if isinstance(move, Escalate) else queue[label][start : start + move.size]
+            success = record.escalation[rows] & early
             if early:
-                spent += record.passes[rows, 2].sum()
+                passes += record.passes[rows, 2].sum()
             if isinstance(move, Escalate):
-                queue[label] = rows[~falls]
-                race.observe_escalation(label, int(falls.sum()))
+                queue[label] = rows[~success]
+                search.observe_escalation(label, int(success.sum()))
             else:
-                spent += record.passes[rows[~falls], 3].sum()
-                race.observe_draw(label, move.size, int((falls | record.rest[rows]).sum()))
-    return race, float(spent)
+                passes += record.passes[rows[~success], 3].sum()
+                search.observe_draw(label, move.size, int((success | record.rest[rows]).sum()))
+    return search, float(passes)
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -68,17 +71,17 @@ def test_lanes_agree_with_the_state_machine(together: int, tolerance: float) -> 
     order = np.take_along_axis(order, np.argsort(record.labels[order], axis=1, kind="stable"), 1)
     worst, low, high, passes, unsettled, _ = _Lanes(record, order, rules).run()
     for lane, sequence in enumerate(order):
-        race, spent = one_race(record, sequence, rules)
-        verdict = race.verdict()
+        search, expected_passes = run_search(record, sequence, rules)
+        verdict = search.verdict()
         assert (worst[lane], unsettled[lane]) == (verdict.worst, verdict.unsettled)
         assert (low[lane], high[lane]) == pytest.approx((verdict.low, verdict.high))
-        assert passes[lane] == pytest.approx(spent)
-        assert race.level.any()  # the escalation was played too
+        assert passes[lane] == pytest.approx(expected_passes)
+        assert search.level.any()  # at least one class was escalated
 
 
 @pytest.fixture(scope="module")
 def hard() -> Replay:
-    """Three classes close together, at a confidence of only a half, so that an error would show."""
+    """Three classes with similar accuracies at a confidence of 50 %, so that errors would be visible."""
     return replay(recorded([0.30, 0.31, 0.33], 200, 0.15, 0.15), 2000, rules=Rules(alpha=0.5))
 
 
@@ -89,8 +92,8 @@ def test_coverage(hard: Replay) -> None:
 
 
 @pytest.mark.slow
-def test_a_set_too_short_would_be_caught() -> None:
-    """With all of alpha spent ten times over, the same figures do show wrong answers and lost intervals."""
+def test_invalid_intervals_would_be_detected() -> None:
+    """With intervals that are too narrow, the same replay has wrong answers and intervals that do not cover."""
     easy = Rules(alpha=0.999, priors=((50.0, 1.0), (50.0, 1.0)), draw=1)
     found = replay(recorded([0.30, 0.31, 0.33], 200, 0.15, 0.15), 500, rules=easy)
     assert found.covered.mean() < 1
@@ -121,7 +124,7 @@ def test_full_is_the_cascade() -> None:
     assert record.accuracy.tolist() == [1 / 3, 0.0]
 
 
-def test_absent_classes_take_no_part() -> None:
+def test_absent_classes_are_excluded() -> None:
     base = recorded([0.2, 0.5], 50)
     wider = RecordedAudit(
         base.labels * 2, base.clean, base.first, base.escalation, base.rest, base.passes, num_classes=4

@@ -1,11 +1,11 @@
-"""Print what is wrong with the package's structure, and exit with 1 if anything is.
+"""Check the structure of the package: print the violations, and exit with status 1 if there are any.
 
     python -m tools.check_structure
 
-Reported are
+Violations are
 
-- circles of imports, lazy ones and those for types included;
-- files of more than `FILE_LINES` lines, but for those that `LONG_FILES` gives a reason for;
+- circular imports, including lazy imports and those for type checking;
+- files of more than `FILE_LINES` lines, except those with a reason in `LONG_FILES`;
 - functions of more than `FUNCTION_LINES` lines;
 - public names without an example in their docstring, and registered parts without a source or an example.
 """
@@ -22,28 +22,28 @@ from tools.imports import SOURCE, circles, import_graph, modules, source_of
 FILE_LINES = 400
 FUNCTION_LINES = 80
 LONG_FILES: Mapping[str, str] = {}
-"""Modules whose files may be longer, each with its reason in a sentence."""
+"""Modules whose files may be longer, with the reason."""
 
 
 def import_circles() -> Iterator[str]:
-    """A line for each circle of modules; the public face, which names everything, is left out."""
+    """A line for each import circle of modules, except circles through the package's `__init__`."""
     graph = import_graph()
     graph = {name: targets - {"classwise"} for name, targets in graph.items() if name != "classwise"}
     yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
 
 
 def long_files(reasons: Mapping[str, str] = LONG_FILES, limit: int = FILE_LINES) -> Iterator[str]:
-    """A line for each file that is too long without a reason, or has a reason without need."""
+    """A line for each file that is too long without a reason, or has a reason without being too long."""
     for module in modules():
         lines = len(source_of(module).read_text(encoding="utf-8").splitlines())
         if lines > limit and module not in reasons:
             yield f"file of {lines} lines: {module}"
         if lines <= limit and module in reasons:
-            yield f"needs no reason: {module}"
+            yield f"unused entry of LONG_FILES: {module}"
 
 
 def long_functions(limit: int = FUNCTION_LINES) -> Iterator[str]:
-    """A line for each function that is too long, decorators and docstring included."""
+    """A line for each function that is too long, including decorators and docstring."""
     for module in modules():
         for node in ast.walk(ast.parse(source_of(module).read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

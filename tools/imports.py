@@ -1,4 +1,4 @@
-"""The imports of the package, read from its sources: for the checks of its structure."""
+"""The import graph of the package, parsed from its sources, for the checks of its structure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Import(NamedTuple):
     """An import of a module.
 
     Args:
-        module: the module that imports.
-        target: what it imports.
-        line: where.
-        lazy: whether it is inside a function.
-        for_types: whether only type checkers see it.
+        module: the importing module.
+        target: the imported module.
+        line: line number of the import.
+        lazy: whether the import is inside a function.
+        for_types: whether the import is only for type checking.
     """
 
     module: str
@@ -42,7 +42,7 @@ def source_of(module: str) -> Path:
 
 
 def imports_of(module: str) -> Iterator[Import]:
-    """Every import of a module of ours or of others, the lazy ones in functions too."""
+    """All imports of a module of the package, including lazy imports inside functions."""
 
     def visit(node: ast.AST, lazy: bool, for_types: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -51,7 +51,7 @@ def imports_of(module: str) -> Iterator[Import]:
                     yield Import(module, alias.name, child.lineno, lazy, for_types)
             elif isinstance(child, ast.ImportFrom):
                 if child.level or child.module is None:
-                    raise ValueError(f"{module}:{child.lineno} imports relatively; write the whole name")
+                    raise ValueError(f"{module}:{child.lineno} is a relative import; write the full module name")
                 if child.module == "classwise":
                     for alias in child.names:
                         yield Import(module, f"classwise.{alias.name}", child.lineno, lazy, for_types)
@@ -81,17 +81,17 @@ def imported_from(package: str, name: str) -> str:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Each module of the package and those that it imports, lazily and for types too."""
+    """Each module of the package with the modules that it imports, including lazy imports and those for types."""
     names = modules()
-    return {name: {found.target for found in imports_of(name)} & set(names) for name in names}
+    return {name: {each.target for each in imports_of(name)} & set(names) for name in names}
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one node, or of one that leads to itself (Tarjan, 1972)."""
+    """The strongly connected components with more than one node or a self-loop (Tarjan, 1972)."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     path: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(node: str) -> None:
         number[node] = lowest[node] = len(number)
@@ -106,9 +106,9 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
             component = sorted(path[start:])
             del path[start:]
             if len(component) > 1 or node in graph[node]:
-                found.append(component)
+                components.append(component)
 
     for node in sorted(graph):
         if node not in number:
             visit(node)
-    return found
+    return components

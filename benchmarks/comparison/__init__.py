@@ -1,9 +1,9 @@
-"""Every defence on one budget: trains, audits, and writes ``docs/results/defences.md``.
+"""All defences on one budget: train, audit, and write ``docs/results/defences.md``.
 
-``KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison``: what is finished is skipped, what was
-interrupted goes on; several processes may share the folder, each takes what no other is at. ``--report`` writes the
-page from what is there, without training. METHODS=AT,TRADES takes a part; AUTOATTACK=AT,TRADES audits those by
-AutoAttack too; DEVICE=cuda takes another device.
+``KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison`` skips finished runs and resumes
+interrupted ones. Several processes may share the folder; each run is locked by the process that works on it.
+``--report`` writes the page of the finished runs without training. METHODS=AT,TRADES selects methods,
+AUTOATTACK=AT,TRADES adds AutoAttack for some of them, and DEVICE=cuda selects the device.
 """
 
 from benchmarks.comparison.page import report

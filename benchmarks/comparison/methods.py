@@ -1,4 +1,4 @@
-"""The methods, how each is trained, and where its runs and audits lie."""
+"""The methods, how each is trained, and the folders of its runs and audits."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from classwise.training.train import train
 
 EPOCHS = 12
 WARM = 8
-"""Epochs of the two warm starts that FRL, FAAL and CSR share; they count."""
+"""Epochs of the two warm starts that FRL, FAAL and CSR share; they are part of the budget."""
 SUITES: dict[str, tuple[int | None, tuple[str, ...]]] = {
     "pgd": (None, ("pgd:steps=20,step_size=0.1eps", "pgd:steps=20,step_size=0.1eps,objective=margin")),
     "apgd": (1000, ("apgd-ce", "apgd-t")),
     "autoattack": (1000, ("autoattack",)),
 }
-"""Each audit: how many test images (None: all), and the attacks; the last is for those that ask for it."""
+"""The number of test images (None: all) and the attacks of each audit; AutoAttack runs only for selected methods."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large it all is."""
+    """Sizes of the experiment: training and test images, recipe fields, attacks and epochs."""
 
     train: int = 10_000
     test: int | None = None
@@ -60,21 +60,21 @@ QUICK = Scale(
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a run lies, and under which seed and scale."""
+class Workspace:
+    """The folder, seed, scale and device of the runs."""
 
-    keep: Path
+    root: Path
     seed: int
     scale: Scale
     device: str = "cpu"
 
     def folder(self, name: str) -> Path:
-        return self.keep / f"seed-{self.seed}" / name
+        return self.root / f"seed-{self.seed}" / name
 
     @contextlib.contextmanager
-    def held(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Nobody else works at it meanwhile; False if somebody does and we would not wait."""
-        path = self.keep / "locks" / f"{self.seed}-{name}"
+    def locked(self, name: str, *, wait: bool) -> Iterator[bool]:
+        """Lock a name against other processes; yields False if another process has the lock and ``wait`` is false."""
+        path = self.root / "locks" / f"{self.seed}-{name}"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             try:
@@ -87,23 +87,23 @@ class Place:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A row of the table, or what another row starts from."""
+    """A method: a row of the table, or the start of another row."""
 
     name: str
 
     @abstractmethod
-    def make(self, place: Place) -> Path:
-        """Train what is not trained yet, what it needs first; the weights."""
+    def make(self, workspace: Workspace) -> Path:
+        """Train the method, after the methods that it starts from, and return the file of its weights."""
 
     @property
     @abstractmethod
-    def found(self) -> str:
-        """The training, for the table."""
+    def description(self) -> str:
+        """Description of the training, for the table."""
 
 
 @dataclass(frozen=True)
 class Trained(Method):
-    """A recipe with some fields changed, from random weights or from another method's."""
+    """A recipe with changed fields, started from random weights or from those of another method."""
 
     recipe: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -111,72 +111,73 @@ class Trained(Method):
     start: Method | None = None
     budget: str | None = None
 
-    def make(self, place: Place) -> Path:
-        start = None if self.start is None else made(self.start, place, wait=True)
-        run = self.run(place, start)
+    def make(self, workspace: Workspace) -> Path:
+        start = None if self.start is None else weights_of(self.start, workspace, wait=True)
+        run = self.run(workspace, start)
         return run.weights_file(run.default_weights())
 
-    def run(self, place: Place, start: Path | None) -> Run:
-        overrides: dict[str, Any] = {"data.validation": 0.1, "data.subset": place.scale.train, **self.overrides}
-        overrides |= {"epochs": place.scale.epochs_of(self.epochs), "seed": place.seed, **place.scale.fields}
+    def run(self, workspace: Workspace, start: Path | None) -> Run:
+        scale = workspace.scale
+        overrides: dict[str, Any] = {"data.validation": 0.1, "data.subset": scale.train, **self.overrides}
+        overrides |= {"epochs": scale.epochs_of(self.epochs), "seed": workspace.seed, **scale.fields}
         if start is not None:
             overrides["model.weights"] = str(start)
         return train(
             self.recipe,
             budget=self.budget,
-            out=place.folder(self.name),
-            data=images("train", place.scale.train),
+            out=workspace.folder(self.name),
+            data=images("train", scale.train),
             resume=True,
-            device=place.device,
-            progress=Said(f"{self.name}, seed {place.seed}"),
+            device=workspace.device,
+            progress=LogProgress(f"{self.name}, seed {workspace.seed}"),
             overrides=overrides,
         )
 
     @property
-    def found(self) -> str:
+    def description(self) -> str:
         name = self.recipe if self.budget is None else f"{self.recipe}-{self.budget}"
-        return f"`{name}`, {self.epochs}" + ("" if self.start is None else f" after {self.start.found}")
+        return f"`{name}`, {self.epochs}" + ("" if self.start is None else f" after {self.start.description}")
 
 
 @dataclass(frozen=True)
 class Interpolated(Method):
-    """The best mix of a fine-tuned model and the one before it."""
+    """The best interpolation of the weights of a fine-tuned model and of its start."""
 
     of: Trained
 
-    def make(self, place: Place) -> Path:
-        made(self.of, place, wait=True)
-        data = images("train", place.scale.train)
-        return interpolate_weights(place.folder(self.of.name), data=data, device=place.device).path
+    def make(self, workspace: Workspace) -> Path:
+        weights_of(self.of, workspace, wait=True)
+        data = images("train", workspace.scale.train)
+        return interpolate_weights(workspace.folder(self.of.name), data=data, device=workspace.device).path
 
     @property
-    def found(self) -> str:
-        return f"{self.of.found}, `classwise interpolate-weights`"
+    def description(self) -> str:
+        return f"{self.of.description}, `classwise interpolate-weights`"
 
 
 @dataclass(frozen=True)
-class Offset(Method):
-    """The constants for each class, on another method's model."""
+class LogitAdjusted(Method):
+    """Post-hoc logit adjustment of the model of another method."""
 
     of: Trained | Interpolated
 
-    def make(self, place: Place) -> Path:
-        made(self.of, place, wait=True)
-        mixed = isinstance(self.of, Interpolated)
+    def make(self, workspace: Workspace) -> Path:
+        weights_of(self.of, workspace, wait=True)
+        interpolated = isinstance(self.of, Interpolated)
         run = self.of.of if isinstance(self.of, Interpolated) else self.of
-        path = place.folder(self.name) / "adjusted.safetensors"
+        path = workspace.folder(self.name) / "adjusted.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         return adjust_logits(
-            place.folder(run.name),
-            which="interpolated" if mixed else None,
-            data=images("train", place.scale.train),
+            workspace.folder(run.name),
+            which="interpolated" if interpolated else None,
+            data=images("train", workspace.scale.train),
             out=path,
-            device=place.device,
+            device=workspace.device,
         ).path
 
     @property
-    def found(self) -> str:
-        return f"`classwise adjust-logits` after {self.of.found}"
+    def description(self) -> str:
+        return f"`classwise adjust-logits` after {self.of.description}"
 
 
 SHORT = "short"
@@ -188,7 +189,7 @@ _LATE: dict[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
     "lr_schedule": {"name": "step", "milestones": [0.5], "gamma": 0.1},
 }
-"""FAAL's fine-tuning, given to the three methods that start from a robust model."""
+"""FAAL's fine-tuning schedule, used for the three methods that start from a robust model."""
 
 _FRONTIER = Trained(
     "frontier-first", "frontier", {"averaging.decay": 0.99, "schedules.0.start_epoch": 6}, EPOCHS - 2, budget=SHORT
@@ -199,8 +200,8 @@ FRONTIER = Interpolated("frontier", _FINETUNED)
 METHODS: tuple[Method, ...] = (
     AT,
     TRADES,
-    Offset("AT+offset", AT),
-    Offset("TRADES+offset", TRADES),
+    LogitAdjusted("AT+offset", AT),
+    LogitAdjusted("TRADES+offset", TRADES),
     Trained("CFA-AT", "cfa-at", budget=SHORT),
     Trained("DAFA", "dafa", {"schedules.0.start_epoch": 8}, budget=SHORT),
     Trained("FRL", "frl", {**_LATE, "schedules.0.halve_every": 2}, EPOCHS - WARM, WARM_TRADES),
@@ -209,7 +210,7 @@ METHODS: tuple[Method, ...] = (
     Trained("margins-smaller", "margins-smaller", budget=SHORT),
     Trained("margins-larger", "margins-larger", budget=SHORT),
     FRONTIER,
-    Offset("frontier+offset", FRONTIER),
+    LogitAdjusted("frontier+offset", FRONTIER),
     Trained("CFA-TRADES", "cfa-trades", budget=SHORT),
     Trained("FAAL", "faal", {**_LATE}, EPOCHS - WARM, WARM_AT),
     Trained("CSR", "csr", {**_LATE, "objective.start_fraction": 0.25}, EPOCHS - WARM, WARM_TRADES),
@@ -219,11 +220,11 @@ METHODS: tuple[Method, ...] = (
     Trained("HE", "he", budget=SHORT),
     Trained("FAT", "fat", budget=SHORT),
 )
-"""The most telling first; a warm start is trained when it is first needed."""
+"""The methods in order of priority; a warm start is trained when it is first needed."""
 
 
-class Said(NullProgress):
-    """Prints what is worth a line, with the time."""
+class LogProgress(NullProgress):
+    """Prints log lines with the time and a name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -241,26 +242,26 @@ def images(split: str, count: int | None) -> Images:
     return load_data("cifar10", split=split, subset=count, seed=0)
 
 
-def made(method: Method, place: Place, *, wait: bool) -> Path | None:
-    """The method's weights, made if need be; None if another process is at it and we would not wait."""
-    note = place.folder(method.name) / "weights.txt"
-    if note.is_file():
-        return Path(note.read_text())
-    with place.held(method.name, wait=wait) as ours:
-        if not ours:
+def weights_of(method: Method, workspace: Workspace, *, wait: bool) -> Path | None:
+    """The weights of a method, trained if needed; None if another process trains it and ``wait`` is false."""
+    pointer = workspace.folder(method.name) / "weights.txt"
+    if pointer.is_file():
+        return Path(pointer.read_text())
+    with workspace.locked(method.name, wait=wait) as acquired:
+        if not acquired:
             return None
-        if not note.is_file():
-            path = method.make(place)
-            write_text(note, str(path))
-    return Path(note.read_text())
+        if not pointer.is_file():
+            path = method.make(workspace)
+            write_text(pointer, str(path))
+    return Path(pointer.read_text())
 
 
-def named(variable: str) -> list[str]:
-    """The names in an environment variable, which commas part."""
+def names_in(variable: str) -> list[str]:
+    """The comma-separated names in an environment variable."""
     return [name for name in os.environ.get(variable, "").split(",") if name]
 
 
-def keep(quick: bool) -> Path:
+def root_folder(quick: bool) -> Path:
     return Path(os.environ.get("KEEP", "runs/defences-quick" if quick else "runs/defences")).resolve()
 
 
@@ -269,6 +270,6 @@ def seeds() -> list[int]:
 
 
 def finished(folder: Path) -> bool:
-    """Whether the folder holds an audit that was run to its end."""
+    """Whether the folder contains a finished audit."""
     about = folder / "audit.json"
     return about.is_file() and "seconds" in json.loads(about.read_text()).get("environment", {})

@@ -1,4 +1,4 @@
-"""The page of what is finished."""
+"""The page of the finished runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.comparison.methods import (
     WARM,
     Scale,
     finished,
-    keep,
+    root_folder,
 )
 from benchmarks.pairing import table
 from classwise.auditing.compare import Comparison, compare
@@ -31,58 +31,56 @@ SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoatta
 
 
 NOTES = """
-- All: CIFAR-10 stored as JPEG, {train:,} training images drawn evenly over the classes (a tenth of them held out
-  for validation), quarter-width PreActResNet-18, Linf 8/255, batch 128, bfloat16, {epochs} epochs. Weights by
-  overall + worst on the validation split, the online model's or the average's, whichever scored higher; every
-  method by the same rule. These are weak models of a small budget: the order of the methods is the result, not the
-  height of the figures.
-- Warm starts count: FRL, FAAL and CSR take {late} epochs at a rate of 0.01, then 0.001, after {warm} epochs of AT
-  or TRADES, which they share. FRL has 100 held-out images a class here, not 300; CSR's first epoch
-  there is plain TRADES, which counts confusions.
-- Epochs of a budget are not passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 %, of FAT
-  the same ([counted](methods.md)).
+- All methods: CIFAR-10 stored as JPEG, a class-balanced subset of {train:,} training images (10 % of them for
+  validation), quarter-width PreActResNet-18, Linf 8/255, batch 128, bfloat16, {epochs} epochs. The weights of every
+  method are selected by overall + worst accuracy on the validation split, from the online and the averaged model.
+  The budget is small and the models are weak: compare the methods with each other, not with published accuracies.
+- Warm starts are part of the budget: FRL, FAAL and CSR have {late} epochs at a learning rate of 0.01, then 0.001,
+  after {warm} shared epochs of AT or TRADES. FRL has 100 validation images per class here, not 300; CSR's first
+  epoch there is plain TRADES, in which confusions are counted.
+- Equal epochs are not equal passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 % more,
+  of FAT the same ([counted](methods.md)).
 - A recipe `NAME-short` is the recipe `NAME` with `--budget short`.
-- frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, the mix of both by `classwise
-interpolate-weights`. There
-  are some 700 steps in all, so its average after every step decays by 0.99, not 0.999.
-- Moments are shares of the run: DAFA from epoch 8, TRIX from 6. CFOL's step is 7e-5, so that its weights travel as
-  far as those of `cfol-short` on 50,000 images. MART is on the same network as the rest.
+- frontier: 10 epochs of `frontier-short`, 2 of `frontier-finetune`, and `classwise interpolate-weights` of both.
+  There are about 700 steps in total, so the decay of its per-step average is 0.99, not 0.999.
+- Start epochs are scaled with the run: DAFA starts at epoch 8, TRIX at 6. CFOL's step size is 7e-5, so that its
+  weights change as much as those of `cfol-short` on 50,000 images. MART uses the same network as the others.
 """
 
 
-CLAIM = 3
-"""Seeds from which on a difference is more than one training's."""
+MIN_SEEDS = 3
+"""Number of seeds from which the mean difference over seeds is reported."""
 SIGNS = ("margins-smaller", "margins-larger")
 BASELINES = ("AT", "TRADES")
 
 
 def report(*, quick: bool) -> str:
-    """The page of what is finished, written where it belongs unless quick."""
-    root, folder = keep(quick), RESULTS / "defences"
-    found = {suite: _comparison(root, suite) for suite in SUITES}
-    if found["pgd"] is None:
-        return f"nothing is finished under {root} yet\n"
+    """Create the page of the finished runs; unless quick, write it to ``docs/results``."""
+    root, folder = root_folder(quick), RESULTS / "defences"
+    comparisons = {suite: _comparison(root, suite) for suite in SUITES}
+    if comparisons["pgd"] is None:
+        return f"no finished runs in {root}\n"
     scale = QUICK if quick else Scale()
     facts = {"train": scale.train, "epochs": scale.epochs_of(EPOCHS), "warm": WARM, "late": EPOCHS - WARM}
-    pages = "Page: [compare.html](defences/compare.html); every figure: [table.csv](defences/table.csv)."
-    parts = ["# Every defence on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
-    if waiting := [method.name for method in METHODS if method.name not in found["pgd"].names]:
-        parts += [f"**Not run yet: {', '.join(waiting)}.**", ""]
-    for suite, comparison in found.items():
+    pages = "Page: [compare.html](defences/compare.html); all numbers: [table.csv](defences/table.csv)."
+    parts = ["# All defences on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
+    if missing := [method.name for method in METHODS if method.name not in comparisons["pgd"].names]:
+        parts += [f"**Not run yet: {', '.join(missing)}.**", ""]
+    for suite, comparison in comparisons.items():
         if comparison is not None:
             parts.append(_table(comparison, suite))
-    against = [name for name in BASELINES if name in found["pgd"].names]
-    parts += [_against(found["pgd"], name) for name in against]
-    if all(name in found["pgd"].names for name in SIGNS):
-        parts.append(_signs(found["pgd"]))
+    baselines = [name for name in BASELINES if name in comparisons["pgd"].names]
+    parts += [_against(comparisons["pgd"], name) for name in baselines]
+    if all(name in comparisons["pgd"].names for name in SIGNS):
+        parts.append(_signs(comparisons["pgd"]))
     parts += [COMMANDS]
     text = "\n".join(parts)
     if quick:
         return text
     folder.mkdir(parents=True, exist_ok=True)
-    page = write_report(found["pgd"], folder / "compare.html")
-    page.write_text(page.read_text(encoding="utf-8").replace(f"{root}/", ""), encoding="utf-8")  # not this machine's
-    found["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
+    page = write_report(comparisons["pgd"], folder / "compare.html")
+    page.write_text(page.read_text(encoding="utf-8").replace(f"{root}/", ""), encoding="utf-8")  # relative paths
+    comparisons["pgd"].table.to_csv(folder / "table.csv", float_format="%.5f")
     (RESULTS / "defences.md").write_text(text, encoding="utf-8")
     return f"{RESULTS / 'defences.md'}, {page}\n"
 
@@ -96,13 +94,13 @@ COMMANDS = """## Commands
     KEEP=runs/defences python -m benchmarks comparison --report
     cd runs/defences/seed-0 && classwise compare AT=AT/audits/pgd CFA-AT=CFA-AT/audits/pgd --out compare.html
 
-The runner trains by `classwise.train` and audits by `classwise.audit`, which `classwise train` and
-`classwise audit` call; the complete recipe of a run is its `recipe.yaml`, which `classwise train FILE` does again.
+The runner calls `classwise.train` and `classwise.audit`, as `classwise train` and `classwise audit` do. The complete
+recipe of a run is its `recipe.yaml`; `classwise train FILE` repeats it.
 """
 
 
 def _comparison(root: Path, suite: str) -> Comparison | None:
-    """Every method with its finished audits, a seed each; all of the same images."""
+    """Compare the finished audits of all methods, one per seed, on the same images."""
     audits: dict[str, list[Audit]] = {}
     for method in METHODS:
         folders = sorted(root.glob(f"seed-*/{method.name}/audits/{suite}"))
@@ -114,14 +112,14 @@ def _comparison(root: Path, suite: str) -> Comparison | None:
 
 def _table(comparison: Comparison, suite: str) -> str:
     rows = []
-    found = {each.name: each.found for each in METHODS}
+    descriptions = {each.name: each.description for each in METHODS}
     for name, row in comparison.table.iterrows():
         audits = comparison.audits[str(name)]
         spread = {key: _span(*bounds) for key, bounds in resampled(audits).items()}
         rows.append(
             [
                 str(name),
-                found[str(name)],
+                descriptions[str(name)],
                 "one seed" if len(audits) == 1 else f"{len(audits)} seeds",
                 f"{100 * row['clean']:.1f}",
                 _with(row["overall"], row["overall_low"], row["overall_high"]),
@@ -133,11 +131,11 @@ def _table(comparison: Comparison, suite: str) -> str:
         )
     header = ["method", "recipe, epochs", "seeds", "clean", "overall", "worst class", "worst 20 %", "CV (%²)", "MCD"]
     count = int(comparison.table["n"].iloc[0])
-    text = table(f"What stands against {SHOWN[suite]}, {count:,} test images, percent", header, rows)
+    text = table(f"Robust accuracy under {SHOWN[suite]}, {count:,} test images, percent", header, rows)
     return (
-        f"{text}\nIntervals of 95 %: new images, the model fixed, and new seeds too where there are several. "
-        "CV, MCD and worst 20 %: the middle 95 % when images (and seeds) are drawn anew 1,000 times, "
-        "which leans towards unevenness.\n"
+        f"{text}\nIntervals of 95 %: for new images and a fixed model, and for new seeds where there are several. "
+        "CV, MCD and worst 20 %: percentile intervals of 1,000 bootstrap resamples of images (and seeds), which are "
+        "biased towards larger differences between classes.\n"
     )
 
 
@@ -147,12 +145,12 @@ def _span(low: float, high: float) -> str:
 
 
 def _with(value: float, low: float, high: float, sign: str = "") -> str:
-    """A share in percent, with its interval."""
+    """A fraction in percent, with its interval."""
     return f"{100 * value:{sign}.1f} {_span(100 * low, 100 * high)}"
 
 
 def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[float, float]]:
-    """95 % intervals in print's units by drawing images within their class, and seeds, with replacement."""
+    """95 % bootstrap intervals, in the units of the table, from resampled seeds and images within each class."""
     judged = [each.outcomes.judged("all") for each in audits]
     correct = np.stack([each.correct for each in judged]).astype(np.float64)  # (S, N)
     generator = np.random.default_rng(0)
@@ -161,29 +159,30 @@ def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[f
     labels = judged[0].label
     classes = [correct[:, labels == label] for label in np.unique(labels)]
     accuracy = np.empty((samples, len(audits), len(classes)))
-    for place, right in enumerate(classes):
-        count = generator.multinomial(right.shape[1], np.full(right.shape[1], 1 / right.shape[1]), size=samples)
-        accuracy[:, :, place] = count @ right.T / right.shape[1]
+    for place, members in enumerate(classes):
+        size = members.shape[1]
+        count = generator.multinomial(size, np.full(size, 1 / size), size=samples)
+        accuracy[:, :, place] = count @ members.T / size
     measures: dict[str, tuple[float, Callable[[Any], float]]] = {
         "worst20": (100, lambda values: metrics.worst_share(values, WORST_SHARE)),
         "cv": (1e4, metrics.class_variance),
         "mcd": (100, metrics.max_class_discrepancy),
     }
-    found = {}
+    intervals = {}
     for name, (unit, measure) in measures.items():
         each = np.array([[measure(values) for values in seeds] for seeds in accuracy])
         low, high = np.quantile((each * weights).sum(1), [0.025, 0.975]) * unit
-        found[name] = (float(low), float(high))
-    return found
+        intervals[name] = (float(low), float(high))
+    return intervals
 
 
 def _against(comparison: Comparison, baseline: str) -> str:
     rows = [_pair_row(comparison, name, baseline) for name in comparison.names if name != baseline]
     text = table(f"Each method minus {baseline}, in points, on the same images", ["method", *PAIRED], rows)
     return (
-        f"{text}\nIntervals and p by the first seed that both have: about these two models and new images, not about "
-        "new training runs; what those change, the differences of each seed show. A claim needs three seeds: "
-        "then their mean stands behind them, with Student's interval for training anew.\n"
+        f"{text}\nIntervals and p-values are from the first shared seed: for these two models and new images, not for "
+        "new training runs. The last column has the differences of each seed; from three seeds on also their mean, "
+        "with Student's interval for new training runs.\n"
     )
 
 
@@ -198,19 +197,19 @@ PAIRED = (
 
 
 def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
-    """One method minus another, each seed against the same one."""
-    mine, theirs = ({_seed(each): each for each in comparison.audits[which]} for which in (name, baseline))
-    shared = [seed for seed in mine if seed in theirs]
+    """One method minus another, paired by seed."""
+    by_seed, reference = ({_seed(each): each for each in comparison.audits[which]} for which in (name, baseline))
+    shared = [seed for seed in by_seed if seed in reference]
     if not shared:
         return [name, *["no seed in common"] * len(PAIRED)]
-    pairs = [Comparison({name: (mine[seed],), baseline: (theirs[seed],)}).pair(name, baseline) for seed in shared]
+    pairs = [Comparison({name: (by_seed[seed],), baseline: (reference[seed],)}).pair(name, baseline) for seed in shared]
     pair = pairs[0]
-    differ = pair.classes[pair.classes["adjusted"] < 0.05].sort_values("difference")
-    found = [f"{label} {100 * value:+.1f}" for label, value in differ["difference"].items()]
-    up = [text for text in found if "+" in text]
+    significant = pair.classes[pair.classes["adjusted"] < 0.05].sort_values("difference")
+    changes = [f"{label} {100 * value:+.1f}" for label, value in significant["difference"].items()]
+    up = [text for text in changes if "+" in text]
     seeds = [(100 * pair.overall.value, 100 * pair.minima.value) for pair in pairs]
     each = "; ".join(f"{overall:+.1f}, {least:+.1f}" for overall, least in seeds)
-    if len(seeds) >= CLAIM:
+    if len(seeds) >= MIN_SEEDS:
         each += "; mean " + ", ".join(over_seeds(values) for values in zip(*seeds, strict=True))
     return [
         name,
@@ -218,26 +217,26 @@ def _pair_row(comparison: Comparison, name: str, baseline: str) -> list[str]:
         f"{pair.p_value:.2g}",
         _with(pair.minima.value, pair.minima.low, pair.minima.high, "+"),
         ", ".join(reversed(up)) or "none",
-        ", ".join(text for text in found if text not in up) or "none",
+        ", ".join(text for text in changes if text not in up) or "none",
         each if len(pairs) > 1 else f"one seed: {each}",
     ]
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """The mean of a difference over trainings, with Student's 95 % interval for training anew."""
+    """The mean of a difference over seeds, with Student's 95 % interval for new training runs."""
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
-    reach = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * error
-    return f"{mean:+.1f} [{mean - reach:.1f}, {mean + reach:.1f}]"
+    half_width = float(scipy.stats.t.ppf(0.975, len(values) - 1)) * error
+    return f"{mean:+.1f} [{mean - half_width:.1f}, {mean + half_width:.1f}]"
 
 
 def _seed(audit: Audit) -> str:
-    """The name of the seed's folder, in which the method's holds the audit."""
+    """The name of the seed's folder, three levels above the audit."""
     assert audit.path is not None
     return audit.path.resolve().parents[2].name
 
 
 def _signs(comparison: Comparison) -> str:
-    """Hard classes: a smaller or a larger radius, everything else equal."""
+    """Compare a smaller with a larger radius for hard classes, everything else equal."""
     smaller, larger = SIGNS
     names = [name for name in ("AT", smaller, larger, "AT+offset") if name in comparison.names]
     chosen = Comparison({name: comparison.audits[name] for name in names}, comparison.attack)
@@ -252,7 +251,7 @@ def _signs(comparison: Comparison) -> str:
     text = table("Hard classes: a smaller or a larger radius?", ["class", *names], rows)
     pair = _pair_row(chosen, smaller, larger)
     return (
-        f"{text}\nOne recipe, with the sign of one number changed: eps_k = eps (1 ± (t_k - mean t)), so the "
-        f"mean radius is the same. Smaller minus larger: overall {pair[1]}, p = {pair[2]}; worst class {pair[3]}; "
+        f"{text}\nThe recipes differ in one sign, eps_k = eps (1 ± (t_k - mean t)), so the mean radius is the "
+        f"same. Smaller minus larger: overall {pair[1]}, p = {pair[2]}; worst class {pair[3]}; "
         f"classes up: {pair[4]}; classes down: {pair[5]}. Overall and worst class, {pair[6]}.\n"
     )

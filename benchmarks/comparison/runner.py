@@ -1,4 +1,4 @@
-"""Train and audit what is missing."""
+"""Train and audit the methods that are not finished."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from benchmarks.comparison.methods import (
     METHODS,
     QUICK,
     Method,
-    Place,
     Scale,
+    Workspace,
     finished,
     images,
-    keep,
     log,
-    made,
-    named,
+    names_in,
+    root_folder,
     seeds,
+    weights_of,
 )
 from benchmarks.comparison.page import report
 from classwise.auditing.audit import audit
 from classwise.core.errors import ClasswiseError
 
 
-def audited(method: Method, weights: Path, place: Place) -> None:
-    for suite, (count, attacks) in place.scale.suites.items():
-        if suite == "autoattack" and method.name not in named("AUTOATTACK"):
+def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
+    for suite, (count, attacks) in workspace.scale.suites.items():
+        if suite == "autoattack" and method.name not in names_in("AUTOATTACK"):
             continue
-        folder = place.folder(method.name) / "audits" / suite
-        with place.held(f"{method.name}-{suite}", wait=False) as ours:
-            if not ours or finished(folder):
+        folder = workspace.folder(method.name) / "audits" / suite
+        with workspace.locked(f"{method.name}-{suite}", wait=False) as acquired:
+            if not acquired or finished(folder):
                 continue
-            log(f"{method.name}, seed {place.seed}: audit by {suite}")
-            data = images("test", count if count is not None else place.scale.test)
-            audit(weights, data, attacks=attacks, out=folder, resume=True, device=place.device)
+            log(f"{method.name}, seed {workspace.seed}: audit by {suite}")
+            data = images("test", count if count is not None else workspace.scale.test)
+            audit(weights, data, attacks=attacks, out=folder, resume=True, device=workspace.device)
 
 
 def run(*, quick: bool) -> str:
-    """Train and audit what is missing, then report."""
+    """Train and audit the methods that are not finished, then report."""
     known = [each.name for each in METHODS]
-    wanted = named("METHODS") or known
-    unknown = {*wanted, *named("AUTOATTACK")} - {*known}
+    selected = names_in("METHODS") or known
+    unknown = {*selected, *names_in("AUTOATTACK")} - {*known}
     if unknown:
         sys.exit(f"unknown method {min(unknown)!r}; known: {', '.join(known)}")
     for seed in seeds():
-        place = Place(keep(quick), seed, QUICK if quick else Scale(), os.environ.get("DEVICE", "cpu"))
+        workspace = Workspace(root_folder(quick), seed, QUICK if quick else Scale(), os.environ.get("DEVICE", "cpu"))
         for method in METHODS:
-            if method.name not in wanted:
+            if method.name not in selected:
                 continue
             try:
-                weights = made(method, place, wait=False)
+                weights = weights_of(method, workspace, wait=False)
                 if weights is not None:
-                    audited(method, weights, place)
-            except ClasswiseError as error:  # the others go on
-                log(f"{method.name}, seed {seed}: left out: {error}")
-            except Exception:  # noqa: BLE001  # the report of what went well is worth more than a stop
-                log(f"{method.name}, seed {seed}: left out:\n{traceback.format_exc()}")
+                    run_audits(method, weights, workspace)
+            except ClasswiseError as error:  # the other methods continue
+                log(f"{method.name}, seed {seed}: skipped: {error}")
+            except Exception:  # noqa: BLE001  # the other methods continue
+                log(f"{method.name}, seed {seed}: skipped:\n{traceback.format_exc()}")
     return report(quick=quick)

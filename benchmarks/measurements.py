@@ -1,7 +1,7 @@
-"""A measured cell: a library's attack on a model's test images with one seed; kept in a folder, and found there again.
+"""Measurements of a library's attack on a model's test images with one seed, cached in a folder.
 
-Every library gets the same images, those that the model classifies rightly, and what it hands back is judged alike: an
-image is broken if float32 says that the returned image is misclassified, inside the ball (and the box).
+Every library gets the same correctly classified images, and its results are evaluated by the same rule: the attack
+succeeds if the returned image is misclassified in float32, inside the ball and inside [0, 1].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import BATCH, TASKS, Contender, Given, Ours, Passes, Perturb, Task
+from benchmarks.contenders import BATCH, TASKS, AttackBuilder, ClasswiseAttack, Contender, Passes, Perturb, Task
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.config import make
@@ -35,13 +35,13 @@ from classwise.models import load_model
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CHECKPOINT = os.environ.get("CHECKPOINT", "cifar10-at")
 KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-cells-"))
-ROOM = 1e-4
-"""By which share of the radius a returned image may lie outside; libraries round differently."""
+RELATIVE_TOLERANCE = 1e-4
+"""A returned image may exceed the radius by this fraction of it, because libraries round differently."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model that is attacked: its data set, and its radii."""
+class Checkpoint:
+    """A trained model of the project: its data set and the radii of the attacks."""
 
     data: str
     linf: float
@@ -51,33 +51,33 @@ class Subject:
         return self.l2 if task.norm == "L2" else self.linf
 
 
-SUBJECTS = {
-    "cifar10-at": Subject("cifar10", 8 / 255, 0.5),
-    "fashion-mnist-at": Subject("fashion-mnist", 0.1, 1.0),
-    "mnist-trades": Subject("mnist", 0.3, 2.0),
+MODELS = {
+    "cifar10-at": Checkpoint("cifar10", 8 / 255, 0.5),
+    "fashion-mnist-at": Checkpoint("fashion-mnist", 0.1, 1.0),
+    "mnist-trades": Checkpoint("mnist", 0.3, 2.0),
 }
 
 
-def subject() -> Subject:
-    if CHECKPOINT not in SUBJECTS:
-        raise unknown("checkpoint", CHECKPOINT, SUBJECTS)
-    return SUBJECTS[CHECKPOINT]
+def checkpoint() -> Checkpoint:
+    if CHECKPOINT not in MODELS:
+        raise unknown("checkpoint", CHECKPOINT, MODELS)
+    return MODELS[CHECKPOINT]
 
 
-def chosen(*, quick: bool, names: tuple[str, ...] | None = None) -> list[Task]:
-    """The tasks to run: those of ``ONLY``, or all of ``names``; in a quick run the cheap ones of them."""
+def selected_tasks(*, quick: bool, names: tuple[str, ...] | None = None) -> list[Task]:
+    """The tasks to run: those of ``ONLY``, or all of ``names``; in a quick run only the cheap ones of ``names``."""
     only = [name for name in os.environ.get("ONLY", "").split(",") if name]
     known = {task.name: task for task in TASKS}
     for name in only:
         if name not in known:
             raise unknown("attack", name, known)
-    wanted = only or names or tuple(known)
-    return [known[name] for name in wanted if only or not quick or known[name].cheap]
+    selected = only or names or tuple(known)
+    return [known[name] for name in selected if only or not quick or known[name].cheap]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a library did: of each image that was right, whether it broke, and how far away the returned image is."""
+class Measurement:
+    """Result of an attack on the correctly classified images: success, distance of the returned image, and cost."""
 
     success: np.ndarray[Any, Any]
     distance: np.ndarray[Any, Any]
@@ -89,12 +89,12 @@ class Cell:
 
     @property
     def robust(self) -> float:
-        """Robust accuracy over all images, those wrong from the start included."""
+        """Robust accuracy over all images, including those that are misclassified without an attack."""
         return float((~self.success).sum()) / self.images
 
 
 @lru_cache(maxsize=1)
-def attacked() -> nn.Module:
+def attacked_model() -> nn.Module:
     model = load_model(CHECKPOINTS / f"{CHECKPOINT}.safetensors").eval()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -102,12 +102,12 @@ def attacked() -> nn.Module:
 
 
 @lru_cache(maxsize=4)
-def right(count: int) -> tuple[Images, Tensor, Tensor]:
-    """A stratified subset of the test images; of those that the model gets right, the images and labels."""
-    data = load_data(subject().data, split="test", subset=count, download=False)
+def correct_images(count: int) -> tuple[Images, Tensor, Tensor]:
+    """A stratified subset of the test images, and the images and labels of its correctly classified images."""
+    data = load_data(checkpoint().data, split="test", subset=count, download=False)
     batch = data.batch(slice(0, len(data)))
-    kept = ~_wrong(attacked(), batch.x, batch.y)
-    return data, batch.x[kept], batch.y[kept]
+    correct = ~_wrong(attacked_model(), batch.x, batch.y)
+    return data, batch.x[correct], batch.y[correct]
 
 
 def _wrong(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ def _wrong(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(1) != y) | ~logits.isfinite().all(1)
 
 
-def given(task: Task, data: Images, seed: int) -> Given:
-    return Given(attacked(), task, subject().epsilon(task), data.shape, data.num_classes, seed)
+def builder(task: Task, data: Images, seed: int) -> AttackBuilder:
+    return AttackBuilder(attacked_model(), task, checkpoint().epsilon(task), data.shape, data.num_classes, seed)
 
 
 def path_of(contender: Contender, task: Task, seed: int, count: int) -> Path:
@@ -125,43 +125,43 @@ def path_of(contender: Contender, task: Task, seed: int, count: int) -> Path:
     return KEEP / name
 
 
-def cell(contender: Contender, task: Task, seed: int, count: int) -> Cell:
-    """The cell, measured unless it is kept already.
+def measurement(contender: Contender, task: Task, seed: int, count: int) -> Measurement:
+    """Read a measurement from its file, after measuring and saving it if the file is missing.
 
     Raises:
-        ImportError: where the library is not installed.
+        ImportError: if the library is not installed.
     """
     path = path_of(contender, task, seed, count)
     if path.exists():
-        with np.load(path) as kept:
-            arrays = {name: kept[name] for name in ("broken", "distance")}
-            numbers = {name: kept[name].item() for name in kept.files if name not in arrays}
-        return Cell(**arrays, **numbers)
-    found = _measured(contender, task, seed, count)
+        with np.load(path) as saved:
+            arrays = {name: saved[name] for name in ("success", "distance")}
+            numbers = {name: saved[name].item() for name in saved.files if name not in arrays}
+        return Measurement(**arrays, **numbers)
+    result = _measured(contender, task, seed, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
-    np.savez(part, **vars(found))
+    np.savez(part, **vars(result))
     part.replace(path)
-    what = f"{task.name}, {contender.library} ({contender.keep}), seed {seed}"
-    print(f"  {what}: {found.robust:.2%}, {found.wall:.1f} s, {found.cpu:.1f} s of CPU", flush=True)
-    return found
+    label = f"{task.name}, {contender.library} ({contender.keep}), seed {seed}"
+    print(f"  {label}: {result.robust:.2%}, {result.wall:.1f} s, {result.cpu:.1f} s of CPU", flush=True)
+    return result
 
 
-def _measured(contender: Contender, task: Task, seed: int, count: int) -> Cell:
-    data, x, y = right(count)
-    settings = given(task, data, seed)
+def _measured(contender: Contender, task: Task, seed: int, count: int) -> Measurement:
+    data, x, y = correct_images(count)
+    attack = builder(task, data, seed)
     with quiet(seed):
-        perturb = contender.make(settings)
-        _warmed(data.shape)
-        with counted(perturb, settings.model) as passes:
+        perturb = contender.make(attack)
+        _warm_up(data.shape)
+        with counted(perturb, attack.model) as passes:
             wall, cpu = time.perf_counter(), time.process_time()
             returned = perturb(x.clone(), y.clone())
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    distance = Threat(task.norm, settings.epsilon).distance(returned, x)
-    wrong = _wrong(settings.model, returned, y)
+    distance = Threat(task.norm, attack.epsilon).distance(returned, x)
+    wrong = _wrong(attack.model, returned, y)
     wrong &= ((returned >= 0) & (returned <= 1)).flatten(1).all(1)
-    inside = distance <= settings.epsilon * (1 + ROOM)
-    return Cell(
+    inside = distance <= attack.epsilon * (1 + RELATIVE_TOLERANCE)
+    return Measurement(
         success=(wrong & inside).numpy(),
         distance=torch.where(wrong, distance, torch.inf).numpy(),
         images=len(data),
@@ -174,7 +174,7 @@ def _measured(contender: Contender, task: Task, seed: int, count: int) -> Cell:
 
 @contextlib.contextmanager
 def quiet(seed: int) -> Iterator[None]:
-    """Libraries print, warn, and draw from the global generators, which are seeded here and put back."""
+    """Suppress prints and warnings of libraries; seed the global random generators and restore their states."""
     before = np.random.get_state(), random.getstate()  # noqa: NPY002
     with (
         torch.random.fork_rng(),
@@ -191,18 +191,19 @@ def quiet(seed: int) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _warmed(shape: tuple[int, int, int]) -> None:
-    """A step of ours and one in plain float32: which kernels fit is found out in the first pass, in nobody's time."""
+def _warm_up(shape: tuple[int, int, int]) -> None:
+    """Run one step of classwise and one in plain float32, so that kernel selection is not part of a measurement."""
     x, y = torch.rand(BATCH, *shape, requires_grad=True), torch.zeros(BATCH, dtype=torch.int64)
-    torch.autograd.grad(attacked()(x).sum(), x)
+    torch.autograd.grad(attacked_model()(x).sum(), x)
     jobs = [Job(torch.arange(BATCH), x.detach(), y)]
-    list(Engine(attacked(), precision=FAST, batch_size=BATCH).attack(make(ATTACKS, "fgsm"), Threat("Linf", 0.01), jobs))
+    engine = Engine(attacked_model(), precision=FAST, batch_size=BATCH)
+    list(engine.attack(make(ATTACKS, "fgsm"), Threat("Linf", 0.01), jobs))
 
 
 @contextlib.contextmanager
 def counted(perturb: Perturb, model: nn.Module) -> Iterator[Passes]:
-    """Count the images that pass forward through the model, and those whose gradients pass back."""
-    if isinstance(perturb, Ours):
+    """Count the forward and backward passes of images through the model."""
+    if isinstance(perturb, ClasswiseAttack):
         yield perturb
         return
     passes = Passes()

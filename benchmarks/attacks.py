@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.contenders import BATCH, OURS, TASKS, Contender, Task, contenders
+from benchmarks.implementations import BATCH, OURS, TASKS, Implementation, Task, implementations
 from benchmarks.measurements import CHECKPOINT, KEEP, builder, correct_images, path_of, quiet, selected_tasks
 from benchmarks.pairing import table
 from benchmarks.strength import measurements
@@ -28,9 +28,9 @@ MEMORY_SECONDS = 20.0
 HEADER = [
     "attack",
     "library",
-    "keeps",
-    "forward passes an image",
-    "backward",
+    "returned image",
+    "forward passes per image",
+    "backward passes per image",
     "CPU s",
     "s",
     "times ours (CPU)",
@@ -57,11 +57,11 @@ def _status(name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def peak_memory(task: Task, contender: Contender, count: int) -> float:
+def peak_memory(task: Task, implementation: Implementation, count: int) -> float:
     """Peak memory of the process minus its memory before the attack, in MiB."""
     data, x, y = correct_images(count)
     with quiet(0):
-        perturb = contender.make(builder(task, data, 0))
+        perturb = implementation.make(builder(task, data, 0))
         x, y = x[: 2 * BATCH].clone(), y[: 2 * BATCH].clone()
         before = _status("VmRSS")
         reset = Path("/proc/self/clear_refs")
@@ -78,11 +78,19 @@ def peak_memory(task: Task, contender: Contender, count: int) -> float:
     return _status("VmHWM") - before
 
 
-def memory(task: Task, contender: Contender, count: int) -> float:
+def memory(task: Task, implementation: Implementation, count: int) -> float:
     """`peak_memory` in a separate process, cached in a file."""
-    path = path_of(contender, task, 0, count).with_suffix(".memory.json")
+    path = path_of(implementation, task, 0, count).with_suffix(".memory.json")
     if not path.exists():
-        command = [sys.executable, "-m", "benchmarks.attacks", task.name, contender.library, contender.keep, str(count)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.attacks",
+            task.name,
+            implementation.library,
+            implementation.keep,
+            str(count),
+        ]
         output = subprocess.run(
             command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
         ).stdout
@@ -92,23 +100,23 @@ def memory(task: Task, contender: Contender, count: int) -> float:
 
 def rows(task: Task, count: int, rounds: int) -> list[list[str]]:
     measured = measurements(task, count, rounds)
-    ours = next(each for contender, each in measured.items() if contender.library == OURS)
+    ours = next(each for implementation, each in measured.items() if implementation.library == OURS)
     lines = []
-    for contender, each in measured.items():
+    for implementation, each in measured.items():
         ratios = [a.cpu / b.cpu for a, b in zip(each, ours, strict=True)]
         images = len(each[0].success)
         lines.append(
             [
                 task.name,
-                contender.library,
-                contender.keep,
+                implementation.library,
+                implementation.keep,
                 f"{statistics.mean(one.forwards for one in each) / images:,.1f}",
                 f"{statistics.mean(one.backwards for one in each) / images:,.1f}",
                 f"{statistics.median(one.cpu for one in each):.1f}",
                 f"{statistics.median(one.wall for one in each):.1f}",
                 f"{statistics.median(ratios):.2f}",
                 f"{statistics.mean(one.robust for one in each):.2%}",
-                f"{memory(task, contender, count):,.0f}",
+                f"{memory(task, implementation, count):,.0f}",
                 f"{images} x {len(each)}",
             ]
         )
@@ -136,8 +144,8 @@ def run(*, quick: bool) -> str:
 def main() -> None:
     name, library, keep, count = sys.argv[1:]
     task = next(task for task in TASKS if task.name == name)
-    contender = next(each for each in contenders(task) if (each.library, each.keep) == (library, keep))
-    print(peak_memory(task, contender, int(count)))
+    implementation = next(each for each in implementations(task) if (each.library, each.keep) == (library, keep))
+    print(peak_memory(task, implementation, int(count)))
 
 
 if __name__ == "__main__":

@@ -119,8 +119,8 @@ def ours(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
 def reference(problem: Problem, spec: str, rows: Tensor) -> tuple[Tensor, int]:
     from pyautoattack import AutoAttack
 
-    settings = {"norm": "Linf", "eps": problem.epsilon, "version": "standard", "seed": problem.seed}
-    suite = AutoAttack(problem.model, **settings, device="cpu")
+    options = {"norm": "Linf", "eps": problem.epsilon, "version": "standard", "seed": problem.seed}
+    suite = AutoAttack(problem.model, **options, device="cpu")
     suite.attacks_to_run = [spec]
     x, y = problem.x[rows], problem.y[rows]
     with counted(problem.model) as total, warnings.catch_warnings(), contextlib.redirect_stdout(None):

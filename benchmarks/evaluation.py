@@ -81,10 +81,10 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
     assert isinstance(threat.epsilon, float)
     epsilon = threat.epsilon
     accuracy: dict[str, float] = {}
-    contenders: dict[str, Callable[[], Any]] = {}
+    evaluations: dict[str, Callable[[], Any]] = {}
 
     def timed(name: str, evaluate: Callable[[], float]) -> None:
-        contenders[name] = lambda: accuracy.__setitem__(name, evaluate())
+        evaluations[name] = lambda: accuracy.__setitem__(name, evaluate())
 
     engine, pgd = Engine(model, precision=FAST, batch_size=BATCH), PGD(steps=20, step_size=step)
     timed("classwise", lambda: ours(engine, pgd, data, threat))
@@ -97,9 +97,9 @@ def compare(checkpoint: str, data: Images, threat: Threat, step: float, rounds: 
             print(f"{name} was skipped: {error}")
             continue
         timed(name, lambda attack=attack: with_attack(attack, model, data))  # type: ignore[misc]
-    timing = paired(contenders, rounds)
+    timing = paired(evaluations, rounds)
     rows = []
-    for name in contenders:
+    for name in evaluations:
         low, high = timing.spread(name, "classwise")
         ratio = f"{timing.ratio(name, 'classwise'):.2f} ({low:.2f} to {high:.2f})"
         rows.append([name, f"{timing.median(name):.2f}", ratio, f"{accuracy[name]:.1%}"])

@@ -22,7 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contenders import BATCH, TASKS, AttackBuilder, ClasswiseAttack, Contender, Passes, Perturb, Task
+from benchmarks.implementations import (
+    BATCH,
+    TASKS,
+    AttackBuilder,
+    ClasswiseAttack,
+    Implementation,
+    PassCounts,
+    Perturb,
+    Task,
+)
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.config import make
@@ -120,38 +129,38 @@ def builder(task: Task, data: Images, seed: int) -> AttackBuilder:
     return AttackBuilder(attacked_model(), task, checkpoint().epsilon(task), data.shape, data.num_classes, seed)
 
 
-def path_of(contender: Contender, task: Task, seed: int, count: int) -> Path:
-    name = f"{CHECKPOINT}-{task.name}-{contender.library}-{contender.keep}-{count}-{seed}.npz"
+def path_of(implementation: Implementation, task: Task, seed: int, count: int) -> Path:
+    name = f"{CHECKPOINT}-{task.name}-{implementation.library}-{implementation.keep}-{count}-{seed}.npz"
     return KEEP / name
 
 
-def measurement(contender: Contender, task: Task, seed: int, count: int) -> Measurement:
+def measurement(implementation: Implementation, task: Task, seed: int, count: int) -> Measurement:
     """Read a measurement from its file, after measuring and saving it if the file is missing.
 
     Raises:
         ImportError: if the library is not installed.
     """
-    path = path_of(contender, task, seed, count)
+    path = path_of(implementation, task, seed, count)
     if path.exists():
         with np.load(path) as saved:
             arrays = {name: saved[name] for name in ("success", "distance")}
             numbers = {name: saved[name].item() for name in saved.files if name not in arrays}
         return Measurement(**arrays, **numbers)
-    result = _measured(contender, task, seed, count)
+    result = _measured(implementation, task, seed, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part.npz")
     np.savez(part, **vars(result))
     part.replace(path)
-    label = f"{task.name}, {contender.library} ({contender.keep}), seed {seed}"
+    label = f"{task.name}, {implementation.library} ({implementation.keep}), seed {seed}"
     print(f"  {label}: {result.robust:.2%}, {result.wall:.1f} s, {result.cpu:.1f} s of CPU", flush=True)
     return result
 
 
-def _measured(contender: Contender, task: Task, seed: int, count: int) -> Measurement:
+def _measured(implementation: Implementation, task: Task, seed: int, count: int) -> Measurement:
     data, x, y = correct_images(count)
     attack = builder(task, data, seed)
     with quiet(seed):
-        perturb = contender.make(attack)
+        perturb = implementation.make(attack)
         _warm_up(data.shape)
         with counted(perturb, attack.model) as passes:
             wall, cpu = time.perf_counter(), time.process_time()
@@ -201,12 +210,12 @@ def _warm_up(shape: tuple[int, int, int]) -> None:
 
 
 @contextlib.contextmanager
-def counted(perturb: Perturb, model: nn.Module) -> Iterator[Passes]:
+def counted(perturb: Perturb, model: nn.Module) -> Iterator[PassCounts]:
     """Count the forward and backward passes of images through the model."""
     if isinstance(perturb, ClasswiseAttack):
         yield perturb
         return
-    passes = Passes()
+    passes = PassCounts()
 
     def back(gradient: Tensor) -> None:
         passes.backwards += len(gradient)

@@ -1,4 +1,4 @@
-"""Paired timing: contenders take turns in one process, so that other load on the machine affects all of them."""
+"""Paired timing: functions take turns in one process, so that other load on the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of each contender, one value per round."""
+    """Seconds of each function, one value per round."""
 
     seconds: Mapping[str, list[float]]
 
@@ -29,21 +29,21 @@ class Timing:
 
 
 def paired(
-    contenders: Mapping[str, Callable[[], object]],
+    functions: Mapping[str, Callable[[], object]],
     rounds: int,
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
-    """Time the contenders in turn, ``rounds`` times, with the order reversed in every second round.
+    """Time the functions in turn, ``rounds`` times, with the order reversed in every second round.
 
     The clock may be `time.process_time`, which excludes the time of other programs.
     """
-    names = list(contenders)
+    names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warm_up + rounds):
         for name in names if turn % 2 == 0 else reversed(names):
             started = clock()
-            contenders[name]()
+            functions[name]()
             if turn >= warm_up:
                 seconds[name].append(clock() - started)
     return Timing(seconds)

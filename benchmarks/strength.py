@@ -13,7 +13,7 @@ import statistics
 
 import numpy as np
 
-from benchmarks.contenders import BATCH, OURS, Contender, Task, contenders
+from benchmarks.implementations import BATCH, OURS, Implementation, Task, implementations
 from benchmarks.measurements import (
     CHECKPOINT,
     KEEP,
@@ -29,7 +29,7 @@ from classwise.core.errors import ClasswiseError
 HEADER = [
     "attack",
     "library",
-    "keeps",
+    "returned image",
     "robust accuracy",
     "ours under the same rule",
     "ours minus theirs, points",
@@ -42,35 +42,35 @@ HEADER = [
 ]
 
 
-def measurements(task: Task, count: int, seeds: int) -> dict[Contender, list[Measurement]]:
-    """Measurements of every contender, one per seed, interleaved; the order is reversed for every second seed."""
-    measured: dict[Contender, list[Measurement]] = {contender: [] for contender in contenders(task)}
+def measurements(task: Task, count: int, seeds: int) -> dict[Implementation, list[Measurement]]:
+    """Measurements of every implementation, one per seed, interleaved; the order is reversed for every second seed."""
+    measured: dict[Implementation, list[Measurement]] = {implementation: [] for implementation in implementations(task)}
     for seed in range(seeds if task.random else 1):
-        for contender in list(measured) if seed % 2 == 0 else list(reversed(measured)):
+        for implementation in list(measured) if seed % 2 == 0 else list(reversed(measured)):
             try:
-                measured[contender].append(measurement(contender, task, seed, count))
+                measured[implementation].append(measurement(implementation, task, seed, count))
             except ImportError as error:
-                print(f"  {contender.library} was skipped: {error}")
-                del measured[contender]
+                print(f"  {implementation.library} was skipped: {error}")
+                del measured[implementation]
     return measured
 
 
-def rows(task: Task, measured: dict[Contender, list[Measurement]]) -> list[list[str]]:
-    ours = {contender.keep: each for contender, each in measured.items() if contender.library == OURS}
-    return [_row(task, contender, each, ours[contender.keep]) for contender, each in measured.items()]
+def rows(task: Task, measured: dict[Implementation, list[Measurement]]) -> list[list[str]]:
+    ours = {implementation.keep: each for implementation, each in measured.items() if implementation.library == OURS}
+    return [_row(task, implementation, each, ours[implementation.keep]) for implementation, each in measured.items()]
 
 
-def _row(task: Task, contender: Contender, theirs: list[Measurement], ours: list[Measurement]) -> list[str]:
-    is_ours = contender.library == OURS
+def _row(task: Task, implementation: Implementation, theirs: list[Measurement], ours: list[Measurement]) -> list[str]:
+    is_ours = implementation.library == OURS
     count = theirs[0].images
     return [
         task.name,
-        contender.library,
-        contender.keep,
+        implementation.library,
+        implementation.keep,
         f"{statistics.mean(each.robust for each in theirs):.2%}",
         "" if is_ours else f"{statistics.mean(each.robust for each in ours):.2%}",
         "" if is_ours else difference(ours, theirs),
-        f"{_median_distance(theirs):.4f}" if contender.keep == "nearest" else "",
+        f"{_median_distance(theirs):.4f}" if implementation.keep == "nearest" else "",
         f"{statistics.mean(each.cpu for each in theirs):.1f}",
         f"{statistics.mean(each.wall for each in theirs):.1f}",
         "1" if is_ours else _ratio([each.cpu for each in theirs], [each.cpu for each in ours]),

@@ -59,14 +59,14 @@ class Task:
 
 
 @dataclass
-class Passes:
+class PassCounts:
     """Numbers of forward and backward passes of images."""
 
     forwards: int = 0
     backwards: int = 0
 
 
-class ClasswiseAttack(Passes):
+class ClasswiseAttack(PassCounts):
     """An attack of classwise, which counts its own passes: the engine fuses the network only without hooks."""
 
     def __init__(self, engine: Engine, attack: Attack, threat: Threat) -> None:
@@ -94,23 +94,23 @@ class AttackBuilder:
     classes: int
     seed: int
 
-    def torchattacks(self, name: str, **settings: Any) -> Perturb:
-        """An attack of torchattacks; settings that are None are omitted."""
+    def torchattacks(self, name: str, **options: Any) -> Perturb:
+        """An attack of torchattacks; options that are None are omitted."""
         import torchattacks
 
-        merged = {"eps": self.epsilon} | settings
+        merged = {"eps": self.epsilon} | options
         arguments = {key: value for key, value in merged.items() if value is not None}
         return batchwise(getattr(torchattacks, name)(self.model, **arguments))
 
-    def foolbox(self, name: str, *, nearest: bool = False, **settings: Any) -> Perturb:
+    def foolbox(self, name: str, *, nearest: bool = False, **options: Any) -> Perturb:
         import foolbox
 
         wrapped = foolbox.PyTorchModel(self.model, bounds=(0, 1), device="cpu")
-        attack = getattr(foolbox.attacks, name)(**settings)
+        attack = getattr(foolbox.attacks, name)(**options)
         return batchwise(lambda x, y: attack(wrapped, x, y, epsilons=None if nearest else self.epsilon)[1])
 
-    def art(self, name: str, **settings: Any) -> Perturb:
-        """An attack of ART, which iterates over batches itself; settings that are None are omitted."""
+    def art(self, name: str, **options: Any) -> Perturb:
+        """An attack of ART, which iterates over batches itself; options that are None are omitted."""
         from art.attacks import evasion
         from art.estimators.classification import PyTorchClassifier
 
@@ -118,21 +118,21 @@ class AttackBuilder:
             self.model, nn.CrossEntropyLoss(), self.shape, self.classes, clip_values=(0, 1), device_type="cpu"
         )
         defaults = {"batch_size": BATCH, "verbose": False, "norm": self.p, "eps": self.epsilon}
-        arguments = {key: value for key, value in (defaults | settings).items() if value is not None}
+        arguments = {key: value for key, value in (defaults | options).items() if value is not None}
         attack = getattr(evasion, name)(estimator, **arguments)
         return lambda x, y: torch.from_numpy(attack.generate(x.numpy(), y.numpy()))
 
-    def adv_lib(self, name: str, *radius: float, **settings: Any) -> Perturb:
+    def adv_lib(self, name: str, *radius: float, **options: Any) -> Perturb:
         attack = getattr(_adv_lib(), name)
-        return batchwise(lambda x, y: attack(self.model, x, y, *radius, **settings))
+        return batchwise(lambda x, y: attack(self.model, x, y, *radius, **options))
 
-    def reference(self, member: str, **settings: Any) -> Perturb:
-        """A member of pyautoattack's suite with the configuration of AutoAttack, except for ``settings``."""
+    def reference(self, member: str, **options: Any) -> Perturb:
+        """A member of pyautoattack's suite with the configuration of AutoAttack, except for ``options``."""
         from pyautoattack import AutoAttack
 
         suite = AutoAttack(self.model, norm=self.task.norm, eps=self.epsilon, seed=self.seed, device="cpu")
         attack = getattr(suite, member)
-        for key, value in {"n_restarts": 1, "seed": self.seed, **settings}.items():
+        for key, value in {"n_restarts": 1, "seed": self.seed, **options}.items():
             assert hasattr(attack, key)
             setattr(attack, key, value)
         return batchwise(attack.perturb)
@@ -164,7 +164,7 @@ class AttackBuilder:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Implementation:
     """A library's implementation of one or several attacks (``tasks``, separated by spaces)."""
 
     tasks: str
@@ -231,47 +231,57 @@ _ART_PGD = "ProjectedGradientDescentPyTorch"
 _CW = {"learning_rate": 0.01, "initial_const": 1e-3, "binary_search_steps": _SEARCHES}
 
 PEERS = (
-    Contender("fgsm", "torchattacks", "last", lambda g: g.torchattacks("FGSM")),
-    Contender("fgsm", "foolbox", "last", lambda g: g.foolbox("LinfFastGradientAttack")),
-    Contender("fgsm", "ART", "last", lambda g: g.art("FastGradientMethod", verbose=None)),
-    Contender(_PGD, "torchattacks", "last", lambda g: g.torchattacks("PGD", alpha=g.step(4), steps=g.steps)),
-    Contender(_PGD, "foolbox", "last", lambda g: g.foolbox("LinfPGD", abs_stepsize=g.step(4), steps=g.steps)),
-    Contender(
+    Implementation("fgsm", "torchattacks", "last", lambda g: g.torchattacks("FGSM")),
+    Implementation("fgsm", "foolbox", "last", lambda g: g.foolbox("LinfFastGradientAttack")),
+    Implementation("fgsm", "ART", "last", lambda g: g.art("FastGradientMethod", verbose=None)),
+    Implementation(_PGD, "torchattacks", "last", lambda g: g.torchattacks("PGD", alpha=g.step(4), steps=g.steps)),
+    Implementation(_PGD, "foolbox", "last", lambda g: g.foolbox("LinfPGD", abs_stepsize=g.step(4), steps=g.steps)),
+    Implementation(
         f"{_PGD} pgd-20-l2",
         "ART",
         "last",
         lambda g: g.art(_ART_PGD, eps_step=g.step(4), max_iter=g.steps, num_random_init=1),
     ),
-    Contender(
+    Implementation(
         _PGD,
         "adv-lib",
         "first",
         lambda g: g.adv_lib("pgd_linf", g.epsilon, steps=g.steps, absolute_step_size=g.step(4)),
     ),
-    Contender(
+    Implementation(
         "pgd-20-margin",
         "adv-lib",
         "first",
         lambda g: g.adv_lib("pgd_linf", g.epsilon, steps=g.steps, absolute_step_size=g.step(4), loss_function="dl"),
     ),
-    Contender("pgd-20-kl", "torchattacks", "last", lambda g: g.torchattacks("TPGD", alpha=g.step(4), steps=g.steps)),
-    Contender("pgd-20-l2", "torchattacks", "last", lambda g: g.torchattacks("PGDL2", alpha=g.step(4), steps=g.steps)),
-    Contender("pgd-20-l2", "foolbox", "last", lambda g: g.foolbox("L2PGD", abs_stepsize=g.step(4), steps=g.steps)),
-    Contender("mifgsm", "torchattacks", "last", lambda g: g.torchattacks("MIFGSM", alpha=g.step(10), steps=g.steps)),
-    Contender("mifgsm", "foolbox", "last", lambda g: g.foolbox(_MI, abs_stepsize=g.step(10), steps=g.steps)),
-    Contender(
+    Implementation(
+        "pgd-20-kl", "torchattacks", "last", lambda g: g.torchattacks("TPGD", alpha=g.step(4), steps=g.steps)
+    ),
+    Implementation(
+        "pgd-20-l2", "torchattacks", "last", lambda g: g.torchattacks("PGDL2", alpha=g.step(4), steps=g.steps)
+    ),
+    Implementation("pgd-20-l2", "foolbox", "last", lambda g: g.foolbox("L2PGD", abs_stepsize=g.step(4), steps=g.steps)),
+    Implementation(
+        "mifgsm", "torchattacks", "last", lambda g: g.torchattacks("MIFGSM", alpha=g.step(10), steps=g.steps)
+    ),
+    Implementation("mifgsm", "foolbox", "last", lambda g: g.foolbox(_MI, abs_stepsize=g.step(10), steps=g.steps)),
+    Implementation(
         "mifgsm", "ART", "last", lambda g: g.art("MomentumIterativeMethod", eps_step=g.step(10), max_iter=g.steps)
     ),
-    Contender("difgsm", "torchattacks", "last", lambda g: g.torchattacks("DIFGSM", alpha=g.step(10), steps=g.steps)),
-    Contender(_APGD, "pyautoattack", "first", lambda g: g.reference("apgd", loss=g.task.loss)),
-    Contender(
+    Implementation(
+        "difgsm", "torchattacks", "last", lambda g: g.torchattacks("DIFGSM", alpha=g.step(10), steps=g.steps)
+    ),
+    Implementation(_APGD, "pyautoattack", "first", lambda g: g.reference("apgd", loss=g.task.loss)),
+    Implementation(
         _APGD,
         "torchattacks",
         "first",
         lambda g: g.torchattacks("APGD", norm=g.task.norm, steps=g.steps, seed=g.seed, loss=g.task.loss),
     ),
-    Contender(_APGD, "adv-lib", "first", lambda g: g.adv_lib("apgd", g.epsilon, norm=g.p, loss_function=g.task.loss)),
-    Contender(
+    Implementation(
+        _APGD, "adv-lib", "first", lambda g: g.adv_lib("apgd", g.epsilon, norm=g.p, loss_function=g.task.loss)
+    ),
+    Implementation(
         _APGD,
         "ART",
         "last",
@@ -283,64 +293,68 @@ PEERS = (
             loss_type=_ART_LOSS[g.task.loss],
         ),
     ),
-    Contender("apgd-t", "pyautoattack", "first", lambda g: g.reference("apgd_targeted", n_target_classes=_TARGETS)),
-    Contender(
+    Implementation(
+        "apgd-t", "pyautoattack", "first", lambda g: g.reference("apgd_targeted", n_target_classes=_TARGETS)
+    ),
+    Implementation(
         "apgd-t",
         "torchattacks",
         "first",
         lambda g: g.torchattacks("APGDT", norm=g.task.norm, steps=g.steps, seed=g.seed, n_classes=_TARGETS + 1),
     ),
-    Contender(
+    Implementation(
         "apgd-t", "adv-lib", "first", lambda g: g.adv_lib("apgd_targeted", g.epsilon, norm=g.p, num_targets=_TARGETS)
     ),
-    Contender("fab", "pyautoattack", "first", lambda g: g.reference("fab", targeted=False, n_iter=g.steps)),
-    Contender(
+    Implementation("fab", "pyautoattack", "first", lambda g: g.reference("fab", targeted=False, n_iter=g.steps)),
+    Implementation(
         "fab",
         "torchattacks",
         "first",
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=g.classes),
     ),
-    Contender("fab", "adv-lib", "nearest", lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps)),
-    Contender(
+    Implementation("fab", "adv-lib", "nearest", lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps)),
+    Implementation(
         _FAB_T,
         "pyautoattack",
         "first",
         lambda g: g.reference("fab", targeted=True, n_target_classes=_TARGETS, n_iter=g.steps),
     ),
-    Contender(
+    Implementation(
         _FAB_T,
         "torchattacks",
         "first",
         lambda g: g.torchattacks("FAB", norm=g.task.norm, steps=g.steps, n_classes=_TARGETS + 1, multi_targeted=True),
     ),
-    Contender(
+    Implementation(
         _FAB_T,
         "adv-lib",
         "nearest",
         lambda g: g.adv_lib("fab", norm=g.p, n_iter=g.steps, restarts=_TARGETS, targeted_restarts=True),
     ),
-    Contender(
+    Implementation(
         _SQUARE, "pyautoattack", "first", lambda g: g.reference("square", n_queries=g.steps, rescale_schedule=True)
     ),
-    Contender(
+    Implementation(
         _SQUARE,
         "torchattacks",
         "first",
         lambda g: g.torchattacks("Square", norm=g.task.norm, n_queries=g.steps, seed=g.seed, resc_schedule=True),
     ),
-    Contender(_SQUARE, "ART", "first", lambda g: g.art("SquareAttack", max_iter=g.steps)),
-    Contender("cw", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_linf", max_iterations=g.steps)),
-    Contender("cw-l2", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_l2", max_iterations=g.steps, **_CW)),
-    Contender(
+    Implementation(_SQUARE, "ART", "first", lambda g: g.art("SquareAttack", max_iter=g.steps)),
+    Implementation("cw", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_linf", max_iterations=g.steps)),
+    Implementation(
+        "cw-l2", "adv-lib", "nearest", lambda g: g.adv_lib("carlini_wagner_l2", max_iterations=g.steps, **_CW)
+    ),
+    Implementation(
         "cw-l2",
         "foolbox",
         "nearest",
         lambda g: g.foolbox("L2CarliniWagnerAttack", nearest=True, steps=g.steps, binary_search_steps=_SEARCHES),
     ),
-    Contender(
+    Implementation(
         "cw-l2", "ART", "nearest", lambda g: g.art("CarliniL2Method", norm=None, eps=None, max_iter=g.steps, **_CW)
     ),
-    Contender(
+    Implementation(
         "cw-l2",
         "torchattacks",
         "nearest",
@@ -349,9 +363,11 @@ PEERS = (
 )
 
 
-def contenders(task: Task) -> list[Contender]:
+def implementations(task: Task) -> list[Implementation]:
     """The implementations of a task: classwise under every ``keep`` rule of a peer, ``first`` first; then the peers."""
     peers = [peer for peer in PEERS if task.name in peer.tasks.split()]
     rules: list[Keep] = ["first", *sorted({peer.keep for peer in peers} - {"first"})]
-    ours = [Contender(task.name, OURS, keep, functools.partial(AttackBuilder.classwise, keep=keep)) for keep in rules]
+    ours = [
+        Implementation(task.name, OURS, keep, functools.partial(AttackBuilder.classwise, keep=keep)) for keep in rules
+    ]
     return [*ours, *peers]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.best_arm import EASE, Rules, contenders
+from classwise.stats.best_arm import ROUNDING, Rules, contenders
 from classwise.stats.confidence_sequence import intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes
 
@@ -162,8 +162,8 @@ def replay(recorded: RecordedAudit, orders: int, seed: int = 0, rules: Rules | N
         passes=passes,
         unsettled=unsettled.astype(np.int64),
         rounds=rounds.astype(np.int64),
-        right=accuracy <= truth.min() + tolerance + EASE,
-        covered=(low <= accuracy + EASE) & (accuracy <= high + EASE),
+        right=accuracy <= truth.min() + tolerance + ROUNDING,
+        covered=(low <= accuracy + ROUNDING) & (accuracy <= high + ROUNDING),
         full=recorded.full,
     )
 
@@ -212,7 +212,7 @@ class _Lanes:
         first = True
         while len(active):
             figures = self.estimate[active], self.low[active], self.high[active]
-            current = contenders(*figures, rules.tolerance, rules.together)
+            current = contenders(*figures, rules.tolerance, rules.classes_per_round)
             lane, label = active[np.nonzero(current.valid)[0]], current.labels[current.valid]
             active = active[current.valid.any(-1)]
             if first:
@@ -220,7 +220,11 @@ class _Lanes:
                 lane = active[row]
             self.rounds[active] += 1
             at = lane, label
-            up = (self.level[at] + 1 < rules.levels) & (self.drawn[at] >= rules.patience * self.pool[at]) & (not first)
+            up = (
+                (self.level[at] + 1 < rules.levels)
+                & (self.drawn[at] >= rules.escalation_share * self.pool[at])
+                & (not first)
+            )
             self._escalate(lane[up], label[up])
             self._draw(lane[~up], label[~up])
             self._bound(lane, label)
@@ -232,7 +236,7 @@ class _Lanes:
 
     def _draw(self, lane: IntArray, label: IntArray) -> None:
         at = lane, label
-        count = np.minimum(self.rules.draw, (self.pool - self.drawn)[at])
+        count = np.minimum(self.rules.sample_size, (self.pool - self.drawn)[at])
         later = self.level[at] > 0
         place = np.where(later, self.later_begin[label] + self.skipped[at], self.begin[label]) + self.drawn[at]
         before = self.first_hits, self.first_cost, ~later

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.pairing import table
 from benchmarks.replay import RecordedAudit, replay
-from classwise.stats.best_arm import Rules, default_draw, default_tolerance
+from classwise.stats.best_arm import Rules, default_sample_size, default_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"
 BATCH = 128
@@ -105,10 +105,14 @@ def record(folder: str | Path, path: Path) -> None:
     rows.reset_index().round(3).to_csv(path, index=False)
 
 
-def rules(record: RecordedAudit, tolerance: float | None = None, together: int | None = None) -> Rules:
-    classes, draw = int((record.images > 0).sum()), default_draw(record.images)
+def rules(record: RecordedAudit, tolerance: float | None = None, classes_per_round: int | None = None) -> Rules:
+    classes, sample_size = int((record.images > 0).sum()), default_sample_size(record.images)
     tolerance = default_tolerance(classes) if tolerance is None else tolerance
-    return Rules(tolerance=tolerance, draw=draw, together=together or max(1, BATCH // draw))
+    return Rules(
+        tolerance=tolerance,
+        sample_size=sample_size,
+        classes_per_round=classes_per_round or max(1, BATCH // sample_size),
+    )
 
 
 def row(name: str, record: RecordedAudit, orders: int, chosen: Rules) -> list[str]:
@@ -121,7 +125,7 @@ def row(name: str, record: RecordedAudit, orders: int, chosen: Rules) -> list[st
         f"{len(present):,} x {int(np.median(record.images[record.images > 0])):,}",
         f"{100 * (present[1] - present[0]):.1f}",
         f"{100 * chosen.tolerance:g}",
-        f"{chosen.together}",
+        f"{chosen.classes_per_round}",
         f"{np.median(share):.1%} ({low:.1%} to {high:.1%})",
         f"{share.max():.1%}",
         f"{np.median(result.rounds):.0f}",
@@ -156,9 +160,9 @@ def run(*, quick: bool) -> str:
     rows = []
 
     def add(name: str, record: RecordedAudit, tolerance: float | None = None) -> None:
-        for together in (None, 1) if len(record.images) < 100 else (None,):
-            chosen = rules(record, tolerance, together)
-            most = 500 if chosen.together == 1 else max(200, 100_000 // len(record.images))
+        for classes_per_round in (None, 1) if len(record.images) < 100 else (None,):
+            chosen = rules(record, tolerance, classes_per_round)
+            most = 500 if chosen.classes_per_round == 1 else max(200, 100_000 // len(record.images))
             rows.append(row(name, record, min(orders, most), chosen))
             print(*rows[-1], sep="; ", file=sys.stderr, flush=True)
 

@@ -60,11 +60,11 @@ def run_search(
     return search, float(passes)
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("classes_per_round", [1, 3])
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
-def test_lanes_agree_with_the_state_machine(together: int, tolerance: float) -> None:
+def test_lanes_agree_with_the_state_machine(classes_per_round: int, tolerance: float) -> None:
     record = recorded([0.2, 0.22, 0.25, 0.6, 0.25], 120, escalation=0.1, rest=0.05)
-    rules = Rules(together=together, tolerance=tolerance, draw=6, patience=0.2)
+    rules = Rules(classes_per_round=classes_per_round, tolerance=tolerance, sample_size=6, escalation_share=0.2)
     survivors = np.flatnonzero(record.survives)
     generator = np.random.default_rng(1)
     order = np.stack([generator.permutation(survivors) for _ in range(12)])
@@ -94,7 +94,7 @@ def test_coverage(hard: Replay) -> None:
 @pytest.mark.slow
 def test_invalid_intervals_would_be_detected() -> None:
     """With intervals that are too narrow, the same replay has wrong answers and intervals that do not cover."""
-    easy = Rules(alpha=0.999, priors=((50.0, 1.0), (50.0, 1.0)), draw=1)
+    easy = Rules(alpha=0.999, priors=((50.0, 1.0), (50.0, 1.0)), sample_size=1)
     found = replay(recorded([0.30, 0.31, 0.33], 200, 0.15, 0.15), 500, rules=easy)
     assert found.covered.mean() < 1
     assert found.right.mean() < 1

@@ -16,7 +16,7 @@ from classwise.stats.best_arm import (
     Escalate,
     Rules,
     contenders,
-    default_draw,
+    default_sample_size,
     default_tolerance,
 )
 from classwise.stats.confidence_sequence import intersect_bounds, log_prior_posterior_ratio, success_bounds
@@ -119,7 +119,7 @@ def test_it_samples_every_class_first_and_stops_when_separated() -> None:
 
 def test_it_samples_until_the_stopping_rule_is_met() -> None:
     outcomes = ["." * 90 + "e" * 10, "." * 100 + "e" * 5, "." * 300]
-    search = BestArmSearch([400, 400, 400], [100, 105, 300], Rules(draw=7))
+    search = BestArmSearch([400, 400, 400], [100, 105, 300], Rules(sample_size=7))
     log = run(search, [_shuffled(text, seed) for seed, text in enumerate(outcomes)])
     assert search.verdict().settled
     assert search.verdict().worst == 0
@@ -179,21 +179,21 @@ def test_contenders() -> None:
     low, high = np.array([[0.1, 0.15, 0.05, 0.55]]), np.array([[0.4, 0.25, 0.6, 0.7]])
     current = contenders(estimate, low, high, 0.0)
     assert (current.worst[0], current.rival[0], current.labels[0, 0], current.valid[0, 0]) == (1, 2, 2, True)
-    current = contenders(estimate, low, high, 0.0, together=4)
+    current = contenders(estimate, low, high, 0.0, classes_per_round=4)
     # The weighted width of the worst class is 0.1 sqrt(2); the intervals of 0 and 2 are wider, 3 is far above.
     assert current.labels[0][current.valid[0]].tolist() == [2, 0]
-    assert not contenders(estimate, low, high, 0.25, together=4).valid.any()
+    assert not contenders(estimate, low, high, 0.25, classes_per_round=4).valid.any()
 
 
-@pytest.mark.parametrize("together", [1, 6])
-def test_the_worst_class_gets_a_narrower_interval_than_each_of_many_rivals(together: int) -> None:
+@pytest.mark.parametrize("classes_per_round", [1, 6])
+def test_the_worst_class_gets_a_narrower_interval_than_each_of_many_rivals(classes_per_round: int) -> None:
     def due(width: float) -> list[int]:
         estimate = np.array([0.3, *[0.32] * 4])
         half = np.array([width, *[0.1] * 4]) / 2
-        current = contenders(estimate, estimate - half, estimate + half, 0.0, together)
+        current = contenders(estimate, estimate - half, estimate + half, 0.0, classes_per_round)
         return [int(label) for label in current.labels[current.valid]]
 
-    single = together == 1
+    single = classes_per_round == 1
     assert due(0.07) == [0]  # its weighted width is far above that of the rivals, so only it is sampled
     assert due(0.051) == ([0] if single else [0, 1, 2, 3, 4])  # the rivals are almost as wide and fill the batch
     assert due(0.049) == ([1] if single else [1, 2, 3, 4])
@@ -207,7 +207,7 @@ def test_new_bounds_replace_old_ones_that_exclude_them() -> None:
 
 def test_default_sizes() -> None:
     assert [default_tolerance(classes) for classes in (2, 99, 100, 1000)] == [0.0, 0.0, 0.02, 0.02]
-    assert [default_draw([count, 0]) for count in (1000, 250, 100, 50, 3)] == [10, 10, 4, 2, 2]
+    assert [default_sample_size([count, 0]) for count in (1000, 250, 100, 50, 3)] == [10, 10, 4, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -216,10 +216,10 @@ def test_default_sizes() -> None:
         ({"alpha": 0.0}, "alpha 0.0"),
         ({"tolerance": -0.1}, "tolerance = -0.1"),
         ({"tolerance": 1.0}, "tolerance = 1.0"),
-        ({"draw": 0}, "draw = 0"),
-        ({"together": 0}, "together = 0"),
+        ({"sample_size": 0}, "sample_size = 0"),
+        ({"classes_per_round": 0}, "classes_per_round = 0"),
         ({"priors": ((0.0, 8.0),)}, "priors"),
-        ({"patience": 1.5}, "patience = 1.5"),
+        ({"escalation_share": 1.5}, "escalation_share = 1.5"),
     ],
 )
 def test_rules_out_of_range(values: dict[str, float], message: str) -> None:

@@ -25,10 +25,10 @@ from classwise.stats.counts import BoolArray, FloatArray, IntArray, whole_number
 from classwise.stats.intervals import checked_level
 
 MANY_CLASSES = 100
-TOLERANCE_OF_MANY = 0.02
+MANY_CLASSES_TOLERANCE = 0.02
 """The default tolerance (a fraction) for `MANY_CLASSES` classes or more."""
 
-EASE = 1e-9
+ROUNDING = 1e-9
 """Bound of the rounding error of a difference of two accuracies; differences of image counts are far larger."""
 
 _NEARLY = 0.75
@@ -44,11 +44,11 @@ class Rules:
         tolerance: how far (a fraction) the accuracy of the returned class may exceed that of the true worst class.
         priors: beta-binomial prior (a, b) of each level: before and after the escalating attack has run on all
             survivors of a class.
-        draw: number of survivors of a class per sample.
-        patience: a class is escalated once this share of its pool has been sampled. A lower value escalates classes
-            that a few more samples would have decided; a higher value spends samples that escalation would have saved.
-            The default took the fewest passes over replayed searches; the guarantee does not depend on it.
-        together: number of classes sampled per round; 1 takes the fewest passes, more fill a device.
+        sample_size: number of survivors of a class per sample.
+        escalation_share: a class is escalated once this share of its pool has been sampled. A lower value escalates
+            classes that a few more samples would have decided; a higher value spends samples that escalation would
+            have saved. The default took the fewest passes over replayed searches; the guarantee does not depend on it.
+        classes_per_round: number of classes sampled per round; 1 takes the fewest passes, more fill a device.
 
     Raises:
         ClasswiseError: for a value out of range.
@@ -57,21 +57,21 @@ class Rules:
     alpha: float = 0.05
     tolerance: float = 0.0
     priors: tuple[tuple[float, float], ...] = ((0.5, 8.0), (0.5, 60.0))
-    draw: int = 10
-    patience: float = 0.35
-    together: int = 1
+    sample_size: int = 10
+    escalation_share: float = 0.35
+    classes_per_round: int = 1
 
     def __post_init__(self) -> None:
         checked_level(self.alpha)
         if not 0 <= self.tolerance < 1:
             raise ClasswiseError(f"tolerance = {self.tolerance}: must be a fraction in [0, 1), such as 0.02")
-        for name in ("draw", "together"):
+        for name in ("sample_size", "classes_per_round"):
             if getattr(self, name) < 1:
                 raise ClasswiseError(f"{name} = {getattr(self, name)}: must be an integer of at least 1")
         if not 1 <= len(self.priors) <= 2 or any(not min(prior) > 0 for prior in self.priors):
             raise ClasswiseError(f"priors = {self.priors}: must be one or two pairs (a, b) of positive numbers")
-        if not 0 <= self.patience <= 1:
-            raise ClasswiseError(f"patience = {self.patience}: must be a share of the pool in [0, 1]")
+        if not 0 <= self.escalation_share <= 1:
+            raise ClasswiseError(f"escalation_share = {self.escalation_share}: must be a share of the pool in [0, 1]")
 
     @property
     def levels(self) -> int:
@@ -85,10 +85,10 @@ class Rules:
 
 def default_tolerance(classes: int) -> float:
     """The default tolerance: 0.02 for 100 classes or more, else 0."""
-    return TOLERANCE_OF_MANY if classes >= MANY_CLASSES else 0.0
+    return MANY_CLASSES_TOLERANCE if classes >= MANY_CLASSES else 0.0
 
 
-def default_draw(images: ArrayLike) -> int:
+def default_sample_size(images: ArrayLike) -> int:
     """The default number of survivors per sample: the median class size over 25, between 2 and 10.
 
     Args:
@@ -116,7 +116,7 @@ class Contenders(NamedTuple):
 
 
 def contenders(
-    estimate: FloatArray, low: FloatArray, high: FloatArray, tolerance: float, together: int = 1
+    estimate: FloatArray, low: FloatArray, high: FloatArray, tolerance: float, classes_per_round: int = 1
 ) -> Contenders:
     """Find the classes that decide the search.
 
@@ -130,22 +130,22 @@ def contenders(
         low: (..., C) lower bounds.
         high: (..., C) upper bounds.
         tolerance: tolerance on the worst-class accuracy, a fraction.
-        together: n, the number of classes to sample per round.
+        classes_per_round: n, the number of classes to sample per round.
     """
     place = np.arange(estimate.shape[-1])
     worst = estimate.argmin(-1)
     others = np.where(place == worst[..., None], np.inf, low)
     rival = others.argmin(-1)
     top, width = _pick(high, worst), _width(low, high)
-    over = top <= _pick(others, rival) + tolerance + EASE
-    contends = (width > 0) & (others + tolerance + EASE < top[..., None])
+    over = top <= _pick(others, rival) + tolerance + ROUNDING
+    contends = (width > 0) & (others + tolerance + ROUNDING < top[..., None])
     weighed = _pick(width, worst) * np.sqrt(np.maximum(contends.sum(-1), 1))
     due = np.where(weighed >= _pick(width, rival), worst, rival)
-    if together == 1:
+    if classes_per_round == 1:
         return Contenders(worst, rival, due[..., None], ~over[..., None])
     key = np.where(contends & (width >= _NEARLY * weighed[..., None]), others, np.inf)
     key = np.where(place == due[..., None], -1.0, key)
-    labels = np.argsort(key, axis=-1, kind="stable")[..., :together]
+    labels = np.argsort(key, axis=-1, kind="stable")[..., :classes_per_round]
     return Contenders(worst, rival, labels, np.isfinite(np.take_along_axis(key, labels, -1)) & ~over[..., None])
 
 
@@ -251,7 +251,7 @@ class BestArmSearch:
 
         The first moves sample survivors of every class: without a sample the lower bound of a class is 0.
         """
-        current = contenders(self.estimate, self.low, self.high, self.rules.tolerance, self.rules.together)
+        current = contenders(self.estimate, self.low, self.high, self.rules.tolerance, self.rules.classes_per_round)
         if not current.valid.any():
             return ()
         if not (self.drawn.any() or self.level.any()):
@@ -260,11 +260,11 @@ class BestArmSearch:
         return tuple(Escalate(label) if self._escalates(label) else self._draw(label) for label in labels)
 
     def _draw(self, label: int) -> Draw:
-        return Draw(label, int(min(self.rules.draw, self.unsettled[label])))
+        return Draw(label, int(min(self.rules.sample_size, self.unsettled[label])))
 
     def _escalates(self, label: int) -> bool:
         possible = self.level[label] + 1 < self.rules.levels
-        return bool(possible and self.drawn[label] >= self.rules.patience * self.pool[label])
+        return bool(possible and self.drawn[label] >= self.rules.escalation_share * self.pool[label])
 
     def observe_draw(self, label: int, count: int, successes: int) -> None:
         """Record a sample: the rest of the suite succeeded on ``successes`` of ``count`` further survivors of a class.
@@ -313,7 +313,7 @@ class BestArmSearch:
         current = contenders(estimate, low, high, self.rules.tolerance)
         worst = int(current.worst)
         # A class whose lower bound is above the upper bound of another is not the worst.
-        may = self.present & (low <= high[self.present].min() + EASE)
+        may = self.present & (low <= high[self.present].min() + ROUNDING)
         return WorstClassVerdict(
             worst=worst,
             possibly=tuple(int(label) for label in np.flatnonzero(may)),

@@ -26,7 +26,7 @@ from classwise.core import interruption
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.threat import Threat
-from classwise.stats.best_arm import BestArmSearch, Rules, default_draw, default_tolerance
+from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 
 SUITE = "autoattack"
 """The default suite: APGD on the cross-entropy on all images, targeted APGD on all survivors of an escalated class,
@@ -154,14 +154,14 @@ def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestA
 
 
 def _rules(chosen: dict[str, Any], counts: SurvivorCounts, batch_size: int) -> Rules:
-    """The rules of the race: samples sized by the classes, from as many classes at once as fill a batch."""
-    draw = default_draw(counts.images)
+    """The rules of the search: sample sizes by class size, from as many classes at once as fill a batch."""
+    sample_size = default_sample_size(counts.images)
     usual = default_tolerance(int((counts.images > 0).sum()))
     return Rules(
         alpha=chosen["alpha"],
         tolerance=usual if chosen["tolerance"] is None else chosen["tolerance"],
-        draw=draw,
-        together=max(1, batch_size // draw),
+        sample_size=sample_size,
+        classes_per_round=max(1, batch_size // sample_size),
     )
 
 

@@ -1,4 +1,4 @@
-"""Every smoke run, once, on one store: processes of a test run share it."""
+"""Run every experiment at smoke scale once, on a store shared by the processes of a test run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Smoke(NamedTuple):
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of the smoke runs is slow, since whichever comes first makes them all."""
+    """Mark every test of the smoke runs as slow, since the first one runs all experiments."""
     for item in items:
         if "smoke" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
@@ -30,8 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
-    """All experiments at scale smoke; tests only read. The processes of a test run share the work: every second one
-    begins at the end, and what another is at comes last."""
+    """All experiments at smoke scale, read-only.
+
+    The processes of a test run share the work: every second process starts from the end, and experiments that another
+    process has locked come last.
+    """
     base, worker = tmp_path_factory.getbasetemp(), os.environ.get("PYTEST_XDIST_WORKER", "")
     store = Store((base.parent if worker else base) / "papers-store")
     order = list(EXPERIMENTS)
@@ -46,10 +49,10 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Smoke:
 
 
 def _single(store: Store, name: str, *, blocking: bool) -> BaseFileLock:
-    """No other process runs this experiment meanwhile.
+    """Lock an experiment against other processes.
 
     Raises:
-        Timeout: on entry, if another does and we would not wait.
+        Timeout: on entry, if another process has the lock and ``blocking`` is false.
     """
     folder = store.path.with_suffix(".items")
     folder.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ import numpy as np
 from .page_texts import NONE, Place, agrees, number, plain, printed_of
 from .statements import (
     ALPHA,
-    SAID,
+    ANSWER_TEXTS,
     Paper,
     RawTable,
     Shown,
@@ -26,7 +26,7 @@ from .statements import (
 
 
 def check_estimate(one: Shown, value: str, span: str) -> None:
-    """The estimate with its unit, and its interval at one of the levels that Holm's procedure may have left."""
+    """Check the estimate with its unit, and its interval at one of the levels allowed by Holm's procedure."""
     raw = one.raw
     text, _, unit = value.partition(" ")
     assert unit == raw.unit
@@ -35,7 +35,7 @@ def check_estimate(one: Shown, value: str, span: str) -> None:
         assert span == ""
         return
     if one.error != one.error:
-        assert span == "no resample differs"
+        assert span == "no interval: all resamples are equal"
         return
     found = re.fullmatch(r"(\S+) to (\S+) \(([\d.]+) %\)", span)
     assert found is not None, span
@@ -71,7 +71,7 @@ def cell(text: str, small: str) -> str:
 
 
 def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> None:
-    assert table[0] == ["claim", "what is claimed", "verdict", "estimate", "adjusted p"]
+    assert table[0] == ["claim", "statement", "verdict", "estimate", "adjusted p"]
     tests, beyond = place.paper.shown(place.below), place.below.beyond
     assert len(table) == 1 + len(tests) + len(beyond)
     for row, mark, one in zip(table[1:], marks[1:], tests, strict=False):
@@ -85,7 +85,13 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
     for row, mark, (claim, reason) in zip(
         table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True
     ):
-        words = [claim.partition("/")[2], words_of(claim)["claim"], f"{SAID['inconclusive']}|{reason}", NONE, NONE]
+        words = [
+            claim.partition("/")[2],
+            words_of(claim)["claim"],
+            f"{ANSWER_TEXTS['inconclusive']}|{reason}",
+            NONE,
+            NONE,
+        ]
         assert [*map(plain, words)] == row
         assert mark == ""
 
@@ -149,7 +155,7 @@ def check_counts(
     images: tuple[int, ...],
     printed: tuple[float, ...] | None,
 ) -> None:
-    """Total, CV and MCD, each beside the printed one, and all classes that are lowest and highest."""
+    """Check total, CV and MCD, each next to the printed one, and all lowest and highest classes."""
     shares = {label: good / count for label, (good, count) in enumerate(zip(right, images, strict=True)) if count}
     values = np.array(list(shares.values()))
     level = 1 - (1 - ALPHA) ** (1 / len(shares))
@@ -184,7 +190,7 @@ def check_counts(
 
 
 def check_printed(place: Place, table: list[list[str]], marks: list[str]) -> None:
-    """The printed rows, number by number, with total, CV and MCD from the printed classes below."""
+    """Check the printed rows number by number, with total, CV and MCD recomputed from the printed classes."""
     rows = printed_of(place.item)["rows"]
     assert isinstance(rows, list)
     assert len(table) == 1 + len(rows)

@@ -1,7 +1,7 @@
-"""A page of a paper read back from its HTML, and a check of each of its texts.
+"""Parse the HTML page of a paper, and check each of its texts.
 
-Each text must be one of the statements below, each with the function that recomputes it; a text that no statement fits
-fails the test.
+Each text must match one of the statements below, each with a function that recomputes it. A text that matches no
+statement fails the test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NONE = "–"
 
 @dataclass
 class Section:
-    """A part of a page: its texts by element, its tables with the class of each row, its links and its code."""
+    """A section of a page: texts by element, tables with the CSS class of each row, and links."""
 
     name: str
     texts: list[tuple[str, str]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Section:
 
 
 class Page(Texts):
-    """A page by sections; the head is the section without a name."""
+    """A page split into sections; the head is the section without a name."""
 
     def __init__(self, page: str) -> None:
         self.sections = [Section("")]
@@ -86,7 +86,7 @@ class Page(Texts):
 
 @dataclass
 class Place:
-    """Where a text is: the paper, the item of the section, and its result if it is below a scale."""
+    """Location of a text: the paper, the item of the section, and the result if it is below a scale heading."""
 
     paper: Paper
     item: str
@@ -109,7 +109,7 @@ SEEN: set[str] = set()
 
 
 def statement(tag: str, pattern: str) -> Callable[[Check], Check]:
-    """Register the check of every text of an element that the pattern fits wholly."""
+    """Register the check of every text of an element that fully matches the pattern."""
 
     def add(check: Check) -> Check:
         STATEMENTS.append((tag, re.compile(pattern, re.DOTALL), check))
@@ -129,7 +129,7 @@ def check(place: Place, tag: str, text: str) -> str:
 
 
 def plain(text: object) -> str:
-    """Our texts as a page shows them: white space is one blank, marks of direction are visible."""
+    """A text as a page shows it: white space collapsed to one blank, marks of direction visible."""
     return re.sub(r"\s+", " ", str(text).replace("\u202e", "⟨U+202E⟩")).strip()
 
 
@@ -147,9 +147,8 @@ def over(place: Place, found: re.Match[str]) -> None:
 
 @statement(
     "p",
-    r"(\d+) items: (\d+) that run, (\d+) covered by parts of the library, (\d+) that wait for something\. "
-    r"(\d+) (has|have) been run\.(?: Together they took (at least )?([\d,.]+) s, each training and audit counted "
-    r"once\.)?",
+    r"(\d+) items: (\d+) runnable, (\d+) covered by the library, (\d+) missing\. "
+    r"(\d+) (has|have) been run\.(?: Total time: (at least )?([\d,.]+) s, each training and audit counted once\.)?",
 )
 def counts(place: Place, found: re.Match[str]) -> None:
     rows, mine = rows_of(place.paper.name), place.paper.mine
@@ -167,7 +166,7 @@ def counts(place: Place, found: re.Match[str]) -> None:
         assert bool(found[3 + 4]) == (None in work.values() or any(one.work is None for one in mine))
 
 
-@statement("h2", "What is claimed, and what these runs say")
+@statement("h2", "Claims of the paper and verdicts of these runs")
 def claimed(place: Place, found: re.Match[str]) -> None:
     assert place.paper.mine
     assert found
@@ -211,7 +210,7 @@ def covered(place: Place, found: re.Match[str]) -> None:
     assert found[2] == commands[1 if len(commands) > 1 else 0]
 
 
-@statement("p", r"(?:Waits for|Not in this version: )(.+)\.")
+@statement("p", r"(?:Requires |Not in this version: )(.+)\.")
 def missing(place: Place, found: re.Match[str]) -> None:
     assert place.item not in EXPERIMENTS
     assert found[1]
@@ -224,42 +223,46 @@ def run(place: Place, found: re.Match[str]) -> None:
     assert int(found[2]) == one.trainings
     assert f"{found[2]} training{'' if one.trainings == 1 else 's'}," in found[0]
     shows(found[4].replace(",", ""), one.seconds, 1)
-    stored = "without the trainings and audits that were in the store already"
-    assert found[5] == (stored if one.work is None else "with all trainings and audits")
+    stored = "excluding trainings and audits loaded from the store"
+    assert found[5] == (stored if one.work is None else "including all trainings and audits")
     assert bool(found[3]) == (one.work is not None and None in one.work.values())
     assert found[6] == VERSION
 
 
 @statement(
     "p",
-    "p after Holm's correction over all tests of the paper at this scale; an interval has the level that the "
-    r"correction left for it\.",
+    "p-values are corrected by Holm's procedure over all tests of the paper at this scale; each interval is at the "
+    r"corresponding level\.",
 )
 def note_of_verdicts(place: Place, found: re.Match[str]) -> None:
     assert place.below.tests or place.below.beyond, found
 
 
-@statement("p", "Small: 95 % intervals for new images of the class, the model fixed\\.")
+@statement("p", "Small print: 95 % confidence intervals for new images of the class with the model fixed\\.")
 def note_of_classes(place: Place, found: re.Match[str]) -> None:
     assert any(table.form == "class" for table in place.below.tables), found
 
 
 @statement(
-    "p", "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy\\..*"
+    "p",
+    "Small print: 95 % confidence intervals for new images of the same classes with the models fixed; under a class "
+    "name, its accuracy\\..*",
 )
 def note_of_summary(place: Place, found: re.Match[str]) -> None:
-    assert found[0].endswith("Printed classes are CIFAR-10's by number, from 0: 1 is automobile, 3 is cat.")
+    assert found[0].endswith("Printed classes are CIFAR-10 labels, from 0: 1 is automobile, 3 is cat.")
     assert any(table.form == "summary" for table in place.below.tables)
 
 
 @statement(
-    "p", r"Small: recomputed from the classes\.(?: Set off: (\d+) of (\d+) rows that do not agree; see the notes\.)?"
+    "p",
+    r"Small print: recomputed from the class accuracies\.(?: Highlighted: (\d+) of (\d+) rows that disagree; see the "
+    r"notes\.)?",
 )
 def note_of_printed(place: Place, found: re.Match[str]) -> None:
     rows = printed_of(place.item)["rows"]
     wrong = [row for row in rows if not agrees(row)]
     assert (found[1], found[2]) == ((str(len(wrong)), str(len(rows))) if wrong else (None, None))
-    assert not wrong or notes_of(place.item), "no note to see"
+    assert not wrong or notes_of(place.item), "no note on the disagreement"
 
 
 @statement("p", r"(\w+/\S+) as printed(?:: (.+))?")
@@ -270,7 +273,7 @@ def as_printed(place: Place, found: re.Match[str]) -> None:
 
 @statement(
     "p",
-    r"Made by classwise \S+\. Intervals speak of new images of the same classes, with the trained models fixed\. "
+    r"Made by classwise \S+\. Intervals are for new images of the same classes, with the trained models fixed\. "
     r"Accuracy is in percent, class-wise variance in percent squared\. Point at a mark to read its numbers\.",
 )
 def footer(place: Place, found: re.Match[str]) -> None:
@@ -287,12 +290,12 @@ def caption_of_figure(place: Place, found: re.Match[str]) -> None:
     assert found[1] in place.below.figures
 
 
-@statement("summary", "The printed numbers")
+@statement("summary", "Printed numbers")
 def printed_numbers(place: Place, found: re.Match[str]) -> None:
     assert printed_of(place.item)["rows"], found
 
 
-@statement("summary", r"What does not add up: (\d+) (notes?)")
+@statement("summary", r"Inconsistencies: (\d+) (notes?)")
 def number_of_notes(place: Place, found: re.Match[str]) -> None:
     assert int(found[1]) == len(notes_of(place.item))
     assert found[2] == ("note" if found[1] == "1" else "notes")
@@ -311,7 +314,7 @@ def note(place: Place, found: re.Match[str]) -> None:
 
 
 def printed_of(item: str) -> dict[str, Any]:
-    """The facts of a printed table or figure; of a panel, those of the whole."""
+    """Facts of a printed table or figure; for a panel, those of the whole figure."""
     known = facts(item.partition("/")[0])
     found = {one["id"]: one for key in ("tables", "figures") for one in known[key]}
     whole_item = item if item in found else re.sub(r"[a-z]+(-[a-z])?$", "", item)
@@ -320,13 +323,13 @@ def printed_of(item: str) -> dict[str, Any]:
 
 def agrees(row: dict[str, Any]) -> bool:
     a = np.array(row["per_class"], dtype=float)
-    asked = [(a.mean(), row.get("tot", row.get("adv")), 0.1), (((a - a.mean()) ** 2).mean(), row.get("cv"), 0.15)]
-    asked.append((a.max() - a.min(), row.get("mcd"), 0.1))
-    return all(printed is None or abs(ours - printed) <= within + 1e-6 for ours, printed, within in asked)
+    expected = [(a.mean(), row.get("tot", row.get("adv")), 0.1), (((a - a.mean()) ** 2).mean(), row.get("cv"), 0.15)]
+    expected.append((a.max() - a.min(), row.get("mcd"), 0.1))
+    return all(printed is None or abs(ours - printed) <= within + 1e-6 for ours, printed, within in expected)
 
 
 def number(value: object) -> str:
-    """A printed number as the facts have it."""
+    """A printed number as in the facts."""
     if isinstance(value, list):
         return " ".join(number(one) for one in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Random results of a paper's items as raw numbers, and what these say, computed without the package's claims."""
+"""Random results of a paper's items as raw numbers, and their verdicts computed independently of the package."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from classwise.stats.intervals import Estimate
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise" / "papers"
 SIZES: tuple[Name, ...] = ("full", "laptop", "smoke")
-"""The largest scale first, as a page has them."""
+"""Scales, largest first, as on a page."""
 ALPHA = 0.05
-SAID = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
+ANSWER_TEXTS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "inconclusive at this scale"}
 VERSION = "9.8.7"
 CAPTIONS = ("Attacked, in percent", "Per <class> & more", "Changes, in points")
 
@@ -62,7 +62,7 @@ def words_of(claim: str) -> dict[str, str]:
 
 
 def parts_of(claim: str) -> list[tuple[str, str]]:
-    """What a verdict on a claim needs: its own parts, and those of the claims that say the same."""
+    """Parts required for a verdict on a claim: its own, and those of the equivalent claims."""
     table = _read("items.yaml")
     own = [(claim, part) for part in table["claim_parts"].get(claim, ())]
     others = [pair for other in table["same_claims"].get(claim, ()) for pair in parts_of(other)]
@@ -71,7 +71,7 @@ def parts_of(claim: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class RawTest:
-    """A test of a claim: normal parts (value, standard error); the error is 0 for exact parts, NaN without interval."""
+    """A test of a claim with normal estimates (value, standard error): error 0 if exact, NaN without interval."""
 
     claim: str
     parts: tuple[tuple[float, float], ...]
@@ -102,7 +102,7 @@ class RawTest:
 
     @property
     def p_value(self) -> float:
-        """The least level at which all parts are above zero, or one is below with its share of the level."""
+        """Smallest level at which all estimates are above zero, or one is below at its share of the level."""
         tails = [2 * stats.norm.sf(abs(value / error)) if error == error else math.nan for value, error in self.parts]
         if any(tail != tail for tail in tails):
             return 1.0
@@ -112,7 +112,7 @@ class RawTest:
         return float(min(share, 1.0))
 
     def seen(self, level: float) -> tuple[str, float, float, int]:
-        """At a level: the answer, the value and error of the part that decides, and how many parts share the level."""
+        """Decide at a level: answer, value and error of the deciding estimate, number of estimates that share it."""
         number = len(self.parts)
         unknown = [part for part in self.parts if part[1] != part[1]]
         if unknown:
@@ -138,7 +138,7 @@ def _normal(value: float, error: float) -> IntervalEstimator:
 
 @dataclass(frozen=True)
 class RawTable:
-    """Right answers and images of each class, by row; ``form`` is the helper that makes the table."""
+    """Correct predictions and images of each class, by row; ``form`` selects the function that builds the table."""
 
     form: str
     caption: str
@@ -201,7 +201,7 @@ class RawResult:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page must print of one test: which answers and numbers follow from the raw parts."""
+    """Expected answer and numbers of one test on a page, computed from the raw estimates."""
 
     raw: RawTest
     answer: str
@@ -213,7 +213,7 @@ class Shown:
 
     @property
     def covered(self) -> str:
-        return (f"{', '.join(self.raw.covers)}: " if self.raw.covers else "") + SAID[self.answer]
+        return (f"{', '.join(self.raw.covers)}: " if self.raw.covers else "") + ANSWER_TEXTS[self.answer]
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Paper:
         return [one for one in self.results if one.item.startswith(f"{self.name}/")]
 
     def shown(self, result: RawResult) -> list[Shown]:
-        """The tests of a result, corrected over all of its paper at its scale."""
+        """Tests of a result, corrected over all results of its paper at its scale."""
         family = [
             one
             for one in self.results
@@ -238,7 +238,7 @@ class Paper:
         return shown(result, family)
 
     def newest(self) -> Iterable[tuple[str, Sequence[Shown], dict[str, str]]]:
-        """Of each item with results: the tests of the largest scale and what that scale could not test."""
+        """For each item with results: the tests of its largest scale, and the claims not tested at that scale."""
         order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
         for item in order:
             for result in self.of(item)[:1]:
@@ -261,7 +261,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
         ranks = [place for place, one in enumerate(order) if math.isclose(one, p, rel_tol=1e-9)]
         levels = tuple(ALPHA / (len(order) - min(rank, rejected)) for rank in ranks)
         mine = float(adjusted[ranks[-1]])
-        # a part that decided at the level of its item may be unclear at that of the paper
+        # an estimate that is conclusive at the level of its item may be inconclusive at that of the paper
         clear = abs(value) > z_of(levels[0] / shares) * error
         found.append(
             Shown(test, answer if mine <= ALPHA and clear else "inconclusive", value, error, shares, levels, mine)
@@ -270,7 +270,7 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
 
 
 def own_levels(result: RawResult) -> list[float]:
-    """The level at which each test of one item was read: Holm over that item, to the first that is inconclusive."""
+    """Level of each test of one item: Holm over that item, up to the first inconclusive test."""
     places = [place for place, test in enumerate(result.tests) if not test.exact]
     levels, level, stopped = [ALPHA] * len(result.tests), ALPHA, False
     for rank, place in enumerate(sorted(places, key=lambda place: result.tests[place].p_value)):
@@ -280,7 +280,7 @@ def own_levels(result: RawResult) -> list[float]:
 
 
 def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
-    """The verdict on a whole claim, what is printed small, and the mark of its row."""
+    """Verdict on a whole claim, its small print, and the CSS class of its row."""
     parts = parts_of(claim)
     related = {claim, *(one for one, _ in parts)}
     tests = [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
@@ -295,14 +295,14 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
         return text, f"tested by {', '.join(dict.fromkeys(item for item, _ in tests))}", ""
     if not tests:
         where = ", ".join(dict.fromkeys(reasons))
-        return (SAID["inconclusive"], where, "") if reasons else ("not asked yet", "", "")
+        return (ANSWER_TEXTS["inconclusive"], where, "") if reasons else ("not tested yet", "", "")
     answers: dict[str, list[str]] = {}
     items = {item for item, _ in tests}
     for item, some, beyond in paper.newest():
         if item in items:
             mine = [one.answer for one in some if one.raw.claim in related]
             for answer in [*mine, *("inconclusive" for one in beyond if one in related)]:
-                answers.setdefault(SAID[answer], []).append(item)
+                answers.setdefault(ANSWER_TEXTS[answer], []).append(item)
     named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
     marks: dict[tuple[str, ...], str] = {("holds",): "good", ("does not hold",): "weak"}
     if len(named) == 1:
@@ -316,7 +316,7 @@ def _part(claim: str, pair: tuple[str, str]) -> str:
 
 
 def shows(text: str, value: float, digits: int, *, sign: bool = False) -> None:
-    """The text is the value rounded to so many digits, with a sign if asked, and never a negative zero."""
+    """Check that a text is the value rounded to ``digits`` digits, with a sign if required, never a negative zero."""
     found = re.fullmatch(r"([+-]?)(\d+)(?:\.(\d+))?", text)
     assert found is not None, text
     assert len(found[3] or "") == digits, (text, value)
@@ -345,7 +345,7 @@ def listed(names: list[str]) -> str:
 
 
 def variance_bounds(low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """The least and the greatest variance of numbers between ends: all corners, and a grid of common points."""
+    """Minimum and maximum variance of numbers within bounds, by all corners and a grid of common values."""
     corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1)
     grid = np.linspace(0, 1, 4001)[:, None]
     distance = np.maximum(np.maximum(low - grid, grid - high), 0)

@@ -1,4 +1,4 @@
-"""Random results of the items of a paper, drawn by hypothesis."""
+"""Hypothesis strategies for random results of the items of a paper."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLASSES = ("ant", "bee", "cow", "dog", "elk", "<fox>")
 
 @st.composite
 def tests(draw: st.DrawFn, claim: str, number: int) -> RawTest:
-    """One to three parts, from clear to unclear; some exact, some without an interval, some limited."""
+    """Tests with one to three estimates, conclusive or not; some exact, some without an interval, some limited."""
     kind = draw(st.sampled_from(("one", "one", "one", "all", "mixed", "exact", "none", "zero")))
     sizes = {"one": 1, "exact": 1, "none": 1, "zero": 1}
     count = sizes.get(kind, draw(st.integers(2, 3)))
@@ -46,7 +46,7 @@ def tests(draw: st.DrawFn, claim: str, number: int) -> RawTest:
 
 @st.composite
 def tables(draw: st.DrawFn) -> RawTable:
-    """1 to 6 classes of 0 to 400 images; shares of 0, 1 and near both, ties; printed rows and none; estimates."""
+    """Tables of 1 to 6 classes with 0 to 4,000 images; accuracies of 0, 1 and near both, ties; printed rows or none."""
     number, lines = draw(st.integers(1, len(_CLASSES))), draw(st.integers(1, 3))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows = []
@@ -74,7 +74,7 @@ _SECONDS = st.sampled_from((0.04, 0.05, 0.25, 8.0, 61.3, 1234.56, 100000.0))
 
 @st.composite
 def papers(draw: st.DrawFn) -> Paper:
-    """Results of some items of a paper, and of one item of another, at one to three scales each."""
+    """Results of some items of a paper, and of at most one item of another, at one or two scales each."""
     name = draw(st.sampled_from(("kdd21", "iclr21", "benz20", "cfa23")))
     runnable = [item for item in EXPERIMENTS if item.startswith(f"{name}/")]
     others = [item for item in EXPERIMENTS if not item.startswith(f"{name}/")]
@@ -85,14 +85,14 @@ def papers(draw: st.DrawFn) -> Paper:
     for item in chosen:
         claims = [one["id"] for one in facts(item.partition("/")[0])["claims"]]
         for scale in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
-            asked = draw(st.lists(st.sampled_from(claims), max_size=4))
+            tested = draw(st.lists(st.sampled_from(claims), max_size=4))
             work = draw(st.none() | st.lists(st.sampled_from(sorted(shared)), unique=True))
             results.append(
                 RawResult(
                     item=item,
                     scale=scale,
                     setting=f"{item} at {scale} & its setting",
-                    tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(asked)),
+                    tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(tested)),
                     beyond=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
                     tables=tuple(draw(st.lists(tables(), max_size=2))),
                     figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),

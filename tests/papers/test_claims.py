@@ -1,4 +1,4 @@
-"""Verdicts: only what an adjusted interval says."""
+"""Verdicts follow from adjusted intervals."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_one_claim(value: float, answer: Answer) -> None:
     assert verdict.p_value == pytest.approx(2 * stats.norm.sf(abs(value)), rel=1e-4)
 
 
-def test_holm_is_that_of_the_statistics() -> None:
-    """Random families: told exactly where Holm's adjusted p-value is at most 0.05."""
+def test_holm_matches_the_statistics_module() -> None:
+    """Random families: conclusive if and only if Holm's adjusted p-value is at most 0.05."""
     random = np.random.default_rng(0)
     for _ in range(40):
         values = random.normal(0, 2.5, size=6)
@@ -49,7 +49,7 @@ def test_holm_is_that_of_the_statistics() -> None:
         assert [verdict.answer != "inconclusive" for verdict in verdicts] == (adjusted <= 0.05).tolist()
 
 
-def test_family_of_true_nulls_is_rarely_told() -> None:
+def test_family_wise_error_rate_of_true_nulls() -> None:
     random = np.random.default_rng(1)
     found = [
         any(verdict.answer != "inconclusive" for verdict in evaluate([claim(float(v)) for v in random.normal(size=5)]))
@@ -58,7 +58,7 @@ def test_family_of_true_nulls_is_rarely_told() -> None:
     assert np.mean(found) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
-def test_several_parts_must_all_hold() -> None:
+def test_all_estimates_must_be_above_zero() -> None:
     assert evaluate([claim(3, 4)])[0].answer == "holds"
     verdict = evaluate([claim(3, 1)])[0]
     assert (verdict.answer, verdict.value) == ("inconclusive", 1)
@@ -69,7 +69,7 @@ def test_several_parts_must_all_hold() -> None:
     assert evaluate([claim(5, -2.1)])[0].answer == "inconclusive"
 
 
-def test_exact_claims_are_not_counted_among_the_tested() -> None:
+def test_exact_claims_do_not_count_for_holm() -> None:
     exact = Test(claim="cfa23/C1", estimand="a fact", estimators=[exactly(1.0)], exact=True)
     false = Test(claim="cfa23/C2", estimand="a fact", estimators=[exactly(0.0)], exact=True)
     verdicts = evaluate([exact, claim(2.0), false])
@@ -77,14 +77,14 @@ def test_exact_claims_are_not_counted_among_the_tested() -> None:
     assert verdicts[1].level == 0.05
 
 
-def test_what_cannot_be_tested_says_why() -> None:
+def test_untested_claims_give_the_reason() -> None:
     verdict = not_tested("kdd21/C8", "no cats here")
     assert (verdict.answer, verdict.note) == ("inconclusive", "no cats here")
     assert np.isnan(verdict.value)
 
 
-def test_items_corrected_together_are_as_one_item() -> None:
-    """Verdicts of single items, put together, are those of judging all of their claims at once."""
+def test_joint_correction_equals_one_evaluation() -> None:
+    """Correcting the verdicts of single items jointly equals evaluating all of their claims at once."""
     random = np.random.default_rng(2)
     for _ in range(40):
         tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
@@ -97,8 +97,8 @@ def test_items_corrected_together_are_as_one_item() -> None:
         assert found[7].note == "no cats here"
 
 
-def test_an_answer_and_its_interval_agree() -> None:
-    """With several parts too, of which each is asked at its share of the level for "does not hold"."""
+def test_answers_agree_with_their_intervals() -> None:
+    """Also with several estimates, each of which has a share of the level for "does not hold"."""
     random = np.random.default_rng(5)
     found = set()
     for _ in range(40):
@@ -112,8 +112,8 @@ def test_an_answer_and_its_interval_agree() -> None:
     assert found == {"holds", "does not hold", "inconclusive"}
 
 
-def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
-    """Such as that of the worst class, whose p-value and width are not those of a normal one."""
+def test_a_rescaled_interval_that_includes_zero_is_inconclusive() -> None:
+    """Such as the interval of the worst class, whose p-value and width are not those of a normal interval."""
     found = Verdict(
         claim="kdd21/C1", answer="does not hold", estimand="worst class", value=-17, low=-28, high=-0.5, p_value=0.0049
     )
@@ -124,8 +124,8 @@ def test_a_stretched_interval_that_holds_zero_tells_nothing() -> None:
     assert (narrow.answer, narrow.high < 0) == ("does not hold", True)
 
 
-def test_a_correlation_stays_one() -> None:
-    """At its own level and when more claims stretch it; what decides is the whole interval."""
+def test_correlations_stay_within_their_limits() -> None:
+    """At the original level and after a joint correction."""
     sure = Test(claim="kdd21/C1", estimand="rho", estimators=[normal(0.8, 0.25)], unit="", limits=CORRELATION)
     unsure = replace(sure, estimators=[normal(0.3, 0.25)])
     single = [verdict for test in (sure, unsure) for verdict in evaluate([test])]
@@ -138,7 +138,7 @@ def test_a_correlation_stays_one() -> None:
         assert one.limits == CORRELATION
 
 
-def test_an_interval_of_an_analysis_at_every_level() -> None:
+def test_intervals_at_other_levels() -> None:
     part = interval(Estimate(0.30, 0.30 - 0.10, 0.30 + 0.05), 100)
     assert part(0.05) == pytest.approx((30, 20, 40))
     assert part(0.01).low == pytest.approx(30 - 10 * 2.5758 / 1.9600, abs=1e-3)
@@ -146,15 +146,15 @@ def test_an_interval_of_an_analysis_at_every_level() -> None:
     assert minus == pytest.approx((-0.3, -0.4, -0.2))
 
 
-def test_what_did_not_vary_is_not_certain() -> None:
+def test_zero_variance_is_inconclusive() -> None:
     for estimate in (Estimate(1.0, 1.0, 1.0), Estimate(0.4, float("nan"), float("nan"))):
         (verdict,) = evaluate([Test(claim="kdd21/C1", estimand="a", estimators=[normal(5), interval(estimate)])])
         assert verdict.answer == "inconclusive"
         assert verdict.p_value == 1
 
 
-def test_no_negative_zeros_are_shown() -> None:
-    """Rounding in the last bits of a difference that is zero."""
+def test_no_negative_zeros_are_printed() -> None:
+    """Rounding errors in a difference that is zero."""
     one = Verdict(claim="kdd21/C1", answer="inconclusive", estimand="", value=-6e-15, low=-1e-9, high=2, unit="points")
     assert estimate_text(one) == ("+0.00 points", "+0.00 to +2.00 (95\N{NO-BREAK SPACE}%)")
 
@@ -162,7 +162,7 @@ def test_no_negative_zeros_are_shown() -> None:
 CLAIMS = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
 
 
-def held(claim: str, part: str) -> tuple[str, Verdict]:
+def verdict_of(claim: str, part: str) -> tuple[str, Verdict]:
     covers = (part,) if part else ()
     return ("kdd21/T1", Verdict(claim=claim, answer="holds", estimand="a number", covers=covers))
 
@@ -170,7 +170,7 @@ def held(claim: str, part: str) -> tuple[str, Verdict]:
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) -> None:
     parts = catalogue.claim_parts(claim)
-    verdicts = [held(one, part) for one, part in parts]
+    verdicts = [verdict_of(one, part) for one, part in parts]
     whole = claim_verdict(claim, verdicts)
     assert (whole.answers, whole.untested) == (("holds",), ())
     assert len(whole.tested) == len(parts) == len(set(parts))
@@ -180,22 +180,22 @@ def test_a_claim_has_a_verdict_only_if_each_of_its_parts_was_tested(claim: str) 
         assert fewer.answers == ()
         assert len(fewer.untested) == 1
         assert fewer.partial == bool(others)
-    one = parts[0][0]  # what could not be tested, or was tested on something else, is no part of the claim
+    one = parts[0][0]  # an untested claim, or a test of another part, does not complete the claim
     assert claim_verdict(claim, [*verdicts[1:], (verdicts[0][0], not_tested(one, "no cats"))]).untested
-    beside = claim_verdict(claim, [*verdicts[1:], held(one, "something else")])
+    beside = claim_verdict(claim, [*verdicts[1:], verdict_of(one, "something else")])
     assert beside.partial
     assert beside.answers == ()
 
 
-def test_every_part_is_of_a_claim_and_named_once() -> None:
+def test_every_part_belongs_to_a_claim() -> None:
     for claim in CLAIMS:
         for one, part in catalogue.claim_parts(claim):
             assert catalogue.claim(one)
             assert part.strip() == part
 
 
-def test_half_of_a_claim_in_the_table_of_its_paper() -> None:
-    """kdd21/C23 has a half of attacked images and one of standard training."""
+def test_half_of_a_claim_is_partly_tested() -> None:
+    """kdd21/C23 has two parts: attacked images and standard training."""
     half = Verdict(claim="kdd21/C23", answer="holds", estimand="a number", covers=("attacked against clean",))
     result = Result(item="kdd21/F5bc", scale="laptop", setting="", verdicts=(half,))
     (row,) = (row for row in claims_table("kdd21", {"kdd21/F5bc": [result]}).rows if row.name == "C23")

@@ -1,4 +1,4 @@
-"""Metrics recomputed from the printed rows, and the misprints that they show."""
+"""Metrics recompute from the printed rows, and the misprints that they show."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from classwise.papers import catalogue
-from classwise.papers.printed import printed_table, recomputed, row_name
+from classwise.papers.printed import printed_table, recompute, row_name
 from classwise.papers.tables import Key, summary_table
 from classwise.stats.counts import ClassCounts
 from classwise.stats.ranks import spearman_matrix
 
 
-def test_the_big_table_agrees_but_for_one_misprint() -> None:
+def test_table_1_agrees_except_for_one_misprint() -> None:
     rows = catalogue.printed_rows("kdd21/T1")
     assert len(rows) == 20
     wrong = [row_name(row) for row in rows if not _agrees(row)]
     assert wrong == ["MART, transfer"]
-    mended = dict(next(row for row in rows if row_name(row) == "MART, transfer"))
-    mended["per_class"] = [*mended["per_class"][:9], 90.2]
-    assert _agrees(mended)
+    corrected = dict(next(row for row in rows if row_name(row) == "MART, transfer"))
+    corrected["per_class"] = [*corrected["per_class"][:9], 90.2]
+    assert _agrees(corrected)
 
 
 @pytest.mark.parametrize(("item", "count"), [("kdd21/T3", 5), ("iclr21/T2", 20)])
@@ -30,16 +30,16 @@ def test_the_other_tables_agree(item: str, count: int) -> None:
 
 
 def _agrees(row: object) -> bool:
-    again = recomputed(row)  # type: ignore[arg-type]  # a row of the facts
+    again = recompute(row)  # type: ignore[arg-type]  # a row of the facts
     assert again is not None
     return again.agrees
 
 
-def test_by_hand() -> None:
+def test_recomputed_by_hand() -> None:
     """Classes 10 and 30: mean 20, variance 100, difference 20."""
-    assert recomputed({"per_class": [10, 30]}) == pytest.approx((20, 100, 20, True))
-    assert recomputed({"method": "AT"}) is None
-    again = recomputed({"per_class": [10, 30], "mcd": 20.2})
+    assert recompute({"per_class": [10, 30]}) == pytest.approx((20, 100, 20, True))
+    assert recompute({"method": "AT"}) is None
+    again = recompute({"per_class": [10, 30], "mcd": 20.2})
     assert again is not None
     assert not again.agrees
 
@@ -56,8 +56,8 @@ def test_tables_of_every_form() -> None:
     assert printed_table("cfa23/F1") is None
 
 
-def test_the_printed_extremes_are_classes_beside_ours() -> None:
-    """Ours: 1 of 2 birds and both cats; printed: the third class lowest, the second highest."""
+def test_printed_extreme_classes() -> None:
+    """Measured: 1 of 2 birds and both cats; printed: the third class lowest, the second highest."""
     counts = ClassCounts.from_labels(np.array([0, 0, 1, 1]), np.array([True, False, True, True]), 2)
     ours: dict[Key, ClassCounts] = {("AT",): counts}
     table = summary_table("", ours, {("AT",): {"per_class": [20, 30.5, 10]}}, ("bird", "cat"))
@@ -72,7 +72,7 @@ def test_the_printed_extremes_are_classes_beside_ours() -> None:
 
 
 def test_rank_consistency_of_the_printed_rows() -> None:
-    """190 pairs: least 0.77, median 0.93, mean 0.92 (note 8.1)."""
+    """190 pairs: minimum 0.77, median 0.93, mean 0.92 (note 8.1)."""
     rows = [row["per_class"] for row in catalogue.printed_rows("kdd21/T1")]
     found = spearman_matrix(rows)[np.triu_indices(20, k=1)]
     assert len(found) == 190

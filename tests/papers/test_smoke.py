@@ -1,4 +1,4 @@
-"""Every experiment at scale smoke, on one store."""
+"""All experiments at smoke scale, on one store."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from classwise.reporting.tables import Cell
 
 from .conftest import Smoke
 
-MOST_MODELS = 40
+MAX_MODELS = 40
 
 
-def test_they_share_their_models(smoke: Smoke) -> None:
+def test_experiments_share_models(smoke: Smoke) -> None:
     assert set(smoke.results) == set(EXPERIMENTS)
-    everything = list(smoke.store.path.rglob("recipe.yaml"))  # those without a class lie below their base run
-    assert 0 < len(smoke.store.runs) <= len(everything) <= MOST_MODELS
-    asked = sum(len(result.runs) for result in smoke.results.values())
-    assert asked > len(smoke.store.runs)
+    everything = list(smoke.store.path.rglob("recipe.yaml"))  # runs without one class are inside their base run
+    assert 0 < len(smoke.store.runs) <= len(everything) <= MAX_MODELS
+    requested = sum(len(result.runs) for result in smoke.results.values())
+    assert requested > len(smoke.store.runs)
     known = {path.parent.name for path in smoke.store.runs}
     assert all(set(result.runs) <= known for result in smoke.results.values())
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
-def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> None:
+def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> None:
     result = smoke.results[name]
     assert result.tables or result.figures
     for table in result.tables:
@@ -56,7 +56,7 @@ def test_each_has_something_to_show_and_a_verdict(smoke: Smoke, name: str) -> No
 
 
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
-def test_results_come_back_as_they_were(smoke: Smoke, name: str, tmp_path: Path) -> None:
+def test_results_round_trip(smoke: Smoke, name: str, tmp_path: Path) -> None:
     loaded = Result.load(smoke.store.result_file(name, "smoke"))
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == smoke.store.result_file(name, "smoke").read_bytes()
@@ -65,16 +65,16 @@ def test_results_come_back_as_they_were(smoke: Smoke, name: str, tmp_path: Path)
     assert str([*loaded.verdicts]) == str([*again.verdicts])  # as text, since NaN differs from itself
 
 
-def test_again_nothing_is_trained_and_nothing_changes(smoke: Smoke) -> None:
-    """The numbers of a second run are those of the first, from the same files."""
+def test_a_repeated_run_trains_nothing(smoke: Smoke) -> None:
+    """A second run gives the same numbers from the same files."""
     before = {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")}
     again = run("kdd21/E3", "smoke", Store(smoke.store.path))
     assert {path: path.stat().st_mtime_ns for path in smoke.store.path.rglob("*.safetensors")} == before
     assert str([*again.verdicts]) == str([*smoke.results["kdd21/E3"].verdicts])
 
 
-def test_the_big_table_is_what_the_outcomes_say(smoke: Smoke) -> None:
-    """Recounted by pandas from the files of the audits."""
+def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
+    """Recomputed by pandas from the files of the audits."""
     result = smoke.results["kdd21/T1"]
     key = next(key for key, recipe in result.runs.items() if recipe == "at")
     audits = (smoke.store.path / "runs" / key / "audits").glob("*/outcomes")
@@ -86,15 +86,15 @@ def test_the_big_table_is_what_the_outcomes_say(smoke: Smoke) -> None:
     assert row.cells[1].text == "65.5"
 
 
-def test_every_claim_of_the_papers_is_asked_somewhere(smoke: Smoke) -> None:
-    asked = {one.claim for result in smoke.results.values() for one in result.verdicts}
+def test_every_claim_is_tested_by_some_item(smoke: Smoke) -> None:
+    tested = {one.claim for result in smoke.results.values() for one in result.verdicts}
     claims = [one["id"] for paper in catalogue.PAPERS for one in catalogue.facts(paper)["claims"]]
     assert len(claims) == 85
-    assert [claim for claim in claims if not asked & set(catalogue.same_claims(claim))] == []
-    assert asked <= set(claims)
+    assert [claim for claim in claims if not tested & set(catalogue.same_claims(claim))] == []
+    assert tested <= set(claims)
 
 
-def test_claims_about_cifar_classes_are_not_judged_on_digits(smoke: Smoke) -> None:
+def test_claims_about_cifar_classes_are_not_tested_on_digits(smoke: Smoke) -> None:
     verdict = next(one for one in smoke.results["kdd21/T1"].verdicts if one.claim == "kdd21/C8")
     assert verdict.answer == "inconclusive"
     assert "CIFAR-10" in verdict.note
@@ -124,25 +124,25 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     assert 'id="claims"' not in paper_page(paper, None, tmp_path / "bare.html").read_text(encoding="utf-8")
 
 
-KEPT = Path(__file__).parents[2] / "docs/results/papers/results"
+COMMITTED = Path(__file__).parents[2] / "docs/results/papers/results"
 
 
 def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
-    """At this scale and in the kept results: named parts where the claim has some, and none beside them."""
-    results = [*smoke.results.values(), *(Result.load(file) for file in KEPT.glob("*/*/*.json"))]
+    """At this scale and in the committed results: tests name parts if and only if the claim has parts."""
+    results = [*smoke.results.values(), *(Result.load(file) for file in COMMITTED.glob("*/*/*.json"))]
     reached = set()
     for result in results:
         for one in result.verdicts:
             named = {part for claim, part in catalogue.claim_parts(one.claim) if claim == one.claim and part}
             assert bool(one.covers) == bool(named and one.estimand), (result.item, one.claim)
             reached |= {(one.claim, part) for part in set(one.covers) & named}
-            strange = set(one.covers) - named
-            assert not strange or result.scale == "smoke" or strange == {"cifar10"}, (result.item, one.claim, strange)
-    asked = {one.claim for result in results for one in result.verdicts if one.covers}
-    assert asked - {claim for claim, _ in reached} <= {"cfa23/C21", "iclr21/C16"}  # asked of other data only
+            others = set(one.covers) - named
+            assert not others or result.scale == "smoke" or others == {"cifar10"}, (result.item, one.claim, others)
+    tested = {one.claim for result in results for one in result.verdicts if one.covers}
+    assert tested - {claim for claim, _ in reached} <= {"cfa23/C21", "iclr21/C16"}  # tested on other data only
 
 
-def test_a_claim_that_is_half_tested_is_so_for_programs_and_in_the_terminal(smoke: Smoke) -> None:
+def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
     """kdd21/C23 has one half in F5bc and one in E10."""
     half, other = smoke.results["kdd21/F5bc"], smoke.results["kdd21/E10"]
     mine = [one for one in half.verdicts if one.claim == "kdd21/C23"]
@@ -160,15 +160,15 @@ def test_a_claim_that_is_half_tested_is_so_for_programs_and_in_the_terminal(smok
 HALVES: tuple[tuple[Answer, str], ...] = (("holds", "a number"), ("inconclusive", ""))
 
 
-def test_claims_in_short(smoke: Smoke) -> None:
-    """One answer with its items, several apart, and another paper's where the claim is the same."""
+def test_claims_table(smoke: Smoke) -> None:
+    """One answer with its items, several answers, and the answer of an equivalent claim of another paper."""
 
     def answered(item: str, claim: str, answer: Answer, estimand: str = "a number", covers: str = "") -> Result:
         parts = (covers,) if covers else ()
         verdicts = (Verdict(claim=claim, answer=answer, estimand=estimand, covers=parts),)
         return dataclasses.replace(smoke.results[item], verdicts=verdicts)
 
-    half, other_half = (answered("kdd21/F2", "kdd21/C6", said, of) for said, of in HALVES)
+    half, other_half = (answered("kdd21/F2", "kdd21/C6", answer, of) for answer, of in HALVES)
     two_halves = dataclasses.replace(half, verdicts=(*half.verdicts, *other_half.verdicts))
     found = {
         "kdd21/F4a": [answered("kdd21/F4a", "kdd21/C19", "holds")],
@@ -180,7 +180,7 @@ def test_claims_in_short(smoke: Smoke) -> None:
         "kdd21/E10": [answered("kdd21/E10", "kdd21/C23", "inconclusive", covers="standard training")],
         "kdd21/T1": [],
         "kdd21/F2": [two_halves],
-        "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "inconclusive", estimand="")],  # it only says who asks
+        "kdd21/F5a": [answered("kdd21/F5a", "kdd21/C19", "inconclusive", estimand="")],  # names the item that tests it
     }
     rows = {row.name: row for row in claims_table("kdd21", found).rows}
     assert rows["C19"].cells[1] == Cell("holds", "kdd21/F4a, kdd21/F4b")
@@ -188,8 +188,8 @@ def test_claims_in_short(smoke: Smoke) -> None:
     both = "holds: kdd21/F5bc; inconclusive at this scale: kdd21/E10"
     assert rows["C23"].cells[1] == Cell("holds; inconclusive at this scale", both)
     assert not rows["C23"].good
-    assert not rows["C6"].good  # what an item that asks one half cannot say of the other counts
-    assert rows["C1"].cells[1] == Cell("not asked yet")  # of an item's results the largest scale counts alone
+    assert not rows["C6"].good  # the untested half of an item counts
+    assert rows["C1"].cells[1] == Cell("not tested yet")  # only the largest scale of an item counts
     other = {row.name: row for row in claims_table("iclr21", found).rows}
     assert other["C3"].cells[1] == rows["C19"].cells[1]
 
@@ -208,10 +208,10 @@ def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
         scale_of("kdd21/T9", "smoke")
 
 
-def test_a_scale_that_a_row_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = EXPERIMENTS.load("kdd21/T3")
     monkeypatch.setattr(kind, "scales", {"smoke": kind.scales["smoke"]})
-    with pytest.raises(ClasswiseError, match="kdd21/T3 has no scale 'full'; it has smoke"):
+    with pytest.raises(ClasswiseError, match="kdd21/T3 has no scale 'full'; available: smoke"):
         scale_of("kdd21/T3", "full")
 
 
@@ -220,5 +220,5 @@ def test_damaged_results(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"a.json is damaged; run the experiment again"):
         Result.load(tmp_path / "a.json")
     (tmp_path / "b.json").write_text('{"schema_version": 7}')
-    with pytest.raises(ClasswiseError, match="format 7, this classwise reads 2"):
+    with pytest.raises(ClasswiseError, match="schema_version 7 is not supported, only 2; run the experiment again"):
         Result.load(tmp_path / "b.json")

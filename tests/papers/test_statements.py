@@ -1,4 +1,4 @@
-"""Every text and number of a paper's page and of the terminal, recomputed from the raw numbers of random results."""
+"""Texts and numbers of the pages and of the terminal, recomputed from the raw numbers of random results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from classwise.papers.store import Store
 from .page_tables import check_claims, check_estimate, check_printed, check_table, check_verdicts
 from .page_texts import SEEN, STATEMENTS, Page, Place, Section, check, printed_of
 from .statements import (
-    SAID,
+    ANSWER_TEXTS,
     Paper,
     Shown,
     notes_of,
@@ -35,14 +35,14 @@ QUICK = settings(max_examples=40, phases=[Phase.generate], suppress_health_check
 
 
 def check_section(paper: Paper, section: Section) -> None:
-    """The texts and tables of an item: of its results, the largest scale first, then the printed ones and notes."""
+    """Check the texts and tables of an item: its results, largest scale first, then printed numbers and notes."""
     place, waiting = Place(paper, section.name), paper.of(section.name)
     texts = [(tag, text) for tag, text in section.texts if text and tag != "tr"]
     expected = len(waiting)
     for tag, text in texts:
         if tag == "h3":
             place.result = waiting.pop(0)
-        if place.result is not None and (tag, text) == ("summary", "The printed numbers"):
+        if place.result is not None and (tag, text) == ("summary", "Printed numbers"):
             assert not waiting
         check(place, tag, text)
     assert not waiting
@@ -65,7 +65,7 @@ def check_section(paper: Paper, section: Section) -> None:
 @pytest.mark.slow
 @QUICK
 @given(papers())
-def test_every_text_of_a_paper_s_page_follows_from_its_results(paper: Paper) -> None:
+def test_every_text_of_a_page_follows_from_its_results(paper: Paper) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "store")
         for raw in paper.results:
@@ -95,18 +95,18 @@ def test_every_text_of_a_paper_s_page_follows_from_its_results(paper: Paper) -> 
     found = re.findall(r"\d+", lead)[:4]
     assert int(found[2]) == sum(any(text.startswith("Covered by") for text in texts) for texts in statuses)
     assert int(found[3]) == sum(
-        any(text.startswith(("Not in this version", "Waits for")) for text in texts) for texts in statuses
+        any(text.startswith(("Not in this version", "Requires ")) for text in texts) for texts in statuses
     )
 
 
-def printed_by(action: Callable[..., None], *given: object) -> list[str]:
+def printed_by(action: Callable[..., None], *arguments: object) -> list[str]:
     with contextlib.redirect_stdout(io.StringIO()) as stream:
-        action(*given)
+        action(*arguments)
     return stream.getvalue().replace("\u00a0", " ").splitlines()
 
 
 def claim_lines(paper: Paper) -> list[str]:
-    """What a call says of each claim that a test named a part of."""
+    """Lines of a call on each claim with tests of parts of it."""
     claims = [one.raw.claim for _, some, _ in paper.newest() for one in some if one.raw.covers]
     return [
         f"{claim} as a whole: {whole(paper, claim)[0]}: {words_of(claim)['claim']}" for claim in dict.fromkeys(claims)
@@ -128,7 +128,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[s
         if one.raw.note:
             assert lines.pop(0) == f"  {one.raw.note}"
     for claim, reason in beyond.items():
-        assert lines.pop(0) == f"{claim} {SAID['inconclusive']}: {words_of(claim)['claim']}"
+        assert lines.pop(0) == f"{claim} {ANSWER_TEXTS['inconclusive']}: {words_of(claim)['claim']}"
         assert lines.pop(0) == f"  {reason}"
 
 
@@ -136,7 +136,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[s
 @settings(QUICK, max_examples=60)
 @given(papers())
 def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
-    """The verdicts of one item, corrected over its own tests; then what the tests of all items in a call change."""
+    """Verdicts of one item, corrected over its own tests; then the changes by correction over all items of a call."""
     scale = paper.results[0].scale if paper.results else "smoke"
     order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
     call = sorted((one for one in paper.results if one.scale == scale), key=lambda one: order.index(one.item))
@@ -165,7 +165,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
         assert lines.pop(0) == "All claims of a paper in this call corrected together (Holm):"
         pairs = [pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)]
         changed = [
-            f"{mine.raw.claim} {now.covered} (by itself: {SAID[mine.answer]}): {mine.raw.estimand}"
+            f"{mine.raw.claim} {now.covered} (by itself: {ANSWER_TEXTS[mine.answer]}): {mine.raw.estimand}"
             for mine, now in pairs
             if mine.answer != now.answer
         ]
@@ -174,7 +174,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
 
 
 @pytest.mark.parametrize("name", ["kdd21", "iclr21", "benz20", "cfa23"])
-def test_the_list_has_every_item_with_its_status(name: str) -> None:
+def test_the_list_contains_every_item_with_its_status(name: str) -> None:
     head, *lines = printed_by(_list, [name], False)
     assert re.split("  +", head) == ["id", "kind", "what", "status", "command, or what is missing"]
     for line, row in zip(lines, rows_of(name), strict=True):
@@ -183,11 +183,11 @@ def test_the_list_has_every_item_with_its_status(name: str) -> None:
         assert (item, kind) == (row["id"], row["kind"])
         assert what == title or (len(title) > 60 and len(what) <= 60 and title.startswith(what.rstrip("…")))
         assert (status == "runnable") == (item in EXPERIMENTS)
-        assert (status == "missing") == command.startswith(("not in this version", "waits for"))
+        assert (status == "missing") == command.startswith(("not in this version", "requires "))
         assert status != "runnable" or command == f"classwise papers run {item}"
 
 
-def test_every_statement_was_seen() -> None:
-    """After the test above: no statement of the list is out of reach of the generator."""
+def test_every_statement_is_generated() -> None:
+    """After the test above: the generator reaches every statement of the list."""
     if SEEN:
         assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing now

@@ -1,4 +1,4 @@
-"""The store: never trained twice, goes on, refuses what it does not know."""
+"""The store: trains each model once, resumes interrupted work, refuses other folders."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ QUICK = Recipe.read("at", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 2}
 
 
 class StoppedError(Exception):
-    """The machine went down."""
+    """Simulated interruption."""
 
 
 class Stopping:
-    """A listener that stops the work after so many lines of progress."""
+    """A progress listener that interrupts the work after a number of updates."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -49,69 +49,67 @@ class Stopping:
         pass
 
 
-def test_never_twice_and_by_content(tmp_path: Path) -> None:
+def test_trainings_are_keyed_by_content(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    first = store.trained(QUICK, IMAGES)
+    first = store.train(QUICK, IMAGES)
     assert first.fresh
-    same = Store(tmp_path / "store").trained(Recipe.read(QUICK, {"name": "other", "description": "the same"}), IMAGES)
+    same = Store(tmp_path / "store").train(Recipe.read(QUICK, {"name": "other", "description": "the same"}), IMAGES)
     assert (same.key, same.fresh) == (first.key, False)
     other_seed = module._hash({"seed": 1}) != module._hash({"seed": 0})
     assert other_seed
-    fine = store.trained(
-        Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first
-    )
+    fine = store.train(Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first)
     assert fine.key != first.key
     assert len(store.runs) == 2
     moved = (tmp_path / "store").rename(tmp_path / "moved")
     again = Store(moved)
-    first = again.trained(QUICK, IMAGES)
+    first = again.train(QUICK, IMAGES)
     assert not first.fresh
     begun = Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1})
-    assert not again.trained(begun, IMAGES, start=first).fresh
+    assert not again.train(begun, IMAGES, start=first).fresh
 
 
 def test_other_data_is_another_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     quick = Recipe.read(QUICK, {"epochs": 1})
-    assert store.trained(quick, IMAGES).key != store.trained(quick, IMAGES.take(slice(0, 100))).key
+    assert store.train(quick, IMAGES).key != store.train(quick, IMAGES.take(slice(0, 100))).key
 
 
-def test_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_interrupted_training_resumes(tmp_path: Path) -> None:
     store = Store(tmp_path / "a")
     with pytest.raises(StoppedError):
-        store.trained(QUICK, IMAGES, progress=Stopping(5))
+        store.train(QUICK, IMAGES, progress=Stopping(5))
     (begun,) = store.runs
     assert begun.is_file()
-    done = store.trained(QUICK, IMAGES)
+    done = store.train(QUICK, IMAGES)
     assert done.fresh
-    whole = Store(tmp_path / "b").trained(QUICK, IMAGES)
+    whole = Store(tmp_path / "b").train(QUICK, IMAGES)
     assert (done.key, done.run.path.name) == (whole.key, begun.parent.name)
     assert done.run.weights_file("last").read_bytes() == whole.run.weights_file("last").read_bytes()
 
 
 class Waiting(NullProgress):
-    """A listener that lets go of what it holds once it is told that somebody waits for it."""
+    """A listener that releases its locks once the wait for them is logged."""
 
-    def __init__(self, held: list[FileLock]) -> None:
-        self.held = held
+    def __init__(self, locks: list[FileLock]) -> None:
+        self.locks = locks
         self.lines: list[str] = []
 
     def log(self, line: str) -> None:
         self.lines.append(line)
-        for lock in self.held:
+        for lock in self.locks:
             lock.release()
 
 
 @pytest.mark.slow
-def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
+def test_waits_for_the_lock_of_another_process(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    trained = store.trained(QUICK, IMAGES)
-    store.audited(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    trained = store.train(QUICK, IMAGES)
+    store.audit(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1")
     for work in (
-        lambda listener: store.trained(QUICK, IMAGES, progress=listener),
-        lambda listener: store.audited(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1", progress=listener),
+        lambda listener: store.train(QUICK, IMAGES, progress=listener),
+        lambda listener: store.audit(trained, IMAGES, {"PGD": "pgd:steps=2"}, "Linf:0.1", progress=listener),
     ):
-        others = [FileLock(path) for path in (tmp_path / "locks").iterdir()]  # as of another process
+        others = [FileLock(path) for path in (tmp_path / "locks").iterdir()]  # as if of another process
         for lock in others:
             lock.acquire()
         listener = Waiting(others)
@@ -122,15 +120,15 @@ def test_what_another_process_is_at_is_waited_for(tmp_path: Path) -> None:
         assert not nobody.lines
 
 
-def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_homing_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three items of kdd21 need the same ten trainings."""
-    context = Context(SMOKE.with_changes(epochs=1), Store(tmp_path))
+    context = Context(SMOKE.with_overrides(epochs=1), Store(tmp_path))
     found = []
 
     def homing(run: Run, **_: object) -> Path:
         (lock,) = (tmp_path / "locks").glob(f"homing-*{run.path.name}")
         with pytest.raises(Timeout):
-            FileLock(lock).acquire(blocking=False)  # as of another process
+            FileLock(lock).acquire(blocking=False)  # as if in another process
         found.append(lock)
         return lock
 
@@ -140,38 +138,41 @@ def test_one_process_at_a_time_trains_without_the_classes(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_audits_are_kept_too(tmp_path: Path) -> None:
+def test_audits_are_saved(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    trained = store.trained(Recipe.read(QUICK, {"epochs": 1}), IMAGES)
+    trained = store.train(Recipe.read(QUICK, {"epochs": 1}), IMAGES)
     test = load_data("digits", split="test", subset=40)
-    first = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
-    again = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    first = store.audit(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    again = store.audit(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
     assert again.path == first.path
     assert again.outcomes.frame.equals(first.outcomes.frame)
-    other = store.audited(trained, test, {"PGD": "pgd:steps=3"}, "Linf:0.1", which="last")
+    other = store.audit(trained, test, {"PGD": "pgd:steps=3"}, "Linf:0.1", which="last")
     assert other.path != first.path
 
 
-def test_a_store_of_another_version_is_one_line(tmp_path: Path) -> None:
+def test_other_schema_version_is_refused(tmp_path: Path) -> None:
     Store(tmp_path)
     (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
-    with pytest.raises(ClasswiseError, match=r"store of format 9, made by classwise 3.1; this one reads format 2"):
+    with pytest.raises(
+        ClasswiseError,
+        match=r"schema_version 9 \(written by classwise 3.1\) is not supported, only 2; give another folder",
+    ):
         Store(tmp_path)
     (tmp_path / "store.json").write_text("[]")
     with pytest.raises(ClasswiseError, match="damaged"):
         Store(tmp_path)
 
 
-def test_a_folder_of_something_else(tmp_path: Path) -> None:
+def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ClasswiseError, match="is not empty and holds no store"):
+    with pytest.raises(ClasswiseError, match="folder is not empty and is not a store; give a new one with --store DIR"):
         Store(tmp_path)
-    with pytest.raises(ClasswiseError, match="is a file"):
+    with pytest.raises(ClasswiseError, match="is a file, not a folder"):
         Store(tmp_path / "letter.txt")
 
 
-def test_two_processes_make_the_same_store(tmp_path: Path) -> None:
-    with replacing(tmp_path / "store.json") as half:  # what one of them is writing when the other looks
+def test_two_processes_create_the_same_store(tmp_path: Path) -> None:
+    with replacing(tmp_path / "store.json") as half:  # one of them is still writing the file
         assert half.is_file()
         Store(tmp_path)
         half.write_bytes((tmp_path / "store.json").read_bytes())
@@ -180,65 +181,65 @@ def test_two_processes_make_the_same_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_work_of_the_store_counts_with_the_time_it_took_when_it_was_made(tmp_path: Path) -> None:
+def test_loaded_work_counts_with_its_original_duration(tmp_path: Path) -> None:
     store = Store(tmp_path)
     test = load_data("digits", split="test", subset=40)
     quick = Recipe.read(QUICK, {"epochs": 1})
-    with store.measured() as first:
-        trained = store.trained(quick, IMAGES)
-        store.trained(quick, IMAGES)
-        audit = store.audited(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    with store.collect_work() as first:
+        trained = store.train(quick, IMAGES)
+        store.train(quick, IMAGES)
+        audit = store.audit(trained, test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
     assert audit.path is not None
     assert list(first.seconds) == [trained.key, audit.path.name]
     assert all(seconds is not None and seconds > 0 for seconds in first.seconds.values())
     assert first.waited >= sum(filter(None, first.seconds.values()))
-    with Store(tmp_path).measured() as nothing:
+    with Store(tmp_path).collect_work() as nothing:
         pass
     assert not nothing.seconds
     again = Store(tmp_path)
-    with again.measured() as second:
-        again.audited(again.trained(quick, IMAGES), test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
+    with again.collect_work() as second:
+        again.audit(again.train(quick, IMAGES), test, {"PGD": "pgd:steps=2"}, "Linf:0.1")
     assert second.seconds == first.seconds
 
 
-def test_the_time_of_stopped_attempts_adds_up_and_that_of_killed_ones_is_not_known(tmp_path: Path) -> None:
+def test_duration_of_stopped_and_killed_attempts(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with pytest.raises(StoppedError), store.measured():
-        store.trained(QUICK, IMAGES, progress=Stopping(5))
+    with pytest.raises(StoppedError), store.collect_work():
+        store.train(QUICK, IMAGES, progress=Stopping(5))
     (file,) = (tmp_path / "seconds").iterdir()
     stopped = json.loads(file.read_text(encoding="utf-8"))
     assert stopped["state"] == "stopped"
-    with store.measured() as work:
-        trained = store.trained(QUICK, IMAGES)
+    with store.collect_work() as work:
+        trained = store.train(QUICK, IMAGES)
     total = work.seconds[trained.key]
     assert total is not None
     assert total > stopped["seconds"] > 0
-    file.write_text(json.dumps({"seconds": 1.0, "state": "running"}), encoding="utf-8")  # as a killed attempt leaves it
-    with store.measured() as work:
-        store.trained(QUICK, IMAGES)
+    file.write_text(
+        json.dumps({"seconds": 1.0, "state": "running"}), encoding="utf-8"
+    )  # the state after a killed attempt
+    with store.collect_work() as work:
+        store.train(QUICK, IMAGES)
     assert work.seconds == {trained.key: None}
-    file.unlink()  # as an earlier version left it
-    with store.measured() as work:
-        store.trained(QUICK, IMAGES)
+    file.unlink()  # the state of an earlier version
+    with store.collect_work() as work:
+        store.train(QUICK, IMAGES)
     assert work.seconds == {trained.key: None}
 
 
-def test_a_result_counts_all_its_work_and_a_page_each_training_once() -> None:
+def test_total_time_counts_shared_work_once() -> None:
     one = Result(item="kdd21/T1", scale="smoke", setting="", seconds=15.0, work={"a": 10.0, "b": 3.0})
     two = Result(item="kdd21/T3", scale="smoke", setting="", seconds=11.0, work={"a": 10.0})
     assert (one.own_seconds, two.own_seconds) == (2.0, 1.0)
-    assert work_text([one, two]) == "Together they took 16.0 s, each training and audit counted once."
+    assert work_text([one, two]) == "Total time: 16.0 s, each training and audit counted once."
     lost = Result(item="kdd21/E6", scale="smoke", setting="", seconds=1.0, work={"c": None})
     old = Result(item="kdd21/E7", scale="smoke", setting="", seconds=1.0)
     for more in (lost, old):
-        assert (
-            work_text([one, two, more]) == "Together they took at least 17.0 s, each training and audit counted once."
-        )
+        assert work_text([one, two, more]) == "Total time: at least 17.0 s, each training and audit counted once."
     assert work_text([]) == ""
 
 
 @pytest.mark.slow
-def test_a_run_from_the_store_takes_as_long_as_the_first(tmp_path: Path) -> None:
+def test_a_repeated_run_reports_the_same_work(tmp_path: Path) -> None:
     store = Store(tmp_path)
     first, second = (run("kdd21/E2", "smoke", store) for _ in range(2))
     assert first.work == second.work

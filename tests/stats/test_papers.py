@@ -90,7 +90,7 @@ def test_every_row_of_the_big_table_but_the_misprints() -> None:
     assert disagree == set(MISPRINTED)
 
 
-def test_the_value_of_the_other_version_corrects_the_misprint() -> None:
+def test_the_other_version_corrects_the_misprint() -> None:
     row = next(row for row in table("kdd21", "T1") if (row["defence"], row["attack"]) in MISPRINTED)
     assert row["per_class"][9] == 90.0
     assert agrees(row | {"per_class": [*row["per_class"][:9], 90.2]})

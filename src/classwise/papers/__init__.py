@@ -1,1 +1,1 @@
-"""The four papers: their items, and experiments that repeat their tables, figures and claims."""
+"""Inventory of four papers, and experiments that reproduce their tables, figures and claims."""

@@ -1,4 +1,4 @@
-"""Every item of the papers, the printed numbers, and the notes on what does not add up."""
+"""Catalogue of the papers: items, printed numbers, claims, and notes on inconsistencies."""
 
 from __future__ import annotations
 
@@ -117,24 +117,25 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "cfa23/E2": "classwise.papers.experiments.fair_training:FairnessOfFRL",
     },
 )
-"""The tables, figures, experiments and plans that run, by the id of their item."""
+"""Runnable experiments (tables, figures, experiments and plans) by item id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A row of the papers' inventory.
+    """An item of the inventory of the papers.
 
     Attributes:
-        id: such as ``kdd21/T1``.
-        paper: its first part.
-        kind: what sort of thing it is.
-        section: of the paper.
-        title: what exactly.
-        parameters: its settings in the paper, in words.
-        finding: what is to be expected.
-        covered_by: references to what the library has for it, such as ``recipe trades``; empty for what is run.
-        same_as: items of another paper that need no separate work.
-        absent: of an item that nothing covers yet, what it waits for.
+        id: item id, such as ``kdd21/T1``.
+        paper: name of the paper, the first part of the id.
+        kind: kind of item.
+        section: section of the paper.
+        title: short description.
+        parameters: settings in the paper.
+        finding: expected result.
+        covered_by: references to parts of the library that implement it, such as ``recipe trades``; empty for
+            experiments.
+        same_as: items of another paper with the same content.
+        absent: what a missing item requires; empty otherwise.
     """
 
     id: str
@@ -150,14 +151,14 @@ class Item:
 
     @property
     def status(self) -> Status:
-        """Whether it runs, is covered by a part of the library, or waits for something."""
+        """Whether the item is an experiment (runnable), part of the library (covered), or missing."""
         if self.id in EXPERIMENTS:
             return "runnable"
         return "missing" if self.missing else "covered"
 
     @property
     def missing(self) -> str:
-        """What it waits for, in words; empty if nothing."""
+        """What a missing item requires; empty for other items."""
         if self.id in EXPERIMENTS:
             return ""
         lacking = [reference for reference in self.covered_by if not present(reference)]
@@ -165,12 +166,12 @@ class Item:
             return f"not in this version: {', '.join(lacking)}"
         waiting = [other for other in self.same_as if find(other).status == "missing"]
         if waiting:
-            return f"waits for {', '.join(waiting)}"
+            return f"requires {', '.join(waiting)}"
         return f"not in this version: {self.absent}" if self.absent else ""
 
     @property
     def command(self) -> str:
-        """What to type: to run it, or to see what covers it."""
+        """Command that runs the item or shows the part that covers it; empty for a missing item."""
         if self.status == "runnable":
             return f"classwise papers run {self.id}"
         if self.same_as:
@@ -183,7 +184,7 @@ class Item:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Its inconsistencies."""
+        """Notes on inconsistencies of the item."""
         return tuple(note for note in notes() if self.id in note.items)
 
 
@@ -194,7 +195,7 @@ COMMANDS: Mapping[str, str] = {
     "recipe": "classwise recipes show {}",
     "suite": "classwise attacks {}",
 }
-"""How a part of each kind is looked at."""
+"""Command that shows a part, by kind of reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +203,10 @@ class Note:
     """An inconsistency of a paper, or the interpretation of an ambiguity.
 
     Attributes:
-        id: its number.
-        kind: misprint, doubtful, scan, versions, slip, paper and code, lost, derived or measured.
-        items: the ids that it touches.
-        text: the note.
+        id: number of the note.
+        kind: misprint, doubtful, extraction, versions, ambiguity, paper and code, unavailable, derived or measured.
+        items: ids of the affected items.
+        text: text of the note.
     """
 
     id: str
@@ -216,7 +217,7 @@ class Note:
 
 @cache
 def items() -> Mapping[str, Item]:
-    """Every item by its id, paper by paper in the order of `PAPERS`."""
+    """All items by id, paper by paper in the order of `PAPERS`."""
     rows = _read("items.yaml")["items"]
     found = [
         Item(
@@ -232,7 +233,7 @@ def items() -> Mapping[str, Item]:
 
 @cache
 def notes() -> tuple[Note, ...]:
-    """Every note, in order."""
+    """All notes, in order."""
     return tuple(
         Note(id=row["id"], kind=row["kind"], items=tuple(row["items"]), text=row["text"])
         for row in _read("notes.yaml")["notes"]
@@ -240,10 +241,10 @@ def notes() -> tuple[Note, ...]:
 
 
 def find(name: str) -> Item:
-    """The item of an id.
+    """Look up an item by its id.
 
     Raises:
-        ClasswiseError: for an unknown id, with the nearest one.
+        ClasswiseError: if the id is unknown; the message names the nearest one.
     """
     if name not in items():
         raise unknown("item", name, items())
@@ -251,10 +252,10 @@ def find(name: str) -> Item:
 
 
 def paper(name: str) -> str:
-    """The name itself.
+    """Check the name of a paper and return it.
 
     Raises:
-        ClasswiseError: if there is no such paper.
+        ClasswiseError: if the paper is unknown.
     """
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
@@ -263,29 +264,29 @@ def paper(name: str) -> str:
 
 @cache
 def facts(name: str) -> Mapping[str, Any]:
-    """The facts of a paper: bibliography, tables, figures in words, claims.
+    """Facts of a paper: bibliography, printed tables, descriptions of figures, claims.
 
     Raises:
-        ClasswiseError: if there is no such paper.
+        ClasswiseError: if the paper is unknown.
     """
     return _read(f"facts/{paper(name)}.yaml")
 
 
 def printed_rows(item: str) -> Sequence[Mapping[str, Any]]:
-    """The rows of a printed table, as printed; none for what prints no rows."""
+    """Rows of a printed table, as printed; empty for other items."""
     return tuple(_printed(item).get("rows", ()))
 
 
 def printed(item: str) -> Mapping[str, Any]:
-    """The facts about a table or a figure, or about the whole figure of a panel (``F2bc``). Empty for other items."""
+    """Facts about a table or figure; for a panel such as ``F2bc``, those of the whole figure. Empty for other items."""
     return {key: value for key, value in _printed(item).items() if key != "id"}
 
 
 def claim(name: str) -> Mapping[str, str]:
-    """A claim of a paper: its words, the quantity behind it, what the paper found.
+    """Look up a claim of a paper: its statement, the measured quantity, and the result of the paper.
 
     Raises:
-        ClasswiseError: for an unknown claim.
+        ClasswiseError: if the claim is unknown.
     """
     known = {one["id"]: one for one in facts(name.partition("/")[0])["claims"]}
     if name not in known:
@@ -295,15 +296,15 @@ def claim(name: str) -> Mapping[str, str]:
 
 
 def same_claims(name: str) -> tuple[str, ...]:
-    """The claim itself, and those of other papers that say the same."""
+    """The claim itself, followed by equivalent claims of other papers."""
     return (name, *_read("items.yaml")["same_claims"].get(name, ()))
 
 
 def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
-    """What has to be tested before a claim gets a verdict: pairs of a claim and a part of it.
+    """Parts that must be tested before a claim gets a verdict: pairs of a claim and a part of it.
 
-    The part is empty where a claim has only one. A claim that another paper makes too has the parts of that claim, and
-    its own if it has any.
+    The part is empty if a claim has only one. A claim with equivalent claims in another paper has their parts and its
+    own, if any.
     """
     named = [(name, part) for part in _read("items.yaml")["claim_parts"].get(name, ())]
     others = [part for other in same_claims(name)[1:] for part in claim_parts(other)]
@@ -311,7 +312,11 @@ def claim_parts(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def present(reference: str) -> bool:
-    """Whether this version has what a reference names: ``recipe trades``, ``data svhn``, ``python module:name``."""
+    """Whether the target of a reference exists: ``recipe trades``, ``data svhn``, ``python module:name``.
+
+    Raises:
+        ClasswiseError: if the kind of the reference is unknown.
+    """
     kind, _, name = reference.partition(" ")
     if kind == "python":
         return _importable(name)
@@ -323,7 +328,10 @@ def present(reference: str) -> bool:
     if kind == "theorem":
         return name in importlib.import_module("classwise.papers.theory.theorems").STATEMENTS
     if kind not in REGISTRIES:
-        raise ClasswiseError(f"reference {reference!r} is of no known kind")
+        raise ClasswiseError(
+            f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, recipe, theorem, "
+            f"{', '.join(REGISTRIES)}"
+        )
     module, _, attribute = REGISTRIES[kind].partition(":")
     return name in getattr(importlib.import_module(module), attribute)
 
@@ -337,11 +345,11 @@ REGISTRIES: Mapping[str, str] = {
     "selection": "classwise.training:SELECTIONS",
     "suite": "classwise.attacks.suites:SUITES",
 }
-"""Where the names of each kind are registered."""
+"""Registry of each kind of reference."""
 
 
 def _importable(path: str) -> bool:
-    """Whether ``"module:name"`` exists; the module is imported only if it does."""
+    """Whether ``"module:name"`` exists; the module is imported only if it exists."""
     module, _, attribute = path.partition(":")
     try:
         if importlib.util.find_spec(module) is None:

@@ -1,8 +1,8 @@
 """Verdicts on claims by confidence intervals, corrected for multiple testing.
 
-A test asks at an error level whether its interval lies on one side of zero. Holm's procedure (1979) orders the tests by
-their p-values: the i-th of m gets the level alpha / (m - i + 1), and after the first inconclusive test all others are
-inconclusive. A claim about printed numbers, or a computation without sampling, is exact and is not among the m.
+A test is conclusive at an error level if its interval excludes zero. Holm's procedure (1979) orders the tests by their
+p-values: the i-th of m gets the level alpha / (m - i + 1), and after the first inconclusive test all others are
+inconclusive. A claim about printed numbers, or a computation without sampling, is exact and does not count among the m.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from classwise.stats.paired import holm
 Answer = Literal["holds", "does not hold", "inconclusive"]
 Limits = tuple[float, float] | None
 CORRELATION = (-1.0, 1.0)
-"""The limits of a correlation."""
+"""The range of a correlation."""
 ALPHA = 0.05
 _HALVINGS = 30
 _LEAST_LEVEL = 1e-9
@@ -32,19 +32,19 @@ class Test:
     """A test of one claim.
 
     Args:
-        claim: the claim's id.
-        estimand: the estimated quantity; the claim is that it is above zero.
-        unit: of the estimate: ``points``, ``%²`` or empty.
+        claim: claim id, such as ``kdd21/C8``.
+        estimand: description of the estimated quantity; the claim is that it is above zero.
+        unit: unit of the estimate: ``points``, ``%²`` or empty.
         estimators: functions from an error level to an estimate with its interval; the claim is that all are above
-            zero. "holds" requires all of them, each at the full level; "does not hold" requires one, each at its share
-            of the level.
-        exact: there is no sampling: the ends of the interval are the value.
-        limits: the range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
-        note: a remark for the reader.
-        covers: the parts of the claim under test, as `catalogue.claim_parts` names them; empty if the claim has one.
+            zero. "holds" requires all intervals above zero, each at the full level; "does not hold" requires one
+            interval below zero, each at its share of the level.
+        exact: whether there is no sampling error; the interval is then the value itself.
+        limits: range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
+        note: remark shown with the verdict.
+        covers: the tested parts of the claim, named as in `catalogue.claim_parts`; empty if the claim has one part.
     """
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a pytest class
 
     claim: str
     estimand: str
@@ -56,7 +56,11 @@ class Test:
     covers: Sequence[str] = ()
 
     def decide(self, level: float) -> tuple[Answer, Estimate, int]:
-        """The answer at an error level, the deciding estimate, and the number of estimators that share the level."""
+        """Decide the claim at an error level.
+
+        Returns:
+            The answer, the deciding estimate, and the number of estimators that share the level.
+        """
         full = [estimator(level) for estimator in self.estimators]
         for estimate in full:
             if math.isnan(estimate.low) or math.isnan(estimate.high):
@@ -66,13 +70,13 @@ class Test:
             return "holds", lowest, 1
         count = len(self.estimators)
         refuting = min((estimator(level / count) for estimator in self.estimators), key=lambda estimate: estimate.high)
-        not_above = self.exact and lowest.low <= 0  # known without error, and not above zero
+        not_above = self.exact and lowest.low <= 0
         if refuting.high < 0 or not_above:
             return "does not hold", refuting, count
         return ("inconclusive", lowest, 1) if lowest.high >= 0 else ("inconclusive", refuting, count)
 
     def p_value(self) -> float:
-        """The smallest error level with a conclusive answer; 1 if there is none."""
+        """Smallest error level with a conclusive answer; 1 if there is none."""
 
         def conclusive(level: float) -> bool:
             return self.decide(level)[0] != "inconclusive"
@@ -93,19 +97,19 @@ class Verdict:
     """The verdict on a claim, or on parts of it.
 
     Attributes:
-        claim: its id.
+        claim: claim id.
         answer: ``holds``, ``does not hold`` or ``inconclusive`` (at this scale).
-        estimand: the estimated quantity.
-        value: the estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
-        unit: of the estimate.
-        limits: the range of the value and of the interval; None if unlimited.
-        level: the error level after Holm's correction.
-        shares: the number of estimators that share this level.
-        p_value: before the correction.
-        adjusted: the p-value after Holm's correction; NaN without a test, or for an exact claim.
-        exact: there is no sampling.
-        note: a remark for the reader.
-        covers: the parts of the claim under test; empty if the claim has one, or without a test.
+        estimand: description of the estimated quantity; empty if the claim was not tested.
+        value: estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
+        unit: unit of the estimate.
+        limits: range of the value and of the interval; None if unlimited.
+        level: error level after Holm's correction.
+        shares: number of estimators that share this level.
+        p_value: p-value before the correction.
+        adjusted: p-value after Holm's correction; NaN without a test, or for an exact claim.
+        exact: whether there is no sampling error.
+        note: remark shown with the verdict.
+        covers: the tested parts of the claim; empty if the claim has one part, or was not tested.
     """
 
     claim: str
@@ -126,16 +130,19 @@ class Verdict:
 
 
 def not_tested(claim: str, reason: str) -> Verdict:
-    """The verdict on a claim that a scale cannot test, with the reason."""
+    """Create the verdict on a claim that a scale cannot test, with the reason as its note."""
     return Verdict(claim=claim, answer="inconclusive", estimand="", note=reason)
 
 
 def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
-    """A verdict for each test, in order, with a family-wise error rate of about ``alpha``.
+    """Evaluate tests with Holm's correction; the family-wise error rate is about ``alpha``.
 
     Args:
-        tests: corrected together.
-        alpha: the probability that any verdict other than "inconclusive" is wrong, if the intervals have their level.
+        tests: tests to correct jointly.
+        alpha: probability of any wrong conclusive verdict, if the intervals have their nominal level.
+
+    Returns:
+        A verdict for each test, in order.
     """
     p_values = [_LEAST_LEVEL if test.exact else test.p_value() for test in tests]
     sampled = sorted((index for index, test in enumerate(tests) if not test.exact), key=lambda index: p_values[index])
@@ -152,39 +159,39 @@ def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]
 
 
 def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
-    """The verdicts of several items, corrected by Holm's procedure over all of their claims.
+    """Correct the verdicts of several items by Holm's procedure over all of their claims.
 
-    More claims leave a smaller level for each: a conclusive verdict can become "inconclusive", never the other way. An
-    interval is stretched to its new level by the normal quantiles. Where that interval includes zero although the
-    p-value is small enough, the verdict is "inconclusive".
+    More tests mean a smaller level for each, so a conclusive verdict can become "inconclusive" but not the reverse. An
+    interval is rescaled to its new level by normal quantiles. If the rescaled interval includes zero although the
+    adjusted p-value is at most ``alpha``, the verdict is "inconclusive".
 
     Args:
-        verdicts: of `evaluate`, such as all of a paper at one scale.
-        alpha: the probability that any verdict other than "inconclusive" is wrong.
+        verdicts: verdicts of `evaluate`, such as all of a paper at one scale.
+        alpha: probability of any wrong conclusive verdict.
     """
-    tested = [place for place, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
-    p_values = np.array([verdicts[place].p_value for place in tested])
+    tested = [index for index, one in enumerate(verdicts) if not one.exact and not math.isnan(one.p_value)]
+    p_values = np.array([verdicts[index].p_value for index in tested])
     adjusted = holm(p_values)
     rejected = int((adjusted <= alpha).sum())
     corrected = list(verdicts)
-    for at, rank in enumerate(p_values.argsort().argsort().tolist()):
-        one = verdicts[tested[at]]
-        stretched = _stretched(one, alpha / (len(tested) - min(rank, rejected)))
-        excludes_zero = stretched.low > 0 if one.answer == "holds" else stretched.high < 0
-        answer: Answer = one.answer if adjusted[at] <= alpha and excludes_zero else "inconclusive"
-        corrected[tested[at]] = replace(stretched, answer=answer, adjusted=float(adjusted[at]))
+    for position, rank in enumerate(p_values.argsort().argsort().tolist()):
+        one = verdicts[tested[position]]
+        rescaled = _rescaled(one, alpha / (len(tested) - min(rank, rejected)))
+        excludes_zero = rescaled.low > 0 if one.answer == "holds" else rescaled.high < 0
+        answer: Answer = one.answer if adjusted[position] <= alpha and excludes_zero else "inconclusive"
+        corrected[tested[position]] = replace(rescaled, answer=answer, adjusted=float(adjusted[position]))
     return tuple(corrected)
 
 
 @dataclass(frozen=True)
 class ClaimSummary:
-    """The verdicts of several items on a claim.
+    """Verdicts of several items on a claim.
 
     Attributes:
-        claim: its id.
-        verdicts: pairs of item and verdict with an estimate; without any, those that give the reason.
-        tested: the parts of the claim that were tested.
-        untested: the parts that were not. While there are any, the claim has no verdict.
+        claim: claim id.
+        verdicts: pairs of item and verdict from the items that tested the claim; if none did, from all items.
+        tested: parts of the claim that were tested.
+        untested: parts that were not tested. If there are any, the claim has no verdict.
     """
 
     claim: str
@@ -199,7 +206,7 @@ class ClaimSummary:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The distinct answers of the verdicts; none while a part is untested."""
+        """Distinct answers of the verdicts; empty if some parts were tested and others were not."""
         return () if self.partial else tuple(dict.fromkeys(one.answer for _, one in self.verdicts))
 
 
@@ -209,9 +216,9 @@ def summarise_claim(
     """Combine the verdicts of several items on parts of a claim.
 
     Args:
-        claim: its id.
-        parts: as `catalogue.claim_parts` has them: pairs of a claim and a part of it, empty where it has only one.
-        verdicts: on any claims, each with its item.
+        claim: claim id.
+        parts: result of `catalogue.claim_parts`: pairs of a claim and a part, empty if the claim has one part.
+        verdicts: pairs of item and verdict, on any claims.
     """
     related = [(item, one) for item, one in verdicts if one.claim in {claim, *(known for known, _ in parts)}]
     tests = [(item, one) for item, one in related if one.estimand]
@@ -233,12 +240,12 @@ def summarise_claim(
 def _without_repeats(
     tests: Sequence[tuple[str, Verdict]], related: Sequence[tuple[str, Verdict]]
 ) -> Sequence[tuple[str, Verdict]]:
-    """All verdicts of items with an estimate; those of the other items only if no item has one."""
+    """Keep the verdicts of items that tested the claim; all verdicts if no item did."""
     items = {item for item, _ in tests}
     return [(item, one) for item, one in related if item in items or not items]
 
 
-def _stretched(one: Verdict, level: float) -> Verdict:
+def _rescaled(one: Verdict, level: float) -> Verdict:
     factor = two_sided_z(level / one.shares) / two_sided_z(one.level / one.shares)
     low, high = one.value - factor * (one.value - one.low), one.value + factor * (one.high - one.value)
     low, high = _clip(low, high, one.limits)

@@ -1,4 +1,4 @@
-"""The context of an experiment: trained models, audits and images at one scale."""
+"""Experiment context: trained models, audits and images at one scale."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from classwise.core.progress import NullProgress, Progress
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.splits import stratified_subset
-from classwise.papers.scales import Scale, on
+from classwise.papers.scales import Scale, on_data_set
 from classwise.papers.store import Store, Trained
 from classwise.training.folder import Which
 from classwise.training.recipe import Recipe
 
 
 class Context:
-    """The source of models, audits and images of an experiment: a scale and a store.
+    """Source of the models, audits and images of an experiment at one scale.
 
     Args:
-        scale: the data, network and budget.
-        store: saved trainings and audits.
-        device: where to compute.
-        progress: reports the progress.
+        scale: data, network and budget.
+        store: store of trainings and audits.
+        device: PyTorch device.
+        progress: progress listener.
     """
 
     def __init__(self, scale: Scale, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> None:
@@ -38,37 +38,45 @@ class Context:
         self.device = device
         self.progress: Progress = progress or NullProgress()
         self.trainings: dict[str, str] = {}
-        """The recipe of each training that was requested, by its key in the store."""
+        """Store key of each requested training to the name of its recipe."""
 
-    def on_all(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
-        """A context for each available data set, with the same store and trainings; and why others are missing.
+    def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
+        """Create a context for each available data set; all share the store and the record of trainings.
+
+        Args:
+            names: data set names.
+
+        Returns:
+            Contexts by data set, and for each unavailable data set the reason.
 
         Raises:
-            ClasswiseError: if none is available.
+            ClasswiseError: if no data set is available.
         """
-        found, absent = dict[str, Context](), dict[str, str]()
+        available, absent = dict[str, Context](), dict[str, str]()
         for name in names:
-            own = Context(on(self.scale, name), self.store, device=self.device, progress=self.progress)
+            own = Context(on_data_set(self.scale, name), self.store, device=self.device, progress=self.progress)
             own.trainings = self.trainings
             try:
                 _ = own.train_images, own.test_images
             except ClasswiseError as error:
                 absent[name] = str(error)
-                self.progress.log(f"{name} is left out: {error}")
+                self.progress.log(f"skipping {name}: {error}")
                 continue
-            found[name] = own
-        if not found:
-            raise ClasswiseError(f"none of {', '.join(absent)} is there; {next(iter(absent.values()))}")
-        return found, absent
+            available[name] = own
+        if not available:
+            raise ClasswiseError(
+                f"none of the data sets {', '.join(absent)} is available: {next(iter(absent.values()))}"
+            )
+        return available, absent
 
     @cached_property
     def train_images(self) -> Images:
-        """The training images of the scale."""
+        """Training images of the scale."""
         return load_data(self.scale.data, split="train", subset=self.scale.train)
 
     @cached_property
     def spare_images(self) -> Images | None:
-        """As many further training images, stratified by class; None if the scale takes all images."""
+        """As many further training images, stratified by class; None if the scale uses the whole training set."""
         if self.scale.train is None:
             return None
         whole = load_data(self.scale.data, split="train")
@@ -77,29 +85,34 @@ class Context:
 
     @cached_property
     def test_images(self) -> Images:
-        """The test images of the scale."""
+        """Test images of the scale."""
         return load_data(self.scale.data, split="test", subset=self.scale.test)
 
     @cached_property
     def few_images(self) -> Images:
-        """A stratified subset of the test images for expensive attacks."""
+        """Stratified subset of the test images for expensive attacks."""
         if self.scale.few is None or self.scale.few >= len(self.test_images):
             return self.test_images
         return self.test_images.take(stratified_subset(self.test_images.y, self.scale.few))
 
     def recipe(self, name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-        """A recipe of the library at this scale, the epochs of its schedules scaled; ``overrides`` apply last."""
-        chosen = Recipe.read(name, budget=self.scale.budget)
-        wanted = {**self.scale.overrides, **(overrides or {})}
-        epochs = chosen.epoch_overrides(wanted.get("epochs", chosen.epochs))
-        return Recipe.read(chosen, {"threat": self.scale.threat, **epochs, **wanted})
+        """Read a recipe of the library at this scale; epoch numbers of its schedules are rescaled.
+
+        Args:
+            name: recipe name.
+            overrides: dotted recipe fields to values, applied last.
+        """
+        recipe = Recipe.read(name, budget=self.scale.budget)
+        merged = {**self.scale.overrides, **(overrides or {})}
+        epochs = recipe.epoch_overrides(merged.get("epochs", recipe.epochs))
+        return Recipe.read(recipe, {"threat": self.scale.threat, **epochs, **merged})
 
     def pgd(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        """A PGD of the paper, with this scale's steps; together they are two radii long."""
+        """Adapt a PGD spec to the number of steps of the scale; the step size is then 2 epsilon / steps."""
         steps = self.scale.attack_steps
         return dict(spec) if steps is None else {**spec, "steps": steps, "step_size": f"{2 / steps:g}eps"}
 
-    def trained(
+    def train(
         self,
         name: str,
         overrides: Mapping[str, Any] | None = None,
@@ -109,9 +122,18 @@ class Context:
         unlabelled: Images | None = None,
         images: Images | None = None,
     ) -> Trained:
-        """The run of a recipe at this scale on its training images, or on others; loaded from the store if possible."""
+        """Train a recipe at this scale, or load the run from the store.
+
+        Args:
+            name: recipe name.
+            overrides: dotted recipe fields to values.
+            start: run that provides the initial weights.
+            teacher: run that labels the unlabelled images.
+            unlabelled: unlabelled images of self-training.
+            images: training images; None for those of the scale.
+        """
         data = self.train_images if images is None else images
-        found = self.store.trained(
+        training = self.store.train(
             self.recipe(name, overrides),
             data,
             start=start,
@@ -120,10 +142,10 @@ class Context:
             device=self.device,
             progress=self.progress,
         )
-        self.trainings[found.key] = name
-        return found
+        self.trainings[training.key] = name
+        return training
 
-    def audited(
+    def audit(
         self,
         trained: Trained,
         attacks: Mapping[str, Spec],
@@ -136,11 +158,23 @@ class Context:
         trace: Sequence[int] = (),
         save: Sequence[Kind] = (),
     ) -> Audit:
-        """The audit of a run by some attacks at this scale, loaded from the store if possible."""
-        usual = self.few_images if few else self.test_images
-        return self.store.audited(
+        """Audit a run at this scale, or load the audit from the store.
+
+        Args:
+            trained: the run.
+            attacks: labels to attack specs.
+            few: whether to use `few_images` instead of `test_images`.
+            which: the saved weights; None for the default of the run.
+            early_stop: whether attacks stop at the first success.
+            surrogates: runs whose paths the attack specs contain.
+            images: test images; None for those of the scale.
+            trace: indices of images whose confidences are recorded at every step.
+            save: tensors to save for every image.
+        """
+        default = self.few_images if few else self.test_images
+        return self.store.audit(
             trained,
-            usual if images is None else images,
+            default if images is None else images,
             attacks,
             self.scale.threat,
             which=which,

@@ -16,13 +16,13 @@ from classwise.reporting.tables import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """The output of an experiment, from which the runner makes a `Result`.
+    """The output of an experiment; the runner builds a `Result` from it.
 
     Attributes:
-        tables: numbers beside the printed ones.
-        figures: drawings with their captions.
-        tests: of the claims, corrected together for multiple testing.
-        not_tested: claims that this scale cannot test, each with the reason.
+        tables: measured numbers next to the printed ones.
+        figures: pairs of a drawing and its caption.
+        tests: tests of the claims, corrected jointly for multiple testing.
+        not_tested: claim id to the reason why this scale cannot test it.
     """
 
     tables: Sequence[Table] = ()
@@ -32,13 +32,20 @@ class Findings:
 
 
 class Experiment(ABC):
-    """A table, figure or claim of a paper that can be run: models and audits, then analysis, then tests of claims."""
+    """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper."""
 
     item: ClassVar[str]
-    """The id of its row in the inventory; the one under which it is registered."""
+    """The id of the inventory item, such as ``kdd21/T1``; also the key in the registry."""
     scales: ClassVar[Mapping[Name, Scale]]
-    """The available scales."""
+    """The available scales by name."""
 
     @abstractmethod
     def run(self, context: Context) -> Findings:
-        """Request models and audits from the context, and analyse them."""
+        """Run the experiment.
+
+        Args:
+            context: source of trained models, audits and images at one scale.
+
+        Returns:
+            Tables, figures and tests of claims.
+        """

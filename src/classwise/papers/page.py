@@ -1,4 +1,4 @@
-"""The page of a paper: its items in order, our tables and figures, the printed numbers, verdicts and notes."""
+"""HTML page of a paper: its items in order with tables, figures, printed numbers, verdicts and notes."""
 
 from __future__ import annotations
 
@@ -31,36 +31,41 @@ ANSWERS = {"holds": "holds", "does not hold": "does not hold", "inconclusive": "
 
 
 def paper_page(name: str, store: Store | None, path: str | os.PathLike[str]) -> Path:
-    """Write one self-contained page for a paper, with every result that the store holds.
+    """Write a self-contained page of a paper with all its results in a store.
+
+    Args:
+        name: ``kdd21``, ``iclr21``, ``benz20`` or ``cfa23``.
+        store: store of results; None for a page without results.
+        path: file to write.
 
     Raises:
-        ClasswiseError: for an unknown paper, a damaged result, or if the file cannot be written.
+        ClasswiseError: if the paper is unknown, a result is damaged, or the file cannot be written.
     """
     write_text(path, render("paper.html", _context(catalogue.paper(name), store)))
     return Path(path)
 
 
 def results_of(item: Item, store: Store) -> list[Result]:
-    """The results of an item in the store, the largest scale first."""
+    """Load the results of an item from the store, largest scale first."""
     files = [store.result_file(item.id, scale) for scale in reversed(NAMES)]
     return [Result.load(file) for file in files if file.is_file()]
 
 
 def corrected(results: Sequence[Result]) -> list[Result]:
-    """The same results, the verdicts of each paper and scale corrected together."""
+    """Correct the verdicts jointly over all results of the same paper and scale."""
     families = [(result.item.partition("/")[0], result.scale) for result in results]
-    found = list(results)
+    replaced = list(results)
     for family in dict.fromkeys(families):
         places = [place for place, other in enumerate(families) if other == family]
         verdicts = iter(correct_jointly([one for place in places for one in results[place].verdicts]))
         for place in places:
             count = len(results[place].verdicts)
-            found[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))
-    return found
+            replaced[place] = dataclasses.replace(results[place], verdicts=tuple(itertools.islice(verdicts, count)))
+    return replaced
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    """A row for each verdict: the claim in words, the answer, the estimate with its adjusted interval."""
+    """Table with a row for each verdict: claim, answer, estimate with its adjusted interval, adjusted p-value."""
     rows = [
         Row(
             one.claim.partition("/")[2],
@@ -76,22 +81,22 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
         for one in verdicts
     ]
     note = (
-        "p after Holm's correction over all tests of the paper at this scale; an interval has the level that the "
-        "correction left for it."
+        "p-values are corrected by Holm's procedure over all tests of the paper at this scale; each interval is at the "
+        "corresponding level."
     )
-    return Table("Claims", ("claim", "what is claimed", "verdict", "estimate", "adjusted p"), rows, note)
+    return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows, note)
 
 
-def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
-    """A row for each claim of a paper: what the paper found, and the verdicts of the items that ask it.
+def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
+    """Table with a row for each claim of a paper: its statement and the verdicts of the items that test it.
 
     Args:
-        name: of the paper.
-        found: results by item, the largest scale first, which alone counts; a claim that is another paper's is judged
-            by that paper's items.
+        name: name of the paper.
+        results_by_item: results by item, largest scale first; only the first is used. A claim shared with another
+            paper also uses the items of that paper.
     """
     by_claim: dict[str, list[tuple[str, Verdict]]] = {}
-    for item, results in found.items():
+    for item, results in results_by_item.items():
         for one in results[0].verdicts if results else ():
             by_claim.setdefault(one.claim, []).append((item, one))
     verdicts = [pair for pairs in by_claim.values() for pair in pairs]
@@ -106,26 +111,26 @@ def claims_table(name: str, found: Mapping[str, Sequence[Result]]) -> Table:
                 good=summary.answers == ("holds",),
             )
         )
-    return Table("What is claimed, and what these runs say", ("claim", "what is claimed", "verdict"), rows)
+    return Table("Claims of the paper and verdicts of these runs", ("claim", "statement", "verdict"), rows)
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:
-    """Summarise the verdicts on a claim; it is "partly tested" while a part of it is not tested."""
+    """Summarise the verdicts on a claim; it is "partly tested" if only some of its parts were tested."""
     return summarise_claim(claim, catalogue.claim_parts(claim), verdicts)
 
 
 def partly_text(summary: ClaimSummary) -> str:
-    """Which parts of a claim were tested, and which were not."""
+    """Text that lists the tested and the untested parts of a claim."""
     return f"{PARTLY}: {', '.join(summary.tested)}; not tested: {', '.join(summary.untested)}"
 
 
 def answer_text(one: Verdict) -> str:
-    """The answer of a test; of a test of a part of a claim with that part."""
+    """Text of an answer, preceded by the parts of the claim that the test covers."""
     return f"{', '.join(one.covers)}: {ANSWERS[one.answer]}" if one.covers else ANSWERS[one.answer]
 
 
 def _linked(table: Table, here: Container[str]) -> Table:
-    """The same table, the items in its last cells as links to them, if they are on this page."""
+    """Turn the item ids in the last column into links if the items are on this page."""
 
     def link(match: re.Match[str]) -> str:
         return f'<a href="#{match[0]}">{match[0]}</a>' if match[0] in here else match[0]
@@ -138,7 +143,7 @@ def _linked(table: Table, here: Container[str]) -> Table:
 
 
 def _summary_cell(summary: ClaimSummary) -> Cell:
-    """The answers to one claim, each with the items that gave it."""
+    """Cell of the answers to a claim, each with the items that gave it."""
     if summary.partial:
         items_of = dict.fromkeys(item for item, one in summary.verdicts if one.estimand)
         return Cell(partly_text(summary), f"tested by {', '.join(items_of)}")
@@ -146,20 +151,20 @@ def _summary_cell(summary: ClaimSummary) -> Cell:
     for item, one in summary.verdicts:
         items.setdefault(ANSWERS[one.answer], []).append(item)
     if not items:
-        return Cell("not asked yet")
-    named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in items.items()}
-    if len(named) == 1:
-        return Cell(*named.popitem())
-    return Cell("; ".join(named), "; ".join(f"{answer}: {where}" for answer, where in named.items()))
+        return Cell("not tested yet")
+    item_lists = {answer: ", ".join(dict.fromkeys(where)) for answer, where in items.items()}
+    if len(item_lists) == 1:
+        return Cell(*item_lists.popitem())
+    return Cell("; ".join(item_lists), "; ".join(f"{answer}: {where}" for answer, where in item_lists.items()))
 
 
 def estimate_text(one: Verdict) -> tuple[str, str]:
-    """The estimate and its interval, each as text."""
+    """Texts of an estimate and of its interval."""
     if one.value != one.value:  # NaN: nothing was estimated
         return NONE, ""
     value = f"{one.value:+z.2f} {one.unit}".strip()
     if one.low != one.low:
-        return value, "" if one.exact else "no resample differs"
+        return value, "" if one.exact else "no interval: all resamples are equal"
     return (
         (value, "") if one.exact else (value, f"{one.low:+z.2f} to {one.high:+z.2f} ({level(one.level / one.shares)})")
     )
@@ -170,8 +175,10 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     about = facts["bibliography"]
     items = [item for item in catalogue.items().values() if item.paper == name]
     everything: dict[str, list[Result]] = {item: [] for item in catalogue.items()}
-    kept = [one for item in catalogue.items().values() for one in results_of(item, store)] if store is not None else []
-    for result in corrected(kept):
+    loaded = (
+        [one for item in catalogue.items().values() for one in results_of(item, store)] if store is not None else []
+    )
+    for result in corrected(loaded):
         everything[result.item].append(result)
     found = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
@@ -181,11 +188,11 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
         "over": [f"classwise papers page {name}", about["venue"]],
         "heading": about["title"],
         "lead": (
-            f"{len(items)} items: {counts['runnable']} that run, {counts['covered']} covered by parts of the library, "
-            f"{counts['missing']} that wait for something. {done} {'has' if done == 1 else 'have'} been run. "
+            f"{len(items)} items: {counts['runnable']} runnable, {counts['covered']} covered by the library, "
+            f"{counts['missing']} missing. {done} {'has' if done == 1 else 'have'} been run. "
             f"{work_text([result for results in found.values() for result in results])}"
         ).strip(),
-        "population": "Intervals speak of new images of the same classes, with the trained models fixed.",
+        "population": "Intervals are for new images of the same classes, with the trained models fixed.",
         "claims": _linked(claims_table(name, everything), found) if done else None,
         "done": [item.id for item in items if found[item.id]],
         "items": [_item(item, found[item.id]) for item in items],
@@ -222,23 +229,23 @@ def _item(item: Item, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def work_text(results: Sequence[Result]) -> str:
-    """The time that all results took, a training or audit that several rest on counted once; empty without a result."""
+    """Sentence on the total time of results, with shared trainings and audits counted once; empty without results."""
     if not results:
         return ""
-    made = {key: seconds for result in results for key, seconds in (result.work or {}).items()}
-    known = sum(seconds for seconds in made.values() if seconds is not None)
+    durations = {key: seconds for result in results for key, seconds in (result.work or {}).items()}
+    known = sum(seconds for seconds in durations.values() if seconds is not None)
     total = known + sum(result.own_seconds for result in results)
-    complete = all(result.work is not None for result in results) and None not in made.values()
-    least = "" if complete else "at least "
-    return f"Together they took {least}{total:,.1f} s, each training and audit counted once."
+    complete = all(result.work is not None for result in results) and None not in durations.values()
+    bound = "" if complete else "at least "
+    return f"Total time: {bound}{total:,.1f} s, each training and audit counted once."
 
 
 def _time(result: Result) -> str:
-    """The time of a result, with that of the trainings and audits it rests on."""
+    """Text of the time of a result, including its trainings and audits if known."""
     if result.work is None:
-        return f"{result.seconds:,.1f} s without the trainings and audits that were in the store already"
+        return f"{result.seconds:,.1f} s excluding trainings and audits loaded from the store"
     unknown = sum(seconds is None for seconds in result.work.values())
-    return f"{'at least ' if unknown else ''}{result.seconds:,.1f} s with all trainings and audits"
+    return f"{'at least ' if unknown else ''}{result.seconds:,.1f} s including all trainings and audits"
 
 
 def _trainings(count: int) -> str:

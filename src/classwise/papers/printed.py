@@ -1,4 +1,4 @@
-"""Printed tables: their rows as tables of ours, with the metrics recomputed from the classes that they print."""
+"""Tables as printed in the papers, with metrics recomputed from the printed class accuracies."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metrics
 
 NAMES = ("defence", "method", "attack", "test_set", "line")
-"""Keys that name a row, in the order in which the name has them."""
+"""Keys that form the name of a row, in this order."""
 _CV_ROUNDING, _MCD_ROUNDING, _TOTAL_ROUNDING = 0.15, 0.1, 0.1
-"""How far a metric may lie from the printed one: the papers truncate, in float32, numbers of one decimal."""
+"""Tolerances between recomputed and printed metrics: the papers truncate to one decimal, in float32."""
 _FLOAT = 1e-6
 
 
 class Recomputed(NamedTuple):
-    """Metrics of a printed row, from the class accuracies that it prints.
+    """Metrics recomputed from the printed class accuracies of a row.
 
     Attributes:
-        total: mean of the classes, percent.
-        cv: their variance, percent squared.
-        mcd: the highest minus the lowest, points.
-        agrees: whether all that the row prints of these agrees up to the papers' rounding.
+        total: mean over classes, percent.
+        cv: variance over classes, percent squared.
+        mcd: highest minus lowest class, points.
+        agrees: whether all printed metrics agree up to the rounding of the papers.
     """
 
     total: float
@@ -34,8 +34,8 @@ class Recomputed(NamedTuple):
     agrees: bool
 
 
-def recomputed(row: Mapping[str, Any]) -> Recomputed | None:
-    """The metrics of a row that prints class accuracies (percent); None for another row."""
+def recompute(row: Mapping[str, Any]) -> Recomputed | None:
+    """Recompute the metrics of a row with printed class accuracies (percent); None for other rows."""
     if "per_class" not in row:
         return None
     a = np.array(row["per_class"], dtype=np.float64) / 100
@@ -51,7 +51,7 @@ def recomputed(row: Mapping[str, Any]) -> Recomputed | None:
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """The name of a printed row: ``Madry, PGD``, ``HE, 1/T = 50``."""
+    """Name of a printed row, such as ``Madry, PGD`` or ``HE, 1/T = 50``."""
     parts = [str(row[key]) for key in NAMES if key in row]
     if "inv_T" in row:
         parts.append(f"1/T = {row['inv_T']}")
@@ -59,9 +59,9 @@ def row_name(row: Mapping[str, Any]) -> str:
 
 
 def printed_table(item: str) -> Table | None:
-    """The printed rows of an item; None for an item that prints none.
+    """Table of the printed rows of an item; None for an item without printed rows.
 
-    Rows of class accuracies have their total, CV and MCD recomputed beside them, set off where they disagree.
+    Total, CV and MCD of rows with class accuracies are recomputed; rows that disagree are highlighted.
     """
     rows = catalogue.printed_rows(item)
     if not rows:
@@ -76,18 +76,21 @@ def printed_table(item: str) -> Table | None:
 
 def _of_classes(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     classes = len(rows[0]["per_class"])
-    found = []
+    table_rows = []
     for row in rows:
-        again = recomputed(row)
-        assert again is not None
-        cells = [Cell(_text(row.get("tot", row.get("adv"))), f"{again.total:.2f}")]
+        metrics_of_row = recompute(row)
+        assert metrics_of_row is not None
+        cells = [Cell(_text(row.get("tot", row.get("adv"))), f"{metrics_of_row.total:.2f}")]
         cells += [Cell(f"{value:.1f}") for value in row["per_class"]]
-        cells += [Cell(_text(row.get("cv")), f"{again.cv:.2f}"), Cell(_text(row.get("mcd")), f"{again.mcd:.1f}")]
-        found.append(Row(row_name(row), cells, weak=not again.agrees))
-    wrong = sum(row.weak for row in found)
-    note = "Small: recomputed from the classes."
-    note += f" Set off: {wrong} of {len(found)} rows that do not agree; see the notes." if wrong else ""
-    return Table(caption, ("row", "total", *map(str, range(classes)), "CV", "MCD"), found, note)
+        cells += [
+            Cell(_text(row.get("cv")), f"{metrics_of_row.cv:.2f}"),
+            Cell(_text(row.get("mcd")), f"{metrics_of_row.mcd:.1f}"),
+        ]
+        table_rows.append(Row(row_name(row), cells, weak=not metrics_of_row.agrees))
+    wrong = sum(row.weak for row in table_rows)
+    note = "Small print: recomputed from the class accuracies."
+    note += f" Highlighted: {wrong} of {len(table_rows)} rows that disagree; see the notes." if wrong else ""
+    return Table(caption, ("row", "total", *map(str, range(classes)), "CV", "MCD"), table_rows, note)
 
 
 def _text(value: Any) -> str:

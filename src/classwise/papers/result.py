@@ -30,20 +30,20 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of a run of an experiment.
+    """The result of an experiment.
 
     Attributes:
-        item: its id.
-        scale: the name of the scale.
-        setting: the scale in words.
-        tables: numbers, with intervals, beside the printed ones.
-        figures: drawings.
-        verdicts: one for each claim.
-        runs: its trainings: key to recipe name.
-        seconds: its duration. With ``work``, this includes the durations of its trainings and audits, each once;
-            without (results of earlier versions), those loaded from the store do not count.
-        work: seconds of each of these trainings and audits, by its key in the store; None if unknown.
-        version: of classwise.
+        item: item id, such as ``kdd21/T1``.
+        scale: name of the scale.
+        setting: description of the scale.
+        tables: numbers with intervals, next to the printed ones.
+        figures: figures with captions.
+        verdicts: verdicts on claims.
+        runs: store key of each training to its recipe name.
+        seconds: duration. If ``work`` is given, it includes each training and audit once; otherwise (results of
+            earlier versions) it excludes those loaded from the store.
+        work: store key of each training and audit to its duration in seconds; None if unknown.
+        version: version of classwise that produced the result.
     """
 
     item: str
@@ -59,11 +59,11 @@ class Result:
 
     @property
     def own_seconds(self) -> float:
-        """The seconds without trainings and audits."""
+        """Seconds spent outside trainings and audits."""
         return self.seconds - sum(seconds for seconds in (self.work or {}).values() if seconds is not None)
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, atomically."""
+        """Write the result as JSON, atomically."""
         plain = {"schema_version": SCHEMA_VERSION, **_finite(dataclasses.asdict(self))}
         write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
 
@@ -72,7 +72,7 @@ class Result:
         """Read a result that `save` wrote.
 
         Raises:
-            ClasswiseError: if the file is damaged or of another format.
+            ClasswiseError: if the file is damaged or has another schema version.
         """
         damaged = f"{path} is damaged; run the experiment again"
         try:
@@ -81,7 +81,9 @@ class Result:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error
         if version != SCHEMA_VERSION:
-            raise ClasswiseError(f"{path} is of format {version}, this classwise reads {SCHEMA_VERSION}; run it again")
+            raise ClasswiseError(
+                f"{path}: schema_version {version} is not supported, only {SCHEMA_VERSION}; run the experiment again"
+            )
         try:
             tables = [
                 Table(
@@ -96,17 +98,17 @@ class Result:
                 for table in plain.pop("tables")
             ]
             figures = [Figure(**figure) for figure in plain.pop("figures")]
-            verdicts = [Verdict(**_known(verdict)) for verdict in plain.pop("verdicts")]
+            verdicts = [Verdict(**_verdict_fields(verdict)) for verdict in plain.pop("verdicts")]
             return Result(tables=tables, figures=figures, verdicts=verdicts, **plain)
         except (ValueError, KeyError, TypeError) as error:
             raise ClasswiseError(damaged) from error
 
 
-def _known(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a verdict from JSON: null is NaN, or no limits; a list is a pair of limits."""
-    found = {key: math.nan if value is None else value for key, value in plain.items()}
+def _verdict_fields(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the JSON fields of a verdict: null is NaN (for ``limits``: None), a list is a tuple."""
+    fields = {key: math.nan if value is None else value for key, value in plain.items()}
     limits = plain.get("limits")
-    return {**found, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
+    return {**fields, "limits": None if limits is None else tuple(limits), "covers": tuple(plain.get("covers", ()))}
 
 
 def _finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run the experiment of an item, and save its result."""
+"""Run the experiment of an item and save its result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from classwise.papers.store import Store
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of an item.
+    """Create the experiment of an item.
 
     Raises:
-        ClasswiseError: for an unknown id, or an item that is covered or missing; the message names the alternative.
+        ClasswiseError: if the id is unknown, or the item is covered or missing; the message names the alternative.
     """
     item = catalogue.find(name)
     if item.status == "covered":
@@ -32,29 +32,36 @@ def experiment(name: str) -> Experiment:
 
 
 def scale_of(name: str, scale: str) -> Scale:
-    """A scale of an experiment.
+    """Look up a scale of an experiment.
 
     Raises:
-        ClasswiseError: for an unknown scale, or one that this experiment lacks.
+        ClasswiseError: if the scale is unknown, or the experiment has no such scale.
     """
     if scale not in NAMES:
         raise unknown("scale", scale, NAMES)
-    found = {str(key): value for key, value in experiment(name).scales.items()}
-    if scale not in found:
-        raise ClasswiseError(f"{name} has no scale {scale!r}; it has {', '.join(found)}")
-    return found[scale]
+    scales = {str(key): value for key, value in experiment(name).scales.items()}
+    if scale not in scales:
+        raise ClasswiseError(f"{name} has no scale {scale!r}; available: {', '.join(scales)}")
+    return scales[scale]
 
 
 def run(name: str, scale: str, store: Store, *, device: str = "cpu", progress: Progress | None = None) -> Result:
-    """Run an experiment, and save its result in the store.
+    """Run an experiment and save its result in the store.
+
+    Args:
+        name: item id, such as ``kdd21/T1``.
+        scale: ``smoke``, ``laptop`` or ``full``.
+        store: store of models, audits and results.
+        device: PyTorch device.
+        progress: progress listener.
 
     Raises:
-        ClasswiseError: for an unknown id or scale, or missing data.
+        ClasswiseError: if the id or scale is unknown, or data are missing.
     """
     started = time.monotonic()
     chosen = scale_of(name, scale)
     context = Context(chosen, store, device=device, progress=progress)
-    with store.measured() as work:
+    with store.collect_work() as work:
         findings = experiment(name).run(context)
     own = time.monotonic() - started - work.waited
     result = Result(

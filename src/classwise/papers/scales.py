@@ -1,4 +1,4 @@
-"""Scales: how much of a paper's setting a run takes."""
+"""Scales of an experiment: data, network and training budget."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Scale:
     """A scale of an experiment.
 
     Args:
-        name: of the scale.
-        about: what it is, in a sentence.
-        data: the data set.
-        threat: the ball, of training and test; the recipe's own radius is changed to it.
-        train: images to train on; None for all.
-        test: images to test on; None for all.
-        few: images for attacks that cost thousands of passes; None for all.
-        attack_steps: steps of the PGD of the tests; None for the paper's.
-        precision: how the gradients of the tests are computed.
-        budget: of the recipes; None for the recipes as they are written.
-        overrides: dotted recipe fields to new values, for every training.
+        name: name of the scale.
+        about: one-sentence description.
+        data: data set name.
+        threat: threat spec of training and evaluation; replaces that of the recipe.
+        train: number of training images; None for all.
+        test: number of test images; None for all.
+        few: number of test images for attacks that cost thousands of passes; None for all.
+        attack_steps: PGD steps of the evaluation; None for those of the paper.
+        precision: precision of the gradients in the evaluation.
+        budget: budget of the recipes; None for unmodified recipes.
+        overrides: dotted recipe fields to values, for every training.
     """
 
     name: Name
@@ -42,15 +42,15 @@ class Scale:
     budget: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_changes(self, **more: Any) -> Scale:
-        """The same scale with more recipe overrides; a double underscore means a dot."""
-        fresh = {key.replace("__", "."): value for key, value in more.items()}
-        return replace(self, overrides={**self.overrides, **fresh})
+    def with_overrides(self, **more: Any) -> Scale:
+        """Copy the scale with further recipe overrides; a double underscore denotes a dot."""
+        overrides = {key.replace("__", "."): value for key, value in more.items()}
+        return replace(self, overrides={**self.overrides, **overrides})
 
 
 SMOKE = Scale(
     name="smoke",
-    about="digits of 8x8 pixels, a tiny network that is still near chance: it shows that all runs, not what is true",
+    about="8x8 digits and a tiny network near chance: checks that the experiment runs; its numbers mean nothing",
     data="digits",
     threat="Linf:0.1",
     train=300,
@@ -72,14 +72,14 @@ SMOKE = Scale(
         "validation_attack.step_size": "0.5eps",
     },
 )
-"""About a second an experiment once its models are trained; for the tests."""
+"""For the tests: about a second per experiment once its models are trained."""
 
 _FAST = {"precision.dtype": FAST.dtype, "precision.channels_last": FAST.channels_last}
 """Two to three times as fast as float32 on a CPU that has bfloat16."""
 
 LAPTOP = Scale(
     name="laptop",
-    about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 12 epochs in bfloat16: tendencies, with wide intervals",
+    about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 12 epochs in bfloat16: indicative, with wide intervals",
     data="cifar10",
     threat="Linf:8/255",
     train=5000,
@@ -92,10 +92,10 @@ LAPTOP = Scale(
 
 FASHION = Scale(
     name="laptop",
-    about="10,000 images of Fashion-MNIST, Linf 0.05, the four-layer CNN, 12 epochs in bfloat16: tendencies, with wide "
+    about="10,000 images of Fashion-MNIST, Linf 0.05, the four-layer CNN, 12 epochs in bfloat16: indicative, with wide "
     "intervals",
     data="fashion-mnist",
-    threat="Linf:0.05",  # at the usual 0.1 the weakest class is at zero after so short a training, and cannot differ
+    threat="Linf:0.05",  # at the usual 0.1 the weakest class has zero accuracy after so short a training
     train=10_000,
     test=2000,
     few=200,
@@ -113,7 +113,7 @@ FASHION = Scale(
         **_FAST,
     },
 )
-"""Minutes a training on two cores, for what needs many trainings and names no class of CIFAR-10."""
+"""Minutes per training on two cores, for experiments with many trainings that name no class of CIFAR-10."""
 
 FULL = Scale(
     name="full", about="PreActResNet-18 on CIFAR-10, 200 epochs, as in cfa23", data="cifar10", threat="Linf:8/255"
@@ -134,7 +134,7 @@ TIAN = replace(
         "validation_attack.step_size": 0.007,
     },
 )
-"""The class-wise analysis of kdd21 and iclr21; its test takes the steps of the big table."""
+"""The class-wise analysis of kdd21 and iclr21; evaluated with the PGD steps of kdd21 Table 1."""
 
 _DIGITS = {
     "model.name": "small-cnn",
@@ -146,17 +146,17 @@ _DIGITS = {
     "validation_attack.steps": 40,
     "validation_attack.step_size": 0.01,
 }
-"""MNIST in the appendix of kdd21."""
+"""Recipe overrides for MNIST, from the appendix of kdd21."""
 
 CIFAR = "cifar10"
-"""The data whose classes the papers name."""
+"""The data set whose classes the papers name."""
 MNIST_RADIUS = "Linf:0.3"
 DIGITS = ("mnist", "svhn")
-"""Data whose images must not be mirrored."""
+"""Data sets without horizontal flips in augmentation."""
 
 
-def on(scale: Scale, data: str) -> Scale:
-    """A scale on another data set; on its own it is itself, so that the models are shared."""
+def on_data_set(scale: Scale, data: str) -> Scale:
+    """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared."""
     if data == scale.data:
         return scale
     threat = MNIST_RADIUS if data == "mnist" else scale.threat
@@ -170,11 +170,11 @@ def on(scale: Scale, data: str) -> Scale:
 
 
 def other_data(claim: str, scale: Scale) -> dict[str, str]:
-    """What to say of a claim that names classes of CIFAR-10, on other data."""
-    return {claim: f"the claim names classes of CIFAR-10, and this scale has {scale.data}"}
+    """The reason why a claim about classes of CIFAR-10 is not tested on other data, by claim id."""
+    return {claim: f"the claim names classes of CIFAR-10; this scale uses {scale.data}"}
 
 
-USUAL: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}
-MANY_TRAININGS: Mapping[Name, Scale] = {**USUAL, "laptop": FASHION}
-CLASSWISE: Mapping[Name, Scale] = {**USUAL, "full": TIAN}
-"""Those of kdd21's and iclr21's class-wise analysis."""
+DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "laptop": LAPTOP, "full": FULL}
+MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "laptop": FASHION}
+CLASSWISE: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": TIAN}
+"""Scales of the class-wise analysis of kdd21 and iclr21."""

@@ -1,8 +1,8 @@
-"""The store: every model of the experiments is trained once, and every audit of it is run once.
+"""Store of trainings, audits and results: each model is trained once, and each audit is run once.
 
-A training lies under a hash of its complete recipe (the seed in it) and of the pixels and labels it sees; an audit
-under a hash of its attacks, its images, and the weights. So experiments share models and audits, and an interrupted
-run is resumed. Several processes may share a store: each piece of work is locked by the process that does it.
+The key of a training is a hash of its complete recipe (including the seed) and of its pixels and labels; the key of an
+audit is a hash of its attacks, its images and the weights. Experiments therefore share models and audits, and an
+interrupted run is resumed. Several processes may share a store: a process locks a key while it works on it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Trained:
     """A finished training of the store.
 
     Attributes:
-        run: its folder.
-        key: the hash under which it lies.
-        fresh: whether this call trained it.
+        run: run folder.
+        key: key in the store, a hash.
+        fresh: whether this call trained the model (otherwise it was loaded).
     """
 
     run: Run
@@ -56,11 +56,11 @@ class Trained:
 
 @dataclass
 class Work:
-    """The requested trainings and audits, new or saved.
+    """Durations of the requested trainings and audits, new or loaded.
 
     Attributes:
-        seconds: the duration of each, by its key; None if it was not recorded.
-        waited: seconds spent in the store for training, auditing and loading.
+        seconds: duration of each by key; None if it was not recorded.
+        waited: seconds that this process spent in the store on training, auditing, loading and waiting for locks.
     """
 
     seconds: dict[str, float | None] = field(default_factory=dict)
@@ -68,13 +68,13 @@ class Work:
 
 
 class Store:
-    """A folder of trainings, audits and results.
+    """Folder of trainings, audits and results.
 
     Args:
-        path: the folder, created if missing.
+        path: folder, created if missing.
 
     Raises:
-        ClasswiseError: if it contains something else, or a store of another format.
+        ClasswiseError: if the folder contains other files, or a store of another schema version.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -82,18 +82,20 @@ class Store:
         self._work = Work()
         about = self.path / _ABOUT
         if self.path.exists() and not self.path.is_dir():
-            raise ClasswiseError(f"{self.path} is a file; give a folder for the store")
-        # checked before the file of the store: another process may be creating the same store
-        strange = not is_unused(self.path)
+            raise ClasswiseError(f"store {self.path}: is a file, not a folder")
+        # checked before store.json is read: another process may be creating the same store
+        occupied = not is_unused(self.path)
         if about.is_file():
             _check_version(about)
             return
-        if strange:
-            raise ClasswiseError(f"{self.path} is not empty and holds no store; give a new folder, as --store DIR")
-        facts = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
-        write_text(about, json.dumps(facts, indent=2) + "\n")
+        if occupied:
+            raise ClasswiseError(
+                f"store {self.path}: folder is not empty and is not a store; give a new one with --store DIR"
+            )
+        header = {"schema_version": SCHEMA_VERSION, "classwise": __version__}
+        write_text(about, json.dumps(header, indent=2) + "\n")
 
-    def trained(
+    def train(
         self,
         recipe: Recipe,
         images: Images,
@@ -104,22 +106,22 @@ class Store:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Trained:
-        """The run of a recipe on some images: loaded, resumed or new.
+        """Train a recipe on images; a finished run is loaded, an interrupted one resumed.
 
         Args:
-            recipe: complete except for the initial weights.
-            images: for training; the recipe's ``data.name`` becomes their name.
-            start: the run with the initial weights.
-            teacher: the run that labels the unlabelled images of self-training; it enters the hash by its key.
-            unlabelled: those images; they enter the hash by their pixels.
-            device: where to train.
-            progress: reports the progress.
+            recipe: recipe, complete except for the initial weights.
+            images: training images; the recipe's ``data.name`` is set to their name.
+            start: run that provides the initial weights; hashed by its key.
+            teacher: run that labels the unlabelled images of self-training; hashed by its key.
+            unlabelled: unlabelled images; hashed by their pixels.
+            device: PyTorch device.
+            progress: progress listener.
 
         Raises:
             ClasswiseError: as `classwise.train`.
         """
         threat = recipe.threat
-        assert threat is not None, "the scale has set it"
+        assert threat is not None, "set by the scale"
         overrides: dict[str, Any] = {"data.name": images.name, "data.subset": None}
         if start is not None:
             overrides["model.weights"] = str(start.run.path)
@@ -128,18 +130,18 @@ class Store:
         if unlabelled is not None:
             overrides["data.unlabelled.name"] = unlabelled.name
         plan = Recipe.read(recipe, overrides).completed(Threat.parse(threat))
-        nameless = plan if start is None else _started(plan, f"store:{start.key}")
-        nameless = nameless if teacher is None else _taught(nameless, f"store:{teacher.key}")
-        about: dict[str, Any] = {"recipe": nameless.digest(), "data": images.fingerprint(), "seed": plan.seed}
+        hashed = plan if start is None else _with_start(plan, f"store:{start.key}")
+        hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.key}")
+        about: dict[str, Any] = {"recipe": hashed.digest(), "data": images.fingerprint(), "seed": plan.seed}
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
         key = _hash(about)
         run, listener = Run(self.path / "runs" / key), progress or NullProgress()
-        with self.made(key, run.path, listener):
+        with self.timed(key, run.path, listener):
             if run.recipe_file.is_file() and Run.open(run.path).complete:
                 return Trained(run, key)
             listener.log(f"training {plan.name} ({plan.epochs} epochs) as {key}")
-            done = train(
+            finished = train(
                 plan,
                 out=run.path,
                 data=images,
@@ -149,9 +151,9 @@ class Store:
                 progress=progress,
                 distributed=False,
             )
-        return Trained(done, key, fresh=True)
+        return Trained(finished, key, fresh=True)
 
-    def audited(
+    def audit(
         self,
         trained: Trained,
         images: Images,
@@ -168,22 +170,22 @@ class Store:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Audit:
-        """The audit of a trained model by some attacks: loaded, resumed or new.
+        """Audit a trained model; a finished audit is loaded, an interrupted one resumed.
 
         Args:
-            trained: the training of the model.
-            images: the test images.
-            attacks: labels to specs.
-            threat: the ball.
-            which: of the saved weights; None for the default of the run.
-            early_stop: whether attacks stop at the first success; the papers count last iterates.
-            seed: of the attacks.
-            precision: how gradients are computed.
-            surrogates: the runs whose paths the attacks name; they enter the hash by their keys.
-            trace: numbers of images whose confidences are followed step by step.
+            trained: training of the model.
+            images: test images.
+            attacks: labels to attack specs.
+            threat: threat spec such as ``Linf:8/255``.
+            which: the saved weights; None for the default of the run.
+            early_stop: whether attacks stop at the first success; the papers evaluate last iterates.
+            seed: seed of the attacks.
+            precision: precision of the gradients.
+            surrogates: runs whose paths the attack specs contain; hashed by their keys.
+            trace: indices of images whose confidences are recorded at every step.
             save: tensors to save for every image.
-            device: where to run.
-            progress: reports the progress.
+            device: PyTorch device.
+            progress: progress listener.
 
         Raises:
             ClasswiseError: as `classwise.audit`.
@@ -198,7 +200,7 @@ class Store:
         more = {name: values for name, values in options.items() if values}  # no key without a value
         key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
         folder, listener = trained.run.audits / key, progress or NullProgress()
-        with self.made(key, folder, listener):
+        with self.timed(key, folder, listener):
             if (folder / ABOUT).is_file():
                 facts = read_about(folder)
                 if facts["complete"] and facts["environment"]:
@@ -222,8 +224,8 @@ class Store:
             )
 
     @contextmanager
-    def measured(self) -> Iterator[Work]:
-        """Collect the trainings and audits requested in this context, with their durations."""
+    def collect_work(self) -> Iterator[Work]:
+        """Collect the trainings and audits requested within this context manager, with their durations."""
         before, self._work = self._work, Work()
         try:
             yield self._work
@@ -231,20 +233,20 @@ class Store:
             self._work = before
 
     @contextmanager
-    def made(self, key: str, folder: Path, progress: Progress | None = None) -> Iterator[None]:
-        """Lock a key as `held` does, and record the duration of its work over all attempts.
+    def timed(self, key: str, folder: Path, progress: Progress | None = None) -> Iterator[None]:
+        """Lock a key as `locked` does, and record the duration of its work over all attempts.
 
-        The duration is unknown if an attempt was killed, or if the work was done by a version that did not record it.
+        The duration is unknown if an attempt was killed, or if an earlier version did the work without recording it.
 
         Args:
-            key: of a training, an audit, or other work whose result the store keeps.
-            folder: of the result; if it exists without a record, its duration is unknown.
-            progress: receives a line while another process holds the lock.
+            key: key of a training, an audit, or other work with a saved result.
+            folder: folder of the result; if it exists without a record, the duration is unknown.
+            progress: receives a line if another process has the lock.
         """
         began = time.monotonic()
         try:
-            with self.held(key, progress):
-                record = _Record.read(self.path / "seconds" / f"{key}.json", there=folder.exists())
+            with self.locked(key, progress):
+                record = _Record.read(self.path / "seconds" / f"{key}.json", exists=folder.exists())
                 with record.running():
                     yield
                 self._work.seconds[key] = record.seconds
@@ -252,16 +254,16 @@ class Store:
             self._work.waited += time.monotonic() - began
 
     def result_file(self, item: str, scale: str) -> Path:
-        """The path of the result of an experiment at a scale."""
+        """Path of the result of an experiment at a scale."""
         return self.path / "results" / item / f"{scale}.json"
 
     @contextmanager
-    def held(self, key: str, progress: Progress | None = None) -> Iterator[None]:
-        """Lock a key against other processes; the lock of a process that ends is released.
+    def locked(self, key: str, progress: Progress | None = None) -> Iterator[None]:
+        """Lock a key against other processes; the lock is released when the process ends.
 
         Args:
-            key: of a training, an audit or other exclusive work.
-            progress: receives a line if another process holds the lock.
+            key: key of a training, an audit or other exclusive work.
+            progress: receives a line if another process has the lock.
         """
         folder = self.path / "locks"
         folder.mkdir(exist_ok=True)
@@ -278,33 +280,33 @@ class Store:
 
     @property
     def runs(self) -> tuple[Path, ...]:
-        """The folders of all trainings."""
+        """The ``recipe.yaml`` of every training."""
         return tuple(sorted((self.path / "runs").glob("*/recipe.yaml")))
 
 
 @dataclass
 class _Record:
-    """The duration of some work, saved in a small file of the store."""
+    """Duration of a piece of work, saved as a JSON file in the store; the state is stopped, running or done."""
 
     file: Path
     seconds: float | None
     state: str
 
     @staticmethod
-    def read(file: Path, *, there: bool) -> _Record:
-        """The saved record; ``there``: whether a result exists, finished or not."""
+    def read(file: Path, *, exists: bool) -> _Record:
+        """Read the saved record; ``exists``: whether the folder of the result exists."""
         if not file.is_file():
-            return _Record(file, None if there else 0.0, "stopped")
+            return _Record(file, None if exists else 0.0, "stopped")
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
             seconds = None if found["seconds"] is None else float(found["seconds"])
             return _Record(file, seconds, str(found["state"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise ClasswiseError(f"{file} is damaged; remove it") from error
+            raise ClasswiseError(f"{file}: damaged file; delete it") from error
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Add the time spent in this context, unless the work was finished before."""
+        """Add the time spent within this context manager, unless the work is already done."""
         if self.state == "done":
             yield
             return
@@ -327,21 +329,21 @@ class _Record:
 
 def _check_version(about: Path) -> None:
     advice = f"give another store, or remove {about.parent}"
-    facts = read_json(about, advice, {"schema_version": int, "classwise": str})
-    version, maker = facts["schema_version"], facts["classwise"]
+    header = read_json(about, advice, {"schema_version": int, "classwise": str})
+    version, maker = header["schema_version"], header["classwise"]
     if version != SCHEMA_VERSION:
         raise ClasswiseError(
-            f"{about.parent} is a store of format {version}, made by classwise {maker}; this one reads format "
-            f"{SCHEMA_VERSION}: give another folder, as --store DIR"
+            f"store {about.parent}: schema_version {version} (written by classwise {maker}) is not supported, only "
+            f"{SCHEMA_VERSION}; give another folder with --store DIR"
         )
 
 
-def _started(plan: Recipe, name: str) -> Recipe:
+def _with_start(plan: Recipe, name: str) -> Recipe:
     return dataclasses.replace(plan, model=dataclasses.replace(plan.model, weights=name))
 
 
-def _taught(plan: Recipe, name: str) -> Recipe:
-    assert plan.data.unlabelled is not None, "only a recipe of self-training has a teacher"
+def _with_teacher(plan: Recipe, name: str) -> Recipe:
+    assert plan.data.unlabelled is not None, "a teacher requires a self-training recipe"
     unlabelled = dataclasses.replace(plan.data.unlabelled, teacher=name)
     return dataclasses.replace(plan, data=dataclasses.replace(plan.data, unlabelled=unlabelled))
 

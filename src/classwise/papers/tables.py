@@ -1,4 +1,4 @@
-"""Tables of a run beside the printed ones."""
+"""Tables of measured accuracies next to the printed ones."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 
 Key = tuple[str, ...]
-"""What names a row, such as ("Madry", "PGD")."""
+"""The parts of a row name, such as ("Madry", "PGD")."""
 
 
 def summary_table(
     caption: str, ours: Mapping[Key, ClassCounts], printed: Mapping[Key, Mapping[str, Any]], names: Sequence[str]
 ) -> Table:
-    """A row for each of ours: total, CV, MCD, lowest and highest class, with intervals and the printed numbers.
+    """Table of total, CV, MCD, lowest and highest class, with 95 % intervals and the printed numbers.
 
-    Classes that tie for the lowest or the highest accuracy are all named.
+    All classes that tie for the lowest or the highest accuracy are listed.
+
+    Args:
+        caption: caption of the table.
+        ours: measured counts by row.
+        printed: printed rows by the same keys; rows may be missing.
+        names: class names.
     """
     rows = []
     for key, counts in ours.items():
@@ -56,14 +62,15 @@ def summary_table(
     kinds = ("total", "CV", "MCD", "lowest", "highest")
     heads = [head for kind in kinds for head in (kind, "printed")]
     note = (
-        "Small: 95 % intervals for new images of the same classes, the models fixed; below a class, its accuracy. "
-        "Printed classes are CIFAR-10's by number, from 0: 1 is automobile, 3 is cat."
+        "Small print: 95 % confidence intervals for new images of the same classes with the models fixed; under "
+        "a class "
+        "name, its accuracy. Printed classes are CIFAR-10 labels, from 0: 1 is automobile, 3 is cat."
     )
     return Table(caption, ("row", *heads), rows, note)
 
 
 def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[str]) -> Table:
-    """A row for each of ours, a column for each class, with intervals; the lowest class of a row is not set off."""
+    """Table of class accuracies with 95 % intervals: a row for each key, a column for each class."""
     rows = []
     for key, counts in ours.items():
         low, high = class_intervals(counts)
@@ -73,11 +80,12 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
             for c in range(len(names))
         ]
         rows.append(Row(", ".join(key), cells))
-    return Table(caption, ("row", *names), rows, "Small: 95 % intervals for new images of the class, the model fixed.")
+    note = "Small print: 95 % confidence intervals for new images of the class with the model fixed."
+    return Table(caption, ("row", *names), rows, note)
 
 
 def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
-    """An estimate with its interval below, in points unless scaled otherwise; a dash for what is not known."""
+    """Cell of an estimate with its interval in small print, times ``scale``; a dash for NaN."""
     if math.isnan(one.value):
         return Cell(formatting.NONE)
     value, low, high = (f"{scale * end:z.{digits}f}" for end in one)
@@ -85,29 +93,29 @@ def estimate_cell(one: Estimate, scale: float = 100, digits: int = 1) -> Cell:
     return Cell(value, f"{low} to {high}" if known else "")
 
 
-def left_out(absent: Mapping[str, str]) -> list[Table]:
-    """A table of the missing data sets, with the reasons; empty if none is missing."""
+def skipped_table(absent: Mapping[str, str]) -> list[Table]:
+    """A table of skipped data sets with the reasons, in a list; an empty list if none was skipped."""
     rows = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
-    return [Table("Data sets that were left out", ("data set", "why"), rows)] if rows else []
+    return [Table("Skipped data sets", ("data set", "reason"), rows)] if rows else []
 
 
 def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:
-    """Printed rows by some of their keys."""
+    """Index printed rows by the values of some keys."""
     return {tuple(str(row[key]) for key in keys): row for row in rows}
 
 
 def names_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of printed rows."""
+    """Names of printed rows."""
     return [row_name(row) for row in rows]
 
 
 def _at(accuracies: FloatArray, value: float) -> list[int]:
-    """The classes with exactly this accuracy."""
+    """Labels of the classes with exactly this accuracy."""
     return [int(label) for label in np.flatnonzero(accuracies == value)]
 
 
 def _printed_classes(printed: FloatArray, value: float) -> Cell:
-    """The numbers of the classes with a printed accuracy, and that accuracy below."""
+    """Cell of the labels of the classes with a printed accuracy, and that accuracy in small print."""
     labels = [str(label) for label in _at(printed, value)]
     return Cell(f"{'class' if len(labels) == 1 else 'classes'} {formatting.listed(labels)}", f"{value:g}")
 

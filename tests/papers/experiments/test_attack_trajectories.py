@@ -1,4 +1,4 @@
-"""Items about single images: which image is shown, how it is traced, and of how many others the same is true."""
+"""Items about single images: choice of the image, its trace, and the frequency of the pattern."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from classwise.papers.context import Context
 from classwise.papers.experiments.attack_trajectories import HypersphereAndTemperature, MadryAndMart, shown
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.protocol import PGD
-from classwise.papers.official import chosen, official
+from classwise.papers.official import choose_image, official
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 
@@ -21,29 +21,29 @@ RIGHT = np.array([[1, 1, 0, 0, 1], [1, 0, 1, 0, 0]], dtype=bool)
 
 
 def cifar(name: str = "cifar10", size: int = 10_000, start: tuple[int, ...] = (3, 8, 8, 0, 6, 6, 1, 6, 3, 1)) -> Images:
-    """As many one-pixel images with the labels of the official order."""
+    """One-pixel images with the first labels of the official order."""
     labels = torch.arange(size) % 10
     labels[: len(start)] = torch.tensor(start)
     return Images(torch.zeros(size, 3, 1, 1, dtype=torch.uint8), labels, name=name)
 
 
-def test_numbers_of_a_paper_mean_its_images_only_in_the_official_order() -> None:
+def test_image_indices_of_a_paper_require_the_official_order() -> None:
     assert official(cifar())
     assert not official(cifar(name="cifar100"))
     assert not official(cifar(size=1000))
     assert not official(cifar(start=(0, 1, 2, 3)))
-    assert chosen(cifar(), 127, [5]) == (127, "Image 127 of CIFAR-10's test set, as in the paper.")
-    number, found = chosen(cifar(size=1000), 127, np.array([5, 2]))
+    assert choose_image(cifar(), 127, [5]) == (127, "Image 127 of CIFAR-10's test set, as in the paper.")
+    number, found = choose_image(cifar(size=1000), 127, np.array([5, 2]))
     assert number == 5
-    assert "shown is image 5, the first here of which the same is true" in found
+    assert "shown is image 5, the first with the same property" in found
     last = cifar(size=20).take(torch.arange(7, 20))
-    number, found = chosen(last, 127, [])
+    number, found = choose_image(last, 127, [])
     assert number == 7
-    assert "of no image, and image 7 is shown" in found
-    assert chosen(last, 127, [], 12)[0] == 12
+    assert "no image here has the same property, and image 7 is shown" in found
+    assert choose_image(last, 127, [], 12)[0] == 12
 
 
-def test_situations() -> None:
+def test_patterns() -> None:
     assert HypersphereAndTemperature().arises(RIGHT).tolist() == [False, True, False, False, True]
     assert MadryAndMart().arises(RIGHT).tolist() == [True, False, False, False, False]
 
@@ -66,24 +66,24 @@ def test_steps_shown() -> None:
 
 
 @pytest.mark.slow
-def test_the_trace_of_an_image_ends_where_the_audit_of_all_ends(tmp_path: Path) -> None:
-    """The same numbers, though only one image is attacked; and the audit without a trace is another one."""
+def test_the_trace_of_an_image_agrees_with_the_full_audit(tmp_path: Path) -> None:
+    """The numbers are equal although only one image is attacked; the audit without a trace is a separate one."""
     context = Context(SMOKE, Store(tmp_path / "store"))
     images = load_data("digits", split="train", subset=120)
-    trained = context.trained("at", {"epochs": 2}, images=images)
+    trained = context.train("at", {"epochs": 2}, images=images)
     attack = {"PGD": context.pgd(PGD)}
-    everything = context.audited(trained, attack).outcomes.rows("PGD").set_index("index")
+    everything = context.audit(trained, attack).outcomes.rows("PGD").set_index("index")
     number = int(everything.index[7])
     one = context.test_images.take(context.test_images.index == number)
-    audit = context.audited(trained, attack, images=one, trace=[number])
+    audit = context.audit(trained, attack, images=one, trace=[number])
     assert audit.trace is not None
-    assert context.audited(trained, attack, images=one).trace is None
+    assert context.audit(trained, attack, images=one).trace is None
     last = audit.trace[audit.trace["iteration"] == 5].sort_values("class")
     assert set(last["index"]) == {number}
     confidence = last["confidence"].to_numpy()
     row = everything.loc[number]
     assert confidence.argmax() == row["prediction"]
     assert confidence[row["label"]] == pytest.approx(row["p_label"], rel=1e-6)
-    again = context.audited(trained, attack, images=one, trace=[number])
+    again = context.audit(trained, attack, images=one, trace=[number])
     assert again.trace is not None
     assert again.trace.equals(audit.trace)

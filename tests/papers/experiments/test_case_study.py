@@ -1,4 +1,4 @@
-"""The case study of class 3: its claims on the printed counts, whose differences the paper prints too."""
+"""Case study of class 3: its claims on the printed counts, whose differences are printed in the paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classwise.papers.claims import evaluate
 from classwise.papers.context import Context
 from classwise.papers.experiments import coloured_background
 from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accuracies, contrast
-from classwise.papers.experiments.homing import GROUPS, related
+from classwise.papers.experiments.homing import GROUPS, class_pairs
 from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
 from classwise.reporting.svg import Picture
@@ -24,13 +24,13 @@ NAMES = tuple("abcdef")
 
 
 def printed() -> dict[tuple[str, str], IntArray]:
-    """Predictions of 1,000 images with the printed counts; which image has which is ours."""
+    """Predictions on 1,000 images with the printed counts, in an arbitrary order of images."""
     rows = {row["line"]: row["predicted_as_class"] for row in catalogue.printed_rows("kdd21/T4")}
     return {key: np.repeat(np.arange(10), rows[line]) for key, line in PRINTED.items()}
 
 
 def tables(right: list[bool], clean: list[bool]) -> Outcomes:
-    """One class, of whose images some are right under the attack, some without."""
+    """Outcomes of one class with given correctness under the attack and clean."""
     labels = np.full(len(right), VICTIM)
     attacked, natural = (np.where(each, VICTIM, TAKER) for each in (right, clean))
     return Outcomes.from_predictions(labels, natural, {ATTACK: attacked}, NAMES)
@@ -48,7 +48,7 @@ def test_claims_of_the_printed_counts() -> None:
     assert answers["kdd21/C26"] == "holds"
 
 
-def test_rows_stand_above_the_printed_ones() -> None:
+def test_rows_precede_the_printed_ones() -> None:
     rows = count_rows(printed(), 10, printed=True)
     assert len(rows) == 12
     for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
@@ -57,7 +57,7 @@ def test_rows_stand_above_the_printed_ones() -> None:
     assert len(count_rows(printed(), 10, printed=False)) == 6
 
 
-def test_repaired_images_are_right_without_an_attack_before_and_after() -> None:
+def test_repaired_images_are_correct_when_clean() -> None:
     before = tables([False, False, False, True, False], [True, True, False, True, True])
     after = tables([True, False, True, True, True], [True, True, True, True, False])
     assert repaired(before, after).tolist() == [True, False, False, False, False]
@@ -83,11 +83,11 @@ def test_contrast_of_two_samples() -> None:
     assert [low, high] == pytest.approx([0.45 - reach, 0.45 + reach])
 
 
-def test_both_matrices_know_all_images_of_a_class() -> None:
-    """The rest of a class stands on the diagonal, so that shares are of all its images."""
+def test_both_matrices_cover_all_images_of_a_class() -> None:
+    """The diagonal contains the rest of a class, so that shares refer to all its images."""
     matrix = np.array([[6, 3, 1], [2, 8, 0], [5, 0, 5]])
     homing = np.array([[0, 2, 0], [1, 0, 0], [0, 0, 0]])
-    both = related(Homing(("a", "b", "c"), matrix, homing, (None,) * 3), (0, 0, 1))
+    both = class_pairs(Homing(("a", "b", "c"), matrix, homing, (None,) * 3), (0, 0, 1))
     for one in both.values():
         assert one.matrix.sum(axis=1).tolist() == [10, 10, 10]
     assert both["Misclassified"].errors.tolist() == [[0, 3, 1], [2, 0, 0], [5, 0, 0]]
@@ -101,12 +101,12 @@ def test_the_class_of_the_case_study_is_the_cat() -> None:
     assert (names[VICTIM], names[TAKER]) == ("cat", "dog")
 
 
-def test_a_change_of_accuracy_is_seen_either_way() -> None:
+def test_changes_of_accuracy_in_both_directions() -> None:
     accuracy = np.array([[[0.5, 0.7], [0.6, 0.9]], [[0.5, 0.7], [0.4, 0.5]]])
     assert coloured_background._change(accuracy) == pytest.approx([0.15, -0.15])
 
 
-def test_a_picture_has_each_class_once_on_the_background_of_its_group(tmp_path: Path) -> None:
+def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> None:
     context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
     found = coloured_background.DigitsFigure().run(context)
     ((drawing, _),) = found.figures

@@ -1,4 +1,4 @@
-"""Rank agreement of corruptions with attacks, against scipy."""
+"""Rank agreement of corruptions with attacks, compared with scipy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from classwise.reporting.tables import Cell
 from classwise.stats.intervals import Estimate
 
 
-def test_agreement_is_scipy_s() -> None:
+def test_agreement_equals_scipy() -> None:
     accuracy = np.random.default_rng(0).integers(5, size=(20, 4, 10)) / 4
     for one, found in zip(accuracy, agreement(accuracy), strict=True):
         assert found == pytest.approx(stats.spearmanr(one[:-1].mean(0).round(9), one[-1]).statistic)
@@ -21,7 +21,7 @@ def test_agreement_is_scipy_s() -> None:
     assert agreement(constant) == 0
 
 
-def test_an_interval_ends_where_correlations_do() -> None:
+def test_intervals_are_clipped_to_correlations() -> None:
     assert _correlation(Estimate(0.94, 0.81, 1.07)) == Cell("0.94", "0.81 to 1.00")
     assert _correlation(Estimate(-0.94, -1.07, -0.81)) == Cell("-0.94", "-1.00 to -0.81")
 

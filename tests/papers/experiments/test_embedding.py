@@ -1,4 +1,4 @@
-"""Neighbourhoods of features beyond chance."""
+"""Chance-corrected purity of neighbourhoods."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from classwise.papers.experiments.embedding import Purity
 
 
-def test_beyond_chance_is_cohen_s_kappa() -> None:
-    """Random neighbourhoods score 0 and pure ones 1; in between it is kappa of image and neighbour."""
+def test_beyond_chance_equals_cohens_kappa() -> None:
+    """Random neighbourhoods give 0, pure ones 1, others the kappa of image and neighbour."""
     from sklearn.metrics import cohen_kappa_score
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Choices among the epochs of one training, and the worst fifth of many classes, against independent ones."""
+"""Selection of epochs, and the worst fifth of many classes, compared with independent computations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from classwise.training.folder import Run
 from ..conftest import Smoke
 
 
-def test_the_paper_s_example() -> None:
-    """Overall 53 and worst 23 beat 52 and 28 by the overall, and lose by the sum; of ties the last counts."""
+def test_the_example_of_the_paper() -> None:
+    """53 overall and 23 worst beat 52 and 28 by the overall accuracy, but not by the sum; the last wins a tie."""
     robust = pd.DataFrame([[0.23, 0.83], [0.28, 0.76], [0.28, 0.76], [0.2, 0.5]], index=[108, 110, 111, 112])
     images = pd.Series([100, 100])
     assert {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()} == {
@@ -31,8 +31,8 @@ def test_the_paper_s_example() -> None:
     assert counts_at(110, robust, images).correct.tolist() == [28, 76]
 
 
-def test_it_chooses_what_the_training_chose(smoke: Smoke) -> None:
-    """CFA's rule, from the table alone, is the event that the training wrote down."""
+def test_selected_epoch_equals_that_of_the_training(smoke: Smoke) -> None:
+    """The rule of CFA applied to the table agrees with the events of the training."""
     key = next(key for key, recipe in smoke.results["cfa23/E1"].runs.items() if recipe == "at")
     run = Run.open(smoke.store.path / "runs" / key)
     assert run.recipe.selection == "overall+worst"
@@ -47,7 +47,7 @@ def test_the_worst_fifth(classes: int) -> None:
     assert worst_fifth(accuracy) == pytest.approx(expected, abs=1e-12)
 
 
-def test_rows_of_the_main_table_are_those_of_the_others(smoke: Smoke) -> None:
+def test_items_share_the_rows_of_the_main_table(smoke: Smoke) -> None:
     main = {row.name: row for row in smoke.results["cfa23/T1"].tables[0].rows}
     for row in smoke.results["cfa23/E2"].tables[0].rows:
         assert row == main[row.name]
@@ -57,19 +57,19 @@ def test_rows_of_the_main_table_are_those_of_the_others(smoke: Smoke) -> None:
 
 
 @pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/T3", "cfa23/E2", "cfa23/T4"])
-def test_a_table_tells_how_many_epochs_fawa_admitted(smoke: Smoke, item: str) -> None:
+def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> None:
     result = smoke.results[item]
     found = dict.fromkeys(re.findall(r"(\d+) of (\d+) \(", result.tables[0].note))
-    judged = []
+    gates = []
     for key in result.runs:
         lines = (smoke.store.path / "runs" / key / "events.jsonl").read_text().splitlines()
         gate = [event["admitted"] for event in map(json.loads, lines) if event["event"] == "fawa"]
         if gate:
-            judged.append((str(sum(gate)), str(len(gate))))
-    assert judged
-    assert list(found) == list(dict.fromkeys(judged))
+            gates.append((str(sum(gate)), str(len(gate))))
+    assert gates
+    assert list(found) == list(dict.fromkeys(gates))
 
 
-def test_tiny_imagenet_has_no_laptop() -> None:
-    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'laptop'; it has smoke, full"):
+def test_tiny_imagenet_has_no_laptop_scale() -> None:
+    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'laptop'; available: smoke, full"):
         scale_of("cfa23/T4", "laptop")

@@ -1,4 +1,4 @@
-"""Tables of single items, their cells recomputed from raw predictions and counts."""
+"""Tables of single items, recomputed from raw predictions and counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..statements import ALPHA, facts, shows, wilson_of, z_of
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
 CONTEXT: Any = SimpleNamespace(
-    trained=lambda name: name, scale=SimpleNamespace(data="cifar10"), test_images=SimpleNamespace(superclasses=None)
+    train=lambda name: name, scale=SimpleNamespace(data="cifar10"), test_images=SimpleNamespace(superclasses=None)
 )
 
 
@@ -51,8 +51,8 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("errors", [True, False])
-def test_the_pairs_that_come_home(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an error there is no share of errors."""
+def test_homing_pairs(errors: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without errors the share of errors is undefined."""
     random = np.random.default_rng(0)
     matrix = random.integers(1, 9, (4, 4)) * (1 if errors else np.eye(4, dtype=int))
     home = np.where(np.eye(4, dtype=bool), 0, random.integers(0, matrix + 1))
@@ -78,7 +78,7 @@ def check(cells: Any, home: int, errors: int) -> None:
         shows(text, 100 * end, 1)
 
 
-def test_the_printed_drops_are_those_of_the_printed_rows() -> None:
+def test_printed_drops_equal_the_printed_rows() -> None:
     (table,) = (one for one in facts("kdd21")["tables"] if one["id"] == "kdd21/T1")
     lost: dict[str, dict[int, float]] = {}
     for row in table["rows"]:

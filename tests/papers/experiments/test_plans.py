@@ -1,4 +1,4 @@
-"""benz20's plans: what their grids train, and their tables recounted from the files."""
+"""Plans of benz20: the settings of their grids, and their tables recomputed from the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classwise.papers.context import Context
 from classwise.papers.experiments import class_wise, data_sets, feature_sets, long_tail, weak_classes
 from classwise.papers.experiments.logit_similarity import clean_logits
 from classwise.papers.result import Result
-from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on
+from classwise.papers.scales import DIGITS, MANY_TRAININGS, Scale, on_data_set
 from classwise.papers.store import Store
 from classwise.training.folder import Run
 
@@ -38,10 +38,14 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
     """Robust accuracy of each class for the run of a recipe, from the files of its audit."""
     key = next(key for key, name in result.runs.items() if name == recipe)
     run = Run.open(smoke.store.path / "runs" / key)
-    spoken = fingerprint(load_model(run.weights_file(run.default_weights())))
+    fingerprint_of_run = fingerprint(load_model(run.weights_file(run.default_weights())))
     for folder in (run.path / "audits").glob("*/outcomes"):
         settings = json.loads((folder.parent / "audit.json").read_text())["settings"]
-        if {*settings["attacks"]} != {"clean", "PGD"} or settings["trace"] or settings["model_hash"] != spoken:
+        if (
+            {*settings["attacks"]} != {"clean", "PGD"}
+            or settings["trace"]
+            or settings["model_hash"] != fingerprint_of_run
+        ):
             continue  # other attacks, one image, or other weights of the run
         frame = pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))])
         both = frame.pivot_table(index=["index", "label"], columns="attack", values="correct", aggfunc="first")
@@ -54,7 +58,7 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
 def test_grids_are_recipes(
     scale: Scale, grid: Callable[[Scale, str], long_tail.Grid], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Every setting at every scale is read, each another training, and none is plain."""
+    """Every setting at every scale is a valid recipe; all differ from each other and from plain training."""
     context = Context(scale, Store(tmp_path_factory.mktemp("grids") / "store"))
     found = [context.recipe(recipe, overrides) for recipe, overrides in grid(scale, "7").values()]
     digests = {one.digest() for one in found}
@@ -69,7 +73,7 @@ def test_grids_are_recipes(
 
 @pytest.mark.parametrize("scale", weak_classes.SCALES.values(), ids=lambda scale: scale.name)
 def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Each network is trained once with and once without attacks; at smoke one stands for all."""
+    """Each network is trained once with and once without attacks; at smoke scale one network replaces all."""
     context = Context(scale, Store(tmp_path_factory.mktemp("networks") / "store"))
     experiment = weak_classes.AllNetworks()
     found = [context.recipe(recipe, overrides) for recipe, overrides in experiment.grid(scale).values()]
@@ -82,7 +86,7 @@ def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFac
     assert found[0].digest() == context.recipe("at").digest()
 
 
-def test_changes_are_against_the_plain_model(smoke: Smoke) -> None:
+def test_changes_are_relative_to_the_plain_model(smoke: Smoke) -> None:
     result = smoke.results["benz20/P3.7"]
     plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
     row = next(row for row in result.tables[0].rows if row.name == "cosine 1")
@@ -93,7 +97,7 @@ def test_changes_are_against_the_plain_model(smoke: Smoke) -> None:
     assert shown == pytest.approx(found, abs=0.051)
 
 
-def test_the_critical_class_is_that_of_the_validation_split(smoke: Smoke) -> None:
+def test_the_critical_class_is_selected_on_the_validation_split(smoke: Smoke) -> None:
     result = smoke.results["benz20/P3.3"]
     key = next(key for key, name in result.runs.items() if name == "at")
     epochs = pd.read_parquet(smoke.store.path / "runs" / key / "epochs.parquet")
@@ -120,7 +124,7 @@ def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
         assert recipes["cyclic"].optimizer["lr"] == 0.2
 
 
-def test_optimisation_holds_the_usual_model_once() -> None:
+def test_optimisation_contains_the_unmodified_model_once() -> None:
     for scale in MANY_TRAININGS.values():
         grid = weak_classes.Optimisation().grid(scale)
         settings = [(recipe, tuple(sorted(map(str, overrides.items())))) for recipe, overrides in grid.values()]
@@ -129,7 +133,7 @@ def test_optimisation_holds_the_usual_model_once() -> None:
 
 
 def test_the_radii_of_a_standard_model() -> None:
-    """Those of spec and scale: 0.25, 0.5, 1, 2 and 8 of 255."""
+    """The radii are 0.25, 0.5, 1, 2 and 8 of 255."""
     names = [class_wise.radius_name(MANY_TRAININGS["full"], share) for share in class_wise.RADII]
     assert names == [f"PGD at {radius}/255" for radius in ("0.25", "0.5", "1", "2", "8")]
 
@@ -141,22 +145,22 @@ def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
     assert averages == sorted(averages, reverse=True)
 
 
-def test_a_data_set_that_is_not_there_is_left_out(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_data_sets_are_skipped(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context(MANY_TRAININGS["smoke"], smoke.store)
     monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("digits", "nowhere")})
-    found, absent = data_sets.audited(context)
+    found, absent = data_sets.audit_data_sets(context)
     assert list(found) == ["digits"]
     assert "nowhere" in absent["nowhere"]
     monkeypatch.setattr(data_sets, "DATA_SETS", {"smoke": ("nowhere",)})
-    with pytest.raises(ClasswiseError, match="none of nowhere is there"):
-        data_sets.audited(context)
+    with pytest.raises(ClasswiseError, match="none of the data sets nowhere is available: "):
+        data_sets.audit_data_sets(context)
 
 
 @pytest.mark.parametrize("scale", data_sets.DataSets.scales.values(), ids=lambda scale: scale.name)
 def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
-    """Only a data set's own radius, and no mirrored digits."""
+    """Each data set has its own radius, and digits are not flipped."""
     for data in data_sets.DATA_SETS[scale.name]:
-        own = on(scale, data)
+        own = on_data_set(scale, data)
         recipe = Context(own, Store(tmp_path / "store")).recipe("at")
         assert own.data == data
         assert (own.threat == "Linf:0.3") == (data == "mnist")
@@ -165,21 +169,21 @@ def test_the_data_sets_have_recipes(scale: Scale, tmp_path: Path) -> None:
             assert recipe.data.augment in ("none", "crop")
 
 
-def test_clean_logits_are_those_of_the_audit(smoke: Smoke) -> None:
+def test_clean_logits_equal_the_audit(smoke: Smoke) -> None:
     key = next(key for key, name in smoke.results["benz20/P2.4"].runs.items() if name == "at")
     context = Context(MANY_TRAININGS["smoke"], smoke.store)
     images = context.test_images
     logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
     right = logits.argmax(axis=1) == images.y.numpy()
-    trained = context.trained("at")
-    found = context.audited(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
+    trained = context.train("at")
+    found = context.audit(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})
     assert right.sum() == found.counts("clean").correct.sum()
 
 
-def test_a_feature_set_is_made_once(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same pixels and labels from the file, of targets; another setting is another file."""
+def test_a_feature_set_is_cached(smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file returns the same pixels and target labels; another setting has another file."""
     context = Context(MANY_TRAININGS["smoke"], smoke.store)
-    trained = context.trained("standard", {"seed": 1})
+    trained = context.train("standard", {"seed": 1})
     images = context.train_images.take(slice(20))
     maker = NonRobustFeatures(steps=2)
     direct = maker(trained.run.model(), images)
@@ -193,7 +197,7 @@ def test_a_feature_set_is_made_once(smoke: Smoke, tmp_path: Path, monkeypatch: p
     assert not torch.equal(first.y, images.y)
 
 
-def test_where_nothing_is_trained_on_the_set_nothing_is_claimed(smoke: Smoke) -> None:
+def test_no_claim_is_tested_without_training_on_the_set(smoke: Smoke) -> None:
     for item, answered in (("benz20/P2.5", True), ("benz20/P2.6", False)):
         (verdict,) = smoke.results[item].verdicts
         assert bool(verdict.estimand) == answered

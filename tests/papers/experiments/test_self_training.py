@@ -1,4 +1,4 @@
-"""Robust self-training among the papers' defences: whose images, whose labels, and under which key."""
+"""Robust self-training among the defences: source of the images and labels, and key in the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classwise.training.folder import Run
 from ..conftest import Smoke
 
 
-def test_spare_images_are_others(tmp_path: Path) -> None:
+def test_spare_images_are_not_training_images(tmp_path: Path) -> None:
     context = Context(SMOKE, Store(tmp_path / "store"))
     spare = context.spare_images
     assert spare is not None
@@ -27,31 +27,31 @@ def test_spare_images_are_others(tmp_path: Path) -> None:
     assert Context(FULL, context.store).spare_images is None
 
 
-def test_the_labels_are_the_teacher_s(smoke: Smoke) -> None:
-    """Not those of the data set: counted from the file of the run."""
+def test_labels_are_predicted_by_the_teacher(smoke: Smoke) -> None:
+    """The pseudo-labels in the file of the run are not those of the data set."""
     runs = smoke.results["iclr21/T2"].runs
     key, teacher = (next(key for key, name in runs.items() if name == wanted) for wanted in ("rst", "standard"))
     run = Run.open(smoke.store.path / "runs" / key)
     spare = Context(SMOKE, smoke.store).spare_images
     assert spare is not None
     with torch.no_grad():
-        said = Run.open(smoke.store.path / "runs" / teacher).model()(spare.pixels()).argmax(1)
+        predicted = Run.open(smoke.store.path / "runs" / teacher).model()(spare.pixels()).argmax(1)
     labels = json.loads(run.pseudo_labels_file.read_text(encoding="utf-8"))["labels"]
-    assert labels == said.tolist()
+    assert labels == predicted.tolist()
     assert labels != spare.y.tolist()
 
 
-def test_the_key_is_of_the_teacher_and_the_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_depends_on_teacher_and_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "train", lambda *_args, out, **_more: Run(out))
 
     def key(folder: str, teacher: str, unlabelled: Images) -> str:
         context = Context(SMOKE, Store(tmp_path / folder))
-        kept = Trained(Run(tmp_path / folder / "runs" / teacher), teacher)
-        return context.trained("rst", teacher=kept, unlabelled=unlabelled).key
+        trained = Trained(Run(tmp_path / folder / "runs" / teacher), teacher)
+        return context.train("rst", teacher=trained, unlabelled=unlabelled).key
 
     spare = Context(SMOKE, Store(tmp_path / "one")).spare_images
     assert spare is not None
     first = key("one", "a", spare)
-    assert key("two", "a", spare) == first  # wherever the store lies
+    assert key("two", "a", spare) == first  # independent of the path of the store
     assert key("one", "b", spare) != first
     assert key("one", "a", spare.take(torch.arange(100))) != first

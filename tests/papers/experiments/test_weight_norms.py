@@ -1,4 +1,4 @@
-"""Rows of a classifier rescaled to one length."""
+"""Rows of a classifier rescaled to equal norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classwise.training.posthoc.equal_norms import equalise_norms
 from ..conftest import Smoke
 
 
-def test_only_the_lengths_of_the_rows_change(smoke: Smoke) -> None:
+def test_only_the_norms_of_the_rows_change(smoke: Smoke) -> None:
     key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
     run = Run.open(smoke.store.path / "runs" / key)
     model = bare(run.model())
@@ -28,8 +28,8 @@ def test_only_the_lengths_of_the_rows_change(smoke: Smoke) -> None:
     assert run.default_weights() != "equal-norms"
 
 
-def test_again_it_has_the_same_bytes(smoke: Smoke, tmp_path: Path) -> None:
+def test_rescaling_is_deterministic(smoke: Smoke, tmp_path: Path) -> None:
     key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
     run = Run.open(shutil.copytree(smoke.store.path / "runs" / key, tmp_path / "run"))
-    kept = run.weights_file("equal-norms").read_bytes()
-    assert equalise_norms(run).read_bytes() == kept
+    saved = run.weights_file("equal-norms").read_bytes()
+    assert equalise_norms(run).read_bytes() == saved

@@ -1,4 +1,4 @@
-"""The gradient of the classifier's weights, against torch's own."""
+"""Gradient of the classifier weights, compared with torch autograd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_statements() -> None:
     assert "off by" in printed.failures[0]
 
 
-def test_a_statement_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_false_statement_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax, "probabilities", lambda logits, inverse: np.full(len(logits), 1 / len(logits)))
     cases = softmax.grid(samples=1)
     assert not softmax.closed_form(cases).holds

@@ -1,4 +1,4 @@
-"""Theorems 1 to 4 hold on the grid; and a statement sees a model for which it is false."""
+"""Theorems 1 to 4 hold on the grid, and a statement detects a model for which it is false."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_theorems_hold(name: str) -> None:
     assert statement.says.endswith(".")
 
 
-def test_the_gap_is_the_same_clean_and_robust() -> None:
+def test_clean_and_robust_gaps_are_equal() -> None:
     assert theorems.gap_identity(GRID).holds
 
 
@@ -38,23 +38,23 @@ def test_closed_forms_against_simulation() -> None:
 
 
 class Upside(ToyModel):
-    """A model in which the hard class is the better one."""
+    """A model in which the hard class has the higher accuracy."""
 
     def reliability(self, label: int) -> float:
         return self.hard if label != HARD else self.easy
 
     def gap(self, weight: object, epsilon: float = 0.0) -> FloatArray:
-        return -super().gap(weight, epsilon)  # type: ignore[arg-type]  # as the model has it
+        return -super().gap(weight, epsilon)  # type: ignore[arg-type]  # same signature as the base class
 
 
 @pytest.mark.parametrize("name", ["cfa23/Th1", "cfa23/Th3", "cfa23/Th4"])
-def test_a_false_statement_is_seen(name: str) -> None:
+def test_a_false_statement_is_detected(name: str) -> None:
     statement = theorems.STATEMENTS[name]([Upside()])
     assert not statement.holds
     assert "fail for Upside" in statement.failures[0]
 
 
-def test_a_wrong_optimum_is_seen() -> None:
+def test_a_wrong_optimum_is_detected() -> None:
     class Wrong(ToyModel):
         def best_weight(self, epsilon: float) -> float:
             return 1.5 * super().best_weight(epsilon)

@@ -1,4 +1,4 @@
-"""The toy model against simulation, numerical optimisation, and numbers worked out by hand."""
+"""The toy model compared with simulation, numerical optimisation, and values computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODEL = ToyModel()
 @pytest.mark.parametrize("label", [EASY, HARD])
 @pytest.mark.parametrize("features", [1, 5])
 def test_accuracy_is_an_integral(features: int, label: int, epsilon: float) -> None:
-    """Of the density of the sum of the weak features, over both values of the robust one."""
+    """Integral of the density of the sum of the weak features, over both values of the robust feature."""
     model = ToyModel(features=features)
     w = 1.3
     mean, spread = features * (model.eta * label - epsilon * label), math.sqrt(features * model.variance)
@@ -63,7 +63,7 @@ def test_the_optimum_by_hand() -> None:
     assert model.best_weight(0.4) == math.inf
 
 
-def test_the_gap_keeps_its_digits_where_both_accuracies_are_one() -> None:
+def test_the_gap_is_accurate_where_both_accuracies_round_to_one() -> None:
     model = ToyModel(features=400, eta=0.49, variance=0.1)
     assert model.accuracy(EASY, 1.0) == model.accuracy(HARD, 1.0) == 1.0
     assert 0 < model.gap(1.0) < 1e-16

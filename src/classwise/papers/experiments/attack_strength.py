@@ -1,4 +1,4 @@
-"""What a stronger attack takes from the vulnerable classes: kdd21/E4, E5 and iclr21/E6."""
+"""Drop of vulnerable classes under stronger attacks: kdd21/E4, E5 and iclr21/E6."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.defences import attacked
+from classwise.papers.experiments.defences import audit_defences
 from classwise.papers.experiments.protocol import DEFENCES, PGD, SCALES
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.interval_estimators import interval
@@ -32,11 +32,11 @@ SUITE: Mapping[Name, Mapping[str, Spec]] = {
     "laptop": {spec: spec for spec in SUITES["fast"]["standard"]},
     "full": {spec: spec for spec in SUITES["autoattack"]["standard"]},
 }
-"""AutoAttack where the scale can pay for it, else the suite ``fast``, which has no black box."""
+"""AutoAttack at full scale; at laptop scale the suite ``fast``, which has no black-box attack."""
 
 
 class Drops(Experiment):
-    """The drop from a weaker to a stronger attack: vulnerable classes minus the others."""
+    """Drop from a weaker to a stronger attack: vulnerable classes minus the others."""
 
     claim: ClassVar[str]
     weak: ClassVar[str]
@@ -45,35 +45,36 @@ class Drops(Experiment):
 
     @abstractmethod
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
-        """The outcomes of both attacks on the same images, by model."""
+        """Outcomes of both attacks on the same images, by model."""
 
     def printed(self) -> Mapping[str, float]:
-        """What the paper prints, in points, by model; nothing unless it does."""
+        """Printed differences in points, by model; empty if the paper prints none."""
         return {}
 
     def run(self, context: Context) -> Findings:
-        """Both attacks on the same images, for every model."""
+        """Measure the drop of every model, and test the claim."""
         parts, rows, not_tested = [], [], {}
         figures = []
         printed = self.printed()
         for name, table in self.tables(context).items():
-            theirs = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
+            printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             try:
                 found = drop(table, self.weak, self.strong)
             except ClasswiseError as error:
                 not_tested[self.claim] = f"{name}: {error}"
-                rows.append(Row(name, [Cell(formatting.NONE), *theirs]))
+                rows.append(Row(name, [Cell(formatting.NONE), *printed_cells]))
                 continue
             parts.append(interval(found.difference, 100))
             value, low, high = (100 * end for end in found.difference)
-            rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *theirs]))
+            rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *printed_cells]))
             figures.append((found.figure(), f"{name}."))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),
             rows,
-            f"Small: 95 % intervals. Which classes are vulnerable under {self.weak} is read off one half of the images "
-            "and judged on the other.",
+            f"Small print: 95 % confidence intervals. The vulnerable classes under {self.weak} are selected on "
+            "one half of "
+            "the images and evaluated on the other.",
         )
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
         tests = () if not_tested else (Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers),)
@@ -86,11 +87,11 @@ class _DropOfDefences(Drops):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
-        """The audits of Table 1."""
-        return {name: one.outcomes(self.weak, self.strong) for name, one in attacked(context).items()}
+        """Outcomes of both attacks from the audits of Table 1."""
+        return {name: one.outcomes(self.weak, self.strong) for name, one in audit_defences(context).items()}
 
     def printed(self) -> Mapping[str, float]:
-        """From the rows of Table 1."""
+        """Differences computed from the printed rows of Table 1."""
         rows = {
             (row["defence"], row["attack"]): np.array(row["per_class"]) for row in catalogue.printed_rows("kdd21/T1")
         }
@@ -99,7 +100,7 @@ class _DropOfDefences(Drops):
 
 
 class WhiteBoxDrop(_DropOfDefences):
-    """kdd21 claim C10, in drops: from FGSM to PGD."""
+    """kdd21 claim C10: drop from FGSM to PGD."""
 
     item = "kdd21/E4"
     claim = "kdd21/C10"
@@ -109,7 +110,7 @@ class WhiteBoxDrop(_DropOfDefences):
 
 
 class BlackBoxDrop(_DropOfDefences):
-    """kdd21 claim C11: from the transfer attack to the query attack."""
+    """kdd21 claim C11: drop from the transfer attack to the query attack."""
 
     item = "kdd21/E5"
     claim = "kdd21/C11"
@@ -127,13 +128,13 @@ class HiddenGradients(Drops):
     recipes: ClassVar[Mapping[str, str]] = {"TRADES": "trades", "MART": "mart"}
     scales: ClassVar[Mapping[Name, Scale]] = {
         name: replace(scale, about=f"{scale.about}; PGD against {', '.join(SUITE[name])}")
-        for name, scale in USUAL.items()
+        for name, scale in DEFAULT_SCALES.items()
     }
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:
-        """PGD and a suite on the same images, each attack separately."""
+        """Outcomes of PGD and of a suite on the same images, without a cascade."""
         attacks = {"PGD": context.pgd(PGD), **SUITE[context.scale.name]}
         return {
-            name: context.audited(context.trained(recipe), attacks, early_stop=True).outcomes
+            name: context.audit(context.train(recipe), attacks, early_stop=True).outcomes
             for name, recipe in self.recipes.items()
         }

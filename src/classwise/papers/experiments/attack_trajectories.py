@@ -1,4 +1,4 @@
-"""The confidences of one image along an attack: kdd21/F3b-d, iclr21/F5b-d, F5f-h."""
+"""Confidences of one image along an attack: kdd21/F3b-d, iclr21/F5b-d, F5f-h."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import mean, proportion
 from classwise.papers.experiments.protocol import temperature_grid
-from classwise.papers.official import chosen
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.official import choose_image
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
@@ -26,7 +26,7 @@ from classwise.stats.counts import BoolArray, FloatArray
 from classwise.stats.interval_estimators import alike, interval
 
 PLAIN = "PGD"
-"""The attack of 1/T = 1."""
+"""Name of the attack with 1/T = 1."""
 
 
 class Line(NamedTuple):
@@ -37,43 +37,43 @@ class Line(NamedTuple):
 
     @property
     def attack(self) -> str:
-        """Its name in the audit of the grid."""
+        """Name of the attack in the audit of the grid."""
         return PLAIN if self.inverse == 1 else f"{self.inverse:g}"
 
     @property
     def title(self) -> str:
-        """Its name in the figure."""
+        """Title of the row in the figure."""
         return f"{self.defence}, 1/T = {self.inverse:g}"
 
 
 class _AlongAttack(Experiment):
-    """Two traces of one image, and of how many test images what they show is true."""
+    """Two traces of one image, and the frequency of the same pattern among the test images."""
 
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     recipes: ClassVar[Mapping[str, str]]
     lines: ClassVar[tuple[Line, Line]]
     number: ClassVar[int]
     situation: ClassVar[str]
 
     def run(self, context: Context) -> Findings:
-        """The audits of the grid of temperatures, and once more of a single image, traced."""
+        """Audit the grid of temperatures, then trace the attacks on a single image."""
         attacks = temperature_grid(context)
-        trained = {defence: context.trained(recipe) for defence, recipe in self.recipes.items()}
-        audits = {defence: context.audited(one, attacks).outcomes for defence, one in trained.items()}
+        trained = {defence: context.train(recipe) for defence, recipe in self.recipes.items()}
+        audits = {defence: context.audit(one, attacks).outcomes for defence, one in trained.items()}
         rows = [audits[line.defence].rows(line.attack) for line in self.lines]
         right = np.stack([one["correct"].to_numpy(dtype=np.bool_) for one in rows])
         arises, converse = self.arises(right), self.arises(right[::-1])
         index = rows[0]["index"].to_numpy(dtype=np.int64)
-        number, provenance = chosen(context.test_images, self.number, index[arises])
+        number, provenance = choose_image(context.test_images, self.number, index[arises])
         place = context.test_images.take(context.test_images.index == number)
         parts = []
         for line in self.lines:
             attack = {line.attack: attacks[line.attack]}
-            audit = context.audited(trained[line.defence], attack, images=place, trace=[number])
+            audit = context.audit(trained[line.defence], attack, images=place, trace=[number])
             parts.append(steps_of(audit, number, steps=shown(int(attacks[line.attack]["steps"]))))
         found = _beside(parts, [line.title for line in self.lines])
         table = Table(
-            "Of how many test images it is true",
+            "Frequency of the pattern among test images",
             (
                 "images",
                 "of the test set",
@@ -81,32 +81,35 @@ class _AlongAttack(Experiment):
                 f"variance, thousandths, {self.lines[0].title}",
             ),
             [_share_row(words, where, rows[0]) for words, where in self.shares(arises, converse)],
-            "Small: 95 % intervals for new images. The variance is that of the attacked images' confidences, 0 to "
+            "Small print: 95 % confidence intervals for new images. The variance is that of the confidences on "
+            "attacked "
+            "images, 0 to "
             f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
         )
         caption = (
-            f"{provenance} Its class is set off; a row for each of {' and '.join(line.title for line in self.lines)}."
+            f"{provenance} Its class is highlighted; one row each for "
+            f"{' and '.join(line.title for line in self.lines)}."
         )
         return Findings(tables=(table,), figures=((found.figure(), caption),), tests=self.claims(right, rows, context))
 
     @abstractmethod
     def arises(self, right: BoolArray) -> BoolArray:
-        """(N,) the images in the situation, from the robust images (2, N) of each line."""
+        """Whether images (N,) show the pattern, from the robust images (2, N) of both lines."""
 
     @abstractmethod
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """The tests, from the robust images (2, N) and the rows of the two audits."""
+        """Tests of the claims, from the robust images (2, N) and the rows of both audits."""
 
     def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
-        """The rows of the table: words, and the images meant."""
+        """Rows of the table: description and selected images (N,)."""
         return [(self.situation, arises), ("the converse", converse), ("all", np.ones_like(arises))]
 
 
 class _Tempered(_AlongAttack):
-    """One model, and an image that is robust against PGD and misclassified under Temperature-PGD."""
+    """An image that is robust against PGD and misclassified under Temperature-PGD, for one model."""
 
     def arises(self, right: BoolArray) -> BoolArray:
-        """Robust in the first line, misclassified in the second."""
+        """Whether images are robust in the first line and misclassified in the second."""
         return np.asarray(right[0] & ~right[1])
 
 
@@ -120,7 +123,7 @@ class MartAndTemperature(_Tempered):
     situation = "robust against PGD, misclassified at 1/T = 5"
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """C18: there are such images, and more than the converse."""
+        """Test C18: there are such images, and more than of the converse."""
         images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
         return [
             Test(
@@ -142,7 +145,7 @@ class HypersphereAndTemperature(_Tempered):
     situation = "robust against PGD, misclassified at 1/T = 10"
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """C17: more images fall to 1/T = 10 alone than to 1/T = 1 alone."""
+        """Test C17: more images are misclassified at 1/T = 10 alone than at 1/T = 1 alone."""
         images = Resampled(right, rows[0]["label"], context.test_images.num_classes)
         return [
             Test(
@@ -154,7 +157,7 @@ class HypersphereAndTemperature(_Tempered):
 
 
 class MadryAndMart(_AlongAttack):
-    """iclr21 Figures 5b-d: the outputs of Madry's model and of MART under PGD."""
+    """iclr21 Figures 5b-d: outputs of Madry's model and of MART under PGD."""
 
     item = "iclr21/F5b-d"
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "MART": "mart"}
@@ -163,16 +166,16 @@ class MadryAndMart(_AlongAttack):
     situation = "robust for both models"
 
     def arises(self, right: BoolArray) -> BoolArray:
-        """PGD fails on both, so that the outputs can be compared."""
+        """Whether PGD fails for both models, so that the outputs are comparable."""
         return np.asarray(right.all(axis=0))
 
     def shares(self, arises: BoolArray, converse: BoolArray) -> list[tuple[str, BoolArray]]:
-        """There is no converse."""
+        """Rows of the table, without a converse."""
         del converse
         return [(self.situation, arises), ("all", np.ones_like(arises))]
 
     def claims(self, right: BoolArray, rows: Sequence[pd.DataFrame], context: Context) -> list[Test]:
-        """C13, on the images robust for both models: the outputs of the weaker model are sharper."""
+        """Test C13 on images robust for both models: the outputs of the weaker model are sharper."""
         where = self.arises(right)
         values = [one["confidence_variance"].to_numpy(dtype=np.float64)[where] for one in rows]
         stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()
@@ -188,12 +191,12 @@ class MadryAndMart(_AlongAttack):
 
 
 def shown(steps: int) -> tuple[int, ...]:
-    """The first step, the middle one and the last: 1, 10 and 20 of 20."""
+    """Indices of the first, the middle and the last step: 1, 10 and 20 of 20."""
     return tuple(sorted({1, max(1, steps // 2), steps}))
 
 
 def _beside(parts: Sequence[Steps], titles: Sequence[str]) -> Steps:
-    """Several traces of one image as one finding."""
+    """Combine several traces of one image."""
     confidences: FloatArray = np.concatenate([part.confidences for part in parts])
     return dataclasses.replace(parts[0], attacks=tuple(titles), confidences=confidences)
 

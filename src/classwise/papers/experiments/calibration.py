@@ -1,4 +1,4 @@
-"""The parts of CFA and its numbers lambda_1 and lambda_2: cfa23/T2, T3, F5, F7."""
+"""Ablation of CFA and of its hyper-parameters lambda_1 and lambda_2: cfa23/T2, T3, F5, F7."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models, worst
-from classwise.papers.experiments.fair_methods import BASES, METHODS, NOTE, Method, at_scale, audited, gated, pair_cell
+from classwise.papers.experiments.fair_methods import (
+    BASES,
+    METHODS,
+    NOTE,
+    Method,
+    at_scale,
+    audit_methods,
+    pair_cell,
+    with_gate_note,
+)
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
 from classwise.reporting.svg import Drawing
@@ -26,61 +35,62 @@ from classwise.training.folder import Run
 
 BOTH = "TRADES + CCM + CCR"
 AVERAGING_COST = 0.5
-"""Points of the average that FAWA may cost."""
+"""Points of the average that FAWA may lose."""
 LAMBDAS: Mapping[Name, Sequence[float]] = {
     "smoke": (0.5,),
     "laptop": (0.3, 0.5, 0.7),
     "full": (0.3, 0.4, 0.5, 0.6, 0.7),
 }
 INSENSITIVE = 2
-"""Points of change to which a method counts as insensitive."""
+"""Change in points below which a method is insensitive."""
 HARD = (2, 3, 4, 5)
-"""The classes of CIFAR-10 whose radius the paper finds below the usual one."""
+"""The classes of CIFAR-10 with a radius below the default in the paper."""
 
 
 def ccm(lambda1: float) -> dict[str, Any]:
-    """A radius for each class."""
+    """Schedule of class-wise radii (CCM)."""
     return {"name": "ccm", "lambda1": lambda1}
 
 
 def ccr(lambda2: float) -> dict[str, Any]:
-    """A beta for each class."""
+    """Schedule of class-wise betas (CCR)."""
     return {"name": "ccr", "lambda2": lambda2}
 
 
-class _Parts(Experiment):
-    """Average and worst class of some methods at their best epoch, attacked."""
+class _Ablation(Experiment):
+    """Average and worst class of several methods at their best epoch, attacked."""
 
     methods: ClassVar[Mapping[str, Method]]
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """One audit of each method."""
+        """Audit each method once, and test the claims."""
         methods = at_scale(self.methods, context.scale)
-        audits = {name: audit for (name, _), audit in audited(context, methods, ("best",)).items()}
+        audits = {name: audit for (name, _), audit in audit_methods(context, methods, ("best",)).items()}
         printed = {row["method"]: row for row in catalogue.printed_rows(self.item)}
         rows = [
             Row(name, [pair_cell(audit.counts("all")), Cell(f"{printed[name]['avg']:g} / {printed[name]['worst']:g}")])
             for name, audit in audits.items()
         ]
         note = (
-            "Small: 95 % intervals for new images. The attack is that of cfa23/T1 at this scale; printed: AutoAttack."
+            "Small print: 95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
+            "printed: AutoAttack."
         )
         table = Table(
             "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
         )
-        return Findings(tables=(gated(context, methods, table),), tests=self.claims(audits))
+        return Findings(tables=(with_gate_note(context, methods, table),), tests=self.claims(audits))
 
     @abstractmethod
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
-        """The tests of the table."""
+        """Tests of the claims of the table."""
 
 
 def _gains(audits: Mapping[str, Audit], pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
     return [metric(paired_models(audits[one], audits[other])) for one, other in pairs for metric in (average, worst)]
 
 
-class CalibrationOnly(_Parts):
+class CalibrationOnly(_Ablation):
     """cfa23 Table 2: CCM and CCR without weight averaging."""
 
     item = "cfa23/T2"
@@ -96,7 +106,7 @@ class CalibrationOnly(_Parts):
     }
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
-        """C16: each part improves average and worst class, and both together most."""
+        """Test C16: each part improves average and worst class, and both together most."""
         pairs_of_base = [(name, name.partition(" + ")[0]) for name in audits if "+" in name]
         together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in audits]
         bases = tuple(dict.fromkeys(base for _, base in pairs_of_base))
@@ -111,7 +121,7 @@ class CalibrationOnly(_Parts):
         ]
 
 
-class AveragingOnly(_Parts):
+class AveragingOnly(_Ablation):
     """cfa23 Table 3: EMA against FAWA, without CCM and CCR."""
 
     item = "cfa23/T3"
@@ -125,7 +135,7 @@ class AveragingOnly(_Parts):
     }
 
     def claims(self, audits: Mapping[str, Audit]) -> Sequence[Test]:
-        """C19: the worst class gains, the average loses little; the paper has up to 0.3 points."""
+        """Test C19: the worst class gains and the average loses little (up to 0.3 points in the paper)."""
         bases = [base for base in BASES["full"] if f"{base} + EMA" in audits]
         pairs = [paired_models(audits[f"{base} + FAWA"], audits[f"{base} + EMA"]) for base in bases]
         parts = [worst(pair) for pair in pairs]
@@ -135,7 +145,7 @@ class AveragingOnly(_Parts):
 
 
 def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
-    """A quantity of each class over the epochs of a run, and its values in the last one."""
+    """Draw a quantity of each class over the epochs of a run; also return its values in the last epoch."""
     rows = run.epochs
     table = rows[rows["split"] == "train"].pivot_table(index="epoch", columns="class", values=quantity, sort=False)
     lines = class_lines(table.astype(float))
@@ -143,31 +153,31 @@ def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float
     return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
 
 
-class _Lambdas(Experiment):
-    """A method over one of its numbers, beside the plain one."""
+class _Sweep(Experiment):
+    """A method over one of its hyper-parameters, compared with its base method."""
 
     plain: ClassVar[str]
     claim: ClassVar[str]
     quantity: ClassVar[str]
     metrics: ClassVar[Sequence[Any]]
-    whole: ClassVar[str]
+    full_range: ClassVar[str]
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def covers(self, values: Sequence[float]) -> Sequence[str]:
-        """The part of the claim that a test of each value covers: the whole range that the paper names, or less."""
+        """Parts of the claim that the tested values cover: the whole range of the paper, or single values."""
         reached = min(values) <= min(LAMBDAS["full"]) and max(values) >= max(LAMBDAS["full"])
-        return (self.whole,) if reached else tuple(f"{self.whole}: {value:g} only" for value in values)
+        return (self.full_range,) if reached else tuple(f"{self.full_range}: {value:g} only" for value in values)
 
     @abstractmethod
     def overrides(self, value: float) -> Mapping[str, Any]:
-        """What the number changes in the recipe."""
+        """Recipe overrides for a value of the hyper-parameter."""
 
     def run(self, context: Context) -> Findings:
-        """Average and worst class over the number, and what each class gets by it."""
+        """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
         values = LAMBDAS[context.scale.name]
         plain = METHODS[self.plain]
         methods = {self.plain: plain, **{f"{value:g}": Method(plain.recipe, self.overrides(value)) for value in values}}
-        audits = {name: audit for (name, _), audit in audited(context, methods, ("best",)).items()}
+        audits = {name: audit for (name, _), audit in audit_methods(context, methods, ("best",)).items()}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
         lines = []
         for what, style in ((np.mean, "stroke-main"), (np.min, "line-weak")):
@@ -179,7 +189,7 @@ class _Lambdas(Experiment):
                     f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
                 )
             )
-        own = context.trained(plain.recipe, self.overrides(0.5)).run
+        own = context.train(plain.recipe, self.overrides(0.5)).run
         drawing, last = class_quantity(own, self.quantity)
         tests = [
             Test(
@@ -194,13 +204,20 @@ class _Lambdas(Experiment):
                 covers=self.covers(values),
             )
         ]
-        more, not_tested = self.own(audits, last, own, context.scale)
+        more, not_tested = self.further_tests(audits, last, own, context.scale)
         rows = [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()]
-        heads = (f"{self.plain}, or the number", "average / worst class")
+        heads = ("method or lambda", "average / worst class")
         return Findings(
-            tables=(Table("Best epoch, attacked, in percent", heads, rows, "Small: 95 % intervals for new images."),),
+            tables=(
+                Table(
+                    "Best epoch, attacked, in percent",
+                    heads,
+                    rows,
+                    "Small print: 95 % confidence intervals for new images.",
+                ),
+            ),
             figures=(
-                (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the plain method."),
+                (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the base method."),
                 (drawing, "At lambda 0.5."),
             ),
             tests=[*tests, *more],
@@ -208,30 +225,30 @@ class _Lambdas(Experiment):
         )
 
     @abstractmethod
-    def own(
+    def further_tests(
         self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """The other tests: of the audits by value, and of what each class has at the end of a run."""
+        """Further tests, on the audits by value and on the class-wise quantity at the end of a run."""
 
 
-class MarginBase(_Lambdas):
-    """cfa23 Figure 5: AT + CCM over lambda_1, and each class's radius over the epochs."""
+class MarginBase(_Sweep):
+    """cfa23 Figure 5: AT + CCM over lambda_1, and the radius of each class over the epochs."""
 
     item = "cfa23/F5"
     plain = "AT"
     claim = "cfa23/C17"
-    whole = "all better than AT"
+    full_range = "all better than AT"
     quantity = "epsilon"
     metrics = (average, worst)
 
     def overrides(self, value: float) -> Mapping[str, Any]:
-        """CCM alone."""
+        """Use CCM alone."""
         return {"schedules": [ccm(value)]}
 
-    def own(
+    def further_tests(
         self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """C17: 0.5 is best, and little depends on the value. C18: hard classes have a radius below the usual one."""
+        """Test C17 (0.5 is best, the value matters little) and C18 (hard classes have a radius below the default)."""
         others = [audit for name, audit in audits.items() if name not in (self.plain, "0.5")]
         ways = [
             pair
@@ -240,7 +257,8 @@ class MarginBase(_Lambdas):
         ]
         best = "average and worst class at 0.5 minus those at each other value"
         flat = (
-            f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, either way"
+            f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, in "
+            "either direction"
         )
         tests = [
             Test(claim=self.claim, estimand=estimand, estimators=parts, note=NOTE, covers=(covered,))
@@ -256,38 +274,38 @@ class MarginBase(_Lambdas):
         ]
         if scale.data != CIFAR:
             return tests, other_data("cfa23/C18", scale)
-        usual = Threat.parse(str(run.recipe.threat)).epsilon
-        assert isinstance(usual, float)
-        sides = [(usual - e if c in HARD else e - usual) * 255 for c, e in enumerate(last.values())]
+        default = Threat.parse(str(run.recipe.threat)).epsilon
+        assert isinstance(default, float)
+        sides = [(default - e if c in HARD else e - default) * 255 for c, e in enumerate(last.values())]
         test = Test(
             claim="cfa23/C18",
-            estimand="radius at the end: the usual one minus that of classes 2 to 5; the others' minus the usual one",
+            estimand="radius at the end: default minus that of classes 2 to 5; that of the others minus default",
             estimators=[exactly(side) for side in sides],
             unit="/255",
             exact=True,
-            note="of this one training",
+            note="one training",
         )
         return [*tests, test], {}
 
 
-class RegularisationBase(_Lambdas):
-    """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and each class's beta over the epochs."""
+class RegularisationBase(_Sweep):
+    """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and the beta of each class over the epochs."""
 
     item = "cfa23/F7"
     plain = "TRADES"
     claim = "cfa23/C23"
-    whole = "worst class over lambda_2"
+    full_range = "worst class over lambda_2"
     quantity = "beta"
     metrics = (worst,)
 
     def overrides(self, value: float) -> Mapping[str, Any]:
-        """CCM at 0.3, and CCR."""
+        """Use CCM at 0.3, and CCR."""
         return {"schedules": [ccm(0.3), ccr(value)]}
 
-    def own(
+    def further_tests(
         self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run, scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """C23, its second half: hard classes have a smaller beta at the end."""
+        """Test the second half of C23: hard classes have a smaller beta at the end."""
         del run, scale
         beta = np.array(list(last.values()))
 
@@ -304,6 +322,6 @@ class RegularisationBase(_Lambdas):
             estimand="mean beta at the end: classes above the median of TRADES minus the others",
             estimators=[plain.part(easier)],
             unit="",
-            note="of this one training; it holds almost by the definition of CCR",
+            note="one training; follows almost directly from the definition of CCR",
         )
         return [test], {}

@@ -1,4 +1,4 @@
-"""The case study of class 3: beta of TRADES for class 5, and the brightness of backgrounds: kdd21/F4c, E9."""
+"""Case study of class 3: beta of TRADES for class 5, and the brightness of backgrounds: kdd21/F4c, E9."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import spearman
 
 VICTIM, TAKER = 3, 5
-"""The classes of the case study: cat and dog in CIFAR-10. Other data have other classes of these numbers."""
+"""Labels of the case study: cat and dog in CIFAR-10 (other classes on other data)."""
 BETA = 6.0
-"""Of TRADES, and of every class whose beta is not lowered."""
+"""Beta of TRADES, and of every class whose beta is not lowered."""
 LOWERED: Mapping[Name, Sequence[float]] = {"smoke": (0.5,), "laptop": (0.5,), "full": (4.0, 2.0, 1.0, 0.5)}
-"""The paper says of its betas that they go from 6 to 0.5; what lies between is ours."""
+"""Lowered betas; the paper states only the range from 6 to 0.5, the values between are ours."""
 LOWEST = 0.5
 ATTACK, INVERSE = "T-PGD", 5.0
 """Temperature-PGD at the paper's best 1/T for TRADES (kdd21 Table 3)."""
@@ -42,13 +42,13 @@ SHOWN = 8
 
 
 def trades_with_beta(context: Context, beta: float = BETA) -> Trained:
-    """TRADES with this beta for class 5 (kdd21 equation 5)."""
+    """Train TRADES with this beta for class 5 (kdd21 Eq. 5)."""
     schedule = {"name": "vector-beta", "beta": {str(TAKER): beta}}
-    return context.trained("trades", {} if beta == BETA else {"schedules": [schedule]})
+    return context.train("trades", {} if beta == BETA else {"schedules": [schedule]})
 
 
 def case_study_attack(context: Context) -> dict[str, dict[str, Any]]:
-    """The attack of the case study."""
+    """Spec of the attack of the case study."""
     return {ATTACK: context.pgd(tpgd(INVERSE))}
 
 
@@ -59,12 +59,11 @@ class BetaOfOneClass(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """A training for each beta; claim C21 between the ends."""
+        """Train for each beta; test claim C21 between the extreme values."""
         names = context.test_images.class_names
         betas = (BETA, *LOWERED[context.scale.name])
         tables = {
-            beta: context.audited(trades_with_beta(context, beta), case_study_attack(context)).outcomes
-            for beta in betas
+            beta: context.audit(trades_with_beta(context, beta), case_study_attack(context)).outcomes for beta in betas
         }
         counts: dict[Key, ClassCounts] = {
             (f"beta {beta:g} for {names[TAKER]}", attack): table.counts(attack)
@@ -74,7 +73,7 @@ class BetaOfOneClass(Experiment):
         tests, not_tested = [], other_data("kdd21/C21", context.scale)
         if context.scale.data == CIFAR:
             ends = _resampled(tables[LOWEST], tables[BETA])
-            gain, loss = f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}", f"class {TAKER} the other way round"
+            gain, loss = f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}", f"class {TAKER} with the opposite sign"
             test = Test(
                 claim="kdd21/C21",
                 estimand=f"{gain}; {loss}",
@@ -82,12 +81,12 @@ class BetaOfOneClass(Experiment):
                     ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
                     ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
                 ],
-                note="one training at each beta: intervals speak of new images only",
+                note="one training at each beta: intervals cover the sampling of images only",
             )
             tests, not_tested = [test], {}
         lines = class_lines(accuracies(tables))
         drawing = line_chart(f"Class accuracy under {ATTACK}, in percent", lines, f"beta of {names[TAKER]}")
-        caption = f"A line for each class; every other class keeps beta {BETA:g}. 1/T = {INVERSE:g}."
+        caption = f"One line per class; every other class has beta {BETA:g}. 1/T = {INVERSE:g}."
         return Findings(
             tables=(class_table("Class accuracy, in percent", counts, names),),
             figures=((drawing, caption),),
@@ -97,7 +96,7 @@ class BetaOfOneClass(Experiment):
 
 
 def accuracies(tables: Mapping[float, Outcomes]) -> pd.DataFrame:
-    """Under the attack: a row for each beta, ascending, a column for each class, and that of all images last."""
+    """Accuracies under the attack: a row for each beta, ascending, a column for each class, and overall last."""
     rows = {}
     for beta, table in sorted(tables.items()):
         counts = table.counts(ATTACK)
@@ -112,15 +111,15 @@ def _resampled(first: Outcomes, second: Outcomes) -> Resampled:
 
 
 class SortedByConfidence(Experiment):
-    """kdd21 section 6.2: the images of class 3 sorted by their adversarial confidence in class 3."""
+    """kdd21 section 6.2: images of class 3 sorted by their adversarial confidence in class 3."""
 
     item = "kdd21/E9"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """TRADES under Temperature-PGD; claim C24, in the brightness of masked backgrounds."""
+        """Attack TRADES by Temperature-PGD; test claim C24 by the brightness of masked backgrounds."""
         images = context.test_images.take(context.test_images.y == VICTIM)
-        audit = context.audited(trades_with_beta(context), case_study_attack(context), images=images)
+        audit = context.audit(trades_with_beta(context), case_study_attack(context), images=images)
         found = extremes(audit.outcomes, ATTACK, VICTIM, count=min(SHOWN, len(images) // 2))
         cut = GrabCut()
         masks = cut(images)
@@ -143,21 +142,23 @@ class SortedByConfidence(Experiment):
         ]
         link = spearman(found.images["p_label"], ordered)
         note = (
-            f"By confidence in {found.class_name} under Temperature-PGD. Spearman of confidence and brightness over "
-            f"{len(ordered)} images: {link.value:.2f}. Masks: automatic; they cover "
+            f"Sorted by confidence in {found.class_name} under Temperature-PGD. Spearman's correlation of "
+            "confidence and "
+            f"brightness over {len(ordered)} images: {link.value:.2f}. Masks: automatic; they cover "
             f"{percent(quality.area)} of the pixels on average; {percent(quality.empty)} are nearly empty, "
-            f"{percent(quality.full)} cover all they may. Small: 95 % intervals for new images."
+            f"{percent(quality.full)} cover the whole allowed area. Small print: 95 % confidence intervals for "
+            "new images."
         )
-        heads = ("images", "how many", "robust", "brightness of the background, percent")
+        heads = ("images", "count", "robust", "brightness of the background, percent")
         tests, not_tested = [], other_data("kdd21/C24", context.scale)
         if context.scale.data == CIFAR:
             estimand = "brightness outside the mask: most robust quarter minus least robust, in percent of white"
             between = [interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)]
             tests, not_tested = [Test(claim="kdd21/C24", estimand=estimand, estimators=between)], {}
         return Findings(
-            tables=(Table(f"The images of {found.class_name} by quarters", heads, rows, note),),
+            tables=(Table(f"Images of {found.class_name} by quarter", heads, rows, note),),
             figures=(
-                (found.gallery(images), "The two ends, with confidence in the class and prediction."),
+                (found.gallery(images), "Both ends of the order, with confidence in the class and prediction."),
                 (found.figure(), "All images of the class, the most robust first."),
             ),
             tests=tests,
@@ -166,5 +167,5 @@ class SortedByConfidence(Experiment):
 
 
 def contrast(first: FloatArray, second: FloatArray) -> Estimate:
-    """The mean of one sample minus that of another, with its normal interval (Welch's variance)."""
+    """Mean of one sample minus that of another, with its normal interval (Welch's variance)."""
     return difference(mean(first), mean(second))

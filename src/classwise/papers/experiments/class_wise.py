@@ -15,7 +15,7 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CLASSWISE, USUAL, Name, Scale
+from classwise.papers.scales import CLASSWISE, DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -27,22 +27,23 @@ from classwise.stats.interval_estimators import IntervalEstimator, interval, plu
 from classwise.stats.intervals import Estimate, class_intervals
 
 FILLED_BINS = 4
-"""Intervals of ten points that count as many."""
+"""Number of ten-point intervals interpreted as a broad distribution."""
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
-"""In radii of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has 0 percent in all classes."""
+"""Multiples of the radius of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has accuracy 0."""
 HALF = 0.5
+"""Average accuracy at which classes are compared."""
 
 
 class StandardAgainstAdversarial(Experiment):
-    """iclr21 Figure 7: standard accuracy beside adversarial robustness, for each class."""
+    """iclr21 Figure 7: standard accuracy and adversarial robustness of each class."""
 
     item = "iclr21/F7"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """Gap, variance and order of the classes of the two models."""
-        standard = under_pgd(context, context.trained("standard", {"seed": 1})).outcomes
-        adversarial = under_pgd(context, context.trained("at")).outcomes
+        """Compare gap, variance and order of the classes of both models, and test the claims."""
+        standard = under_pgd(context, context.train("standard", {"seed": 1})).outcomes
+        adversarial = under_pgd(context, context.train("at")).outcomes
         found, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
         rows = [
             Row("MCD, points", [*map(estimate_cell, found.discrepancy), estimate_cell(found.discrepancy_ratio, 1)]),
@@ -52,14 +53,20 @@ class StandardAgainstAdversarial(Experiment):
             ),
         ]
         heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio")
-        note = f"Order of the classes: Spearman {found.order.value:.2f}. Small: 95 % intervals, which lie high."
-        table = Table("Standard against adversarial training", heads, rows, note)
+        note = f"Spearman's correlation of the class orders: {found.order.value:.2f}. "
+        note += "Small print: 95 % confidence intervals, biased upwards."
+        table = Table("Standard and adversarial training", heads, rows, note)
         return Findings(
             tables=(table,), figures=((found.figure(), "Test images, PGD-20."),), tests=self.claims(found, clean)
         )
 
     def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
-        """iclr21 C14: the same order, a larger gap under attack; ``clean`` is the same of the images as they are."""
+        """Test iclr21 C14: the same class order, a larger gap under attack.
+
+        Args:
+            found: standard clean accuracy against adversarial training under PGD.
+            clean: the same comparison on clean images for both models.
+        """
         del clean
         parts = [interval(found.order_interval), interval(_beyond_one(found.discrepancy_ratio))]
         estimand = "Spearman's correlation of the two class orders; ratio of the gaps minus 1"
@@ -73,31 +80,31 @@ class ClassOrder(StandardAgainstAdversarial):
 
 
 class LargerGaps(StandardAgainstAdversarial):
-    """kdd21 section 4.3: CV and MCD of adversarial training beside those of standard training."""
+    """kdd21 section 4.3: CV and MCD of adversarial training compared with standard training."""
 
     item = "kdd21/E1"
 
     def run(self, context: Context) -> Findings:
-        """As for the other items; the claim is about all data sets, and this is one of them."""
+        """Run as the other items; the claim is about six data sets, of which this tests one."""
         found = super().run(context)
         return replace(found, tests=[replace(test, covers=(context.scale.data,)) for test in found.tests])
 
     def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
-        """kdd21 C4: both far larger; read as twice as large."""
+        """Test kdd21 C4: both far larger, interpreted as twice as large."""
         del clean
         parts = [interval(_beyond_one(one, 2)) for one in (found.variance_ratio, found.discrepancy_ratio)]
-        note = "'far larger' is read as: more than twice"
+        note = "'far larger' is interpreted as more than twice"
         estimand = "ratio of CV, and of MCD, minus 2"
         return [Test(claim="kdd21/C4", estimand=estimand, estimators=parts, unit="", note=note)]
 
 
 class AdversarialModel(StandardAgainstAdversarial):
-    """benz20 Figure 2: accuracy and robustness of the adversarially trained model, beside the standard one."""
+    """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
     item = "benz20/F2"
 
     def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
-        """benz20 C2: a larger discrepancy, in accuracy and in robustness."""
+        """Test benz20 C2: a larger discrepancy in accuracy and in robustness."""
         return [
             Test(
                 claim="benz20/C2",
@@ -110,19 +117,19 @@ class AdversarialModel(StandardAgainstAdversarial):
         ]
 
 
-def _beyond_one(one: Estimate, what: float = 1.0) -> Estimate:
-    return Estimate(*(end - what for end in one))
+def _beyond_one(one: Estimate, threshold: float = 1.0) -> Estimate:
+    return Estimate(*(end - threshold for end in one))
 
 
 class RobustnessHistogram(Experiment):
-    """iclr21 Figure 6: classes by their robustness, in ten intervals."""
+    """iclr21 Figure 6: histogram of class robustness in ten intervals."""
 
     item = "iclr21/F6"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """Counts with intervals, and claim C16."""
-        audit = under_pgd(context, context.trained("at"))
+        """Count classes per interval; test claim C16."""
+        audit = under_pgd(context, context.train("at"))
         found = spread(audit.outcomes, "PGD")
         ends = (100 * found.edges).round().astype(int).tolist()
         edges = [f"{low} to {high} %" for low, high in itertools.pairwise(ends)]
@@ -130,13 +137,20 @@ class RobustnessHistogram(Experiment):
         rows = [Row(name, [estimate_cell(one, 1, 0)]) for name, one in zip(edges, counts, strict=True)]
         accuracies = audit.counts("PGD")
         return Findings(
-            tables=(Table("Classes by their robustness", ("interval", "classes"), rows, "Small: 95 % intervals."),),
+            tables=(
+                Table(
+                    "Classes by their robustness",
+                    ("interval", "classes"),
+                    rows,
+                    "Small print: 95 % confidence intervals.",
+                ),
+            ),
             figures=((found.figure(), "Adversarial training under PGD."),),
             tests=(
                 Test(
                     claim="iclr21/C16",
                     covers=(context.scale.data,),
-                    estimand="intervals of ten points that hold a class, minus 4",
+                    estimand="number of ten-point intervals that contain a class, minus 4",
                     estimators=[plus(filled_bins(accuracies, found.edges), -FILLED_BINS)],
                     unit="",
                     note=f"the claim is about CIFAR-100 and ImageNet; this is {context.scale.data}",
@@ -146,24 +160,24 @@ class RobustnessHistogram(Experiment):
 
 
 def filled_bins(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
-    """How many of the bins of `spread` hold a class.
+    """Number of bins of `spread` that contain a class.
 
-    By intervals for all classes at once: the bins in which one of these lies wholly, and those that one touches.
+    The bounds use simultaneous intervals for all classes: bins that contain an interval, and bins that overlap one.
     """
     bottom, top = edges[:-1, None].copy(), edges[1:, None]
-    bottom[0] = -1  # the first bin holds its lower end, the others do not
+    bottom[0] = -1  # the first bin includes its lower edge, the others do not
 
     def at(level: float) -> Estimate:
         low, high = (end[counts.present] for end in class_intervals(counts, level, simultaneous=True))
         value = counts.accuracy[counts.present]
-        ends = ((value, value), (low, high), (high, low))  # held, held for sure, touched
+        ends = ((value, value), (low, high), (high, low))  # contained, surely contained, overlapping
         return Estimate(*(float(((a > bottom) & (b <= top)).any(axis=1).sum()) for a, b in ends))
 
     return at
 
 
 def at_radius(context: Context, trained: Trained, share: float) -> Audit:
-    """A run under PGD at a share of the scale's radius, on the same images."""
+    """Audit a run under PGD at a fraction of the radius of the scale, on the same images."""
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
     scale = replace(context.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
@@ -172,14 +186,14 @@ def at_radius(context: Context, trained: Trained, share: float) -> Audit:
 
 
 class StandardModel(Experiment):
-    """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw, and minus the mean."""
+    """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
     item = "benz20/F1"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """One audit for each radius; claim C1, and C3 at one radius."""
-        trained = context.trained("standard", {"seed": 1})
+        """Audit the model at each radius; test claims C1, and C3 at one radius."""
+        trained = context.train("standard", {"seed": 1})
         audits = {share: at_radius(context, trained, share) for share in RADII}
         first = next(iter(audits.values()))
         counts = {"clean": first.counts("clean")}
@@ -189,7 +203,7 @@ class StandardModel(Experiment):
         shown = ("clean", radius_name(context.scale, reference_share))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
-        adversarial = under_pgd(context, context.trained("at")).outcomes
+        adversarial = under_pgd(context, context.train("at")).outcomes
         smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
         rows = [
             Row(
@@ -202,37 +216,38 @@ class StandardModel(Experiment):
             )
             for name, one in counts.items()
         ]
-        note = f"Judged at {shown[1]}, where the average is nearest 50 percent. Small: 95 % intervals for new images."
+        note = f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
+        note += "Small print: 95 % confidence intervals for new images."
         classes: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
         return Findings(
             tables=(
-                Table("Over the classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
+                Table("Summary over classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
                 class_table("Class accuracy, in percent", classes, table.class_names),
             ),
             figures=(
                 (class_dots("Standard training, in percent", drawn, shown, table.class_names), "Test images."),
-                (_centred(drawn, shown, table.class_names), "The same minus the mean of the classes."),
+                (_centred(drawn, shown, table.class_names), "Difference from the mean over classes."),
             ),
             tests=(
                 Test(
                     claim="benz20/C1",
                     estimand="MCD of clean accuracy, standard training",
                     estimators=[widest(counts["clean"])],
-                    note="'non-trivial' is read as: above zero by intervals that hold for all classes at once",
+                    note="'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
                 ),
                 Test(
                     claim="benz20/C3",
                     estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
                     f"{shown[1]}, adversarial clean",
                     estimators=[wider(adversarial.counts("PGD"), one) for one in smaller],
-                    note="the standard model is judged where its average is nearest 50 percent",
+                    note="the standard model is evaluated at the radius where its average is nearest 50 percent",
                 ),
             ),
         )
 
 
 def radius_name(scale: Scale, share: float) -> str:
-    """The name of a radius."""
+    """Name of the attack at a fraction of the radius of the scale."""
     radius = Threat.parse(scale.threat).epsilon
     assert isinstance(radius, float)
     return f"PGD at {255 * share * radius:.3g}/255"
@@ -243,7 +258,7 @@ def _spread(counts: ClassCounts) -> Cell:
 
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    """A row for each class, and in it the accuracy of each of some counts with its 95 % interval."""
+    """Dot plot with a row for each class: its accuracy in each of several counts with 95 % intervals."""
     ends = [class_intervals(one) for one in counts]
     values = [
         [

@@ -1,4 +1,4 @@
-"""Closed forms without images or training: the toy model (cfa23/F1), temperatures and gradients (iclr21/F9, E4)."""
+"""Closed forms without images or training: toy model (cfa23/F1), temperatures and gradients (iclr21/F9, E4)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ SCALES: Mapping[Name, Scale] = {
     name: Scale(name=name, about="arithmetic, without images or models", data="none", threat="Linf:0") for name in NAMES
 }
 LOGITS = (1.0, 2.0, 0.2)
-"""Logits of the sketch: an adversarial example of class 0 close to class 1; the paper names no numbers."""
+"""Logits of the sketch: an adversarial example of class 0 close to class 1; the paper gives no values."""
 INVERSES = (1.0, 3.0, 1 / 3)
-NOT_TESTED = {"iclr21/C17": "the claim is about trained models (iclr21/T6); this is the arithmetic behind it"}
+NOT_TESTED = {
+    "iclr21/C17": "the claim is about trained models (iclr21/T6); this item covers only the underlying arithmetic"
+}
 
 
 def _scale(name: Name, about: str) -> Scale:
@@ -34,17 +36,17 @@ def _scale(name: Name, about: str) -> Scale:
 
 
 class Toy(Experiment):
-    """cfa23 Figure 1, and the theorems on a grid of models."""
+    """cfa23 Figure 1, and a check of the theorems on a grid of models."""
 
     item = "cfa23/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": _scale("smoke", "every ninth model of the grid, 100 points a class"),
-        "laptop": _scale("laptop", "the grid of 360 models, 100 points a class"),
-        "full": _scale("full", "the grid of 360 models, 100 points a class"),
+        "smoke": _scale("smoke", "every ninth model of the grid, 100 points per class"),
+        "laptop": _scale("laptop", "the grid of 360 models, 100 points per class"),
+        "full": _scale("full", "the grid of 360 models, 100 points per class"),
     }
 
     def run(self, context: Context) -> Findings:
-        """Both panels at our p and eta, and claims C1 to C4."""
+        """Draw both panels at our p and eta; test claims C1 to C4."""
         model = ToyModel()
         assert context.scale.test is not None
         weights = np.linspace(0.05, 4, 120)
@@ -58,7 +60,7 @@ class Toy(Experiment):
         tests = [
             Test(
                 claim=claim,
-                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 where all hold)",
+                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 if all hold)",
                 estimators=[exactly(1.0 if statements[name].holds else -1.0)],
                 unit="",
                 exact=True,
@@ -66,8 +68,9 @@ class Toy(Experiment):
             for claim, name in THEOREMS.items()
         ]
         points = (
-            f"d = {model.features}, variance {model.variance}, {context.scale.test} points a class. The paper's p and "
-            f"eta are lost: {model.easy}, {model.hard} and {model.eta} are ours."
+            f"d = {model.features}, variance {model.variance}, {context.scale.test} points per class. The paper's "
+            "p and "
+            f"eta are not available; {model.easy}, {model.hard} and {model.eta} are ours."
         )
         curves = "Dashed: clean; solid: robust at 2 eta. As w grows, class −1 loses clean accuracy sooner."
         optima = [
@@ -81,7 +84,7 @@ class Toy(Experiment):
         return Findings(
             tables=(
                 Table(f"Theorems on a grid of {len(grid)} models", ("statement", "holds", "cases", "failures"), rows),
-                Table("Optimal weights of the model of the figure", ("optimum of", "w"), optima),
+                Table("Optimal weights of the plotted model", ("optimum of", "w"), optima),
             ),
             figures=(
                 (scatter(model.sample(context.scale.test)), points),
@@ -98,7 +101,7 @@ class Sketch(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Six panels; the sizes of the gradients are those of Eq. 4 for a feature of length 1."""
+        """Draw six panels; the gradient norms are those of Eq. 4 for a feature vector of norm 1."""
         del context
         names = ("label", "predicted", "third class")
         found = {inverse: softmax.probabilities(LOGITS, inverse) for inverse in INVERSES}
@@ -119,16 +122,17 @@ class Sketch(Experiment):
         return Findings(
             tables=(
                 Table(
-                    "The label's probability and gradient",
+                    "Probability and gradient of the label",
                     ("temperature", "P", "1 − P, as in Eq. 4", "(1 − P) / T, the derivative"),
                     rows,
-                    f"Logits {', '.join(f'{value:g}' for value in LOGITS)}, the first of them the label's: ours.",
+                    f"Logits {', '.join(f'{value:g}' for value in LOGITS)}, that of the label first; the values "
+                    "are ours.",
                 ),
             ),
             figures=(
                 (
                     column_panels("An adversarial example at three temperatures", names, panels, across=3, highest=1.0),
-                    "Above: probabilities; below: sizes of the gradient for each class's weights (∇), as in Eq. 4.",
+                    "Above: probabilities; below: gradient norms for the weights of each class (∇), as in Eq. 4.",
                 ),
             ),
             not_tested=NOT_TESTED,
@@ -142,7 +146,7 @@ class GradientOfWeights(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """The closed form and the limits on a grid, beside central differences."""
+        """Compare the closed form with central differences, and check the limits, on a grid."""
         del context
         cases = softmax.grid()
         plain = [case for case in cases if case.inverse == 1]
@@ -169,7 +173,7 @@ class GradientOfWeights(Experiment):
             Series(name, powers.tolist(), over[:, place].tolist(), style)
             for place, (name, style) in enumerate(zip(("label", "predicted", "third class"), styles, strict=True))
         ]
-        note = "By central differences. Eq. 4 has no factor 1/T, and the derivative for logits w_i z / T has one."
+        note = "Checked by central differences. Eq. 4 lacks the factor 1/T of the derivative for logits w_i z / T."
         return Findings(
             tables=(
                 Table(f"Equation 4 on {len(cases)} cases", ("statement", "holds", "cases", "failures"), rows, note),
@@ -177,9 +181,9 @@ class GradientOfWeights(Experiment):
             figures=(
                 (
                     line_chart(
-                        "Length of the gradient over that of z / T", sizes, "probability of the class", share=False
+                        "Norm of the gradient divided by that of z / T", sizes, "probability of the class", share=False
                     ),
-                    "Eq. 4: 1 − P for the label's weights, P for those of another class.",
+                    "Eq. 4: 1 − P for the weights of the label, P for those of another class.",
                 ),
                 (
                     line_chart("Probabilities over the temperature, in percent", lines, "logarithm of 1/T, base 10"),

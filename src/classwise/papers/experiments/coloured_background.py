@@ -17,7 +17,7 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import PGD, under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import Row as Pictures
@@ -39,39 +39,39 @@ _SMALL = {
 }
 INSIDE = "rate inside minus across, points"
 LITTLE = 0.02
-"""A change of accuracy that counts as almost none."""
+"""Change of accuracy interpreted as 'almost no effect', a fraction."""
 RADII: Mapping[Name, tuple[str, str]] = {
     "laptop": (
         "Linf:0.2",
-        "5,000 images of MNIST on two background colours, within 0.2: a few epochs at 0.3 learn the backgrounds alone",
+        "5,000 images of MNIST on two background colours, Linf 0.2: at 0.3 a few epochs learn only the backgrounds",
     ),
     "full": (
         "Linf:0.3",
-        "MNIST on two background colours, within 0.3: at the paper's 0.5 every image can become the grey one",
+        "MNIST on two background colours, Linf 0.3: at the paper's 0.5 every image can be changed to uniform grey",
     ),
 }
-"""What the digits can be told within, and why."""
+"""Threat and description of each scale: radii at which the digits remain distinguishable."""
 
 
 def _of_mnist(name: Name) -> Scale:
-    scale, (threat, about) = USUAL[name], RADII[name]
+    scale, (threat, about) = DEFAULT_SCALES[name], RADII[name]
     return replace(scale, data="mnist", threat=threat, about=about, overrides={**scale.overrides, **_SMALL})
 
 
 class ColouredBackgrounds(Experiment):
-    """kdd21 Figure 5: does the confusion follow groups of classes that share nothing but their background?"""
+    """kdd21 Figure 5: does the confusion follow groups of classes that share only their background?"""
 
     item = "kdd21/F5bc"
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": USUAL["smoke"],
+        "smoke": DEFAULT_SCALES["smoke"],
         "laptop": _of_mnist("laptop"),
         "full": _of_mnist("full"),
     }
 
     def run(self, context: Context) -> Findings:
-        """Adversarial training on the coloured digits; claims C22 and C23."""
+        """Train adversarially on the coloured digits; test claims C22 and C23."""
         train, test = _coloured(context.train_images), _coloured(context.test_images)
-        audit = context.audited(context.trained("at", images=train), {"PGD": context.pgd(PGD)}, images=test)
+        audit = context.audit(context.train("at", images=train), {"PGD": context.pgd(PGD)}, images=test)
         found = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
         rows, contrast = list[Row](), dict[str, Estimate]()
         for attack, one in found.items():
@@ -79,8 +79,11 @@ class ColouredBackgrounds(Experiment):
             contrast[attack] = one.inside.contrast
             rows.append(Row(attack, [estimate_cell(cell) for cell in (one.inside.share, *one.inside[2:])]))
         heads = ("images", "errors inside the group, percent", "beyond chance, points", INSIDE)
-        note = "Small: 95 % intervals for new images. The last column: the mean rate of a wrong class of the same "
-        note += "background minus that of one of the other."
+        note = (
+            "Small print: 95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
+            "the same "
+        )
+        note += "background minus that of one with the other background."
         tests = [
             Test(
                 claim="kdd21/C22",
@@ -94,9 +97,9 @@ class ColouredBackgrounds(Experiment):
                 Test(
                     claim="kdd21/C23",
                     covers=("attacked against clean",),
-                    estimand="the same, attacked minus clean",
+                    estimand="the same difference, attacked minus clean",
                     estimators=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
-                    note="standard training is asked by kdd21/E10",
+                    note="standard training is tested by kdd21/E10",
                 )
             )
         else:
@@ -104,7 +107,8 @@ class ColouredBackgrounds(Experiment):
         return Findings(
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
-                (one.figure(), f"{attack}; classes of a background side by side.") for attack, one in found.items()
+                (one.figure(), f"{attack}; classes with the same background are adjacent.")
+                for attack, one in found.items()
             ],
             tests=tests,
             not_tested=not_tested,
@@ -112,7 +116,7 @@ class ColouredBackgrounds(Experiment):
 
 
 def _coloured(images: Images) -> Images:
-    """On coloured backgrounds, whose groups are superclasses."""
+    """Colour the backgrounds of images; the groups become superclasses."""
     found = coloured_background(images)
     group = [
         next(place for place, members in enumerate(GROUPS) if label in members) for label in range(found.num_classes)
@@ -131,13 +135,13 @@ def _coloured(images: Images) -> Images:
 
 
 class DigitsFigure(Experiment):
-    """kdd21 Figure 5a: an image of each class on the background of its group."""
+    """kdd21 Figure 5a: one image of each class on the background of its group."""
 
     item = "kdd21/F5a"
     scales: ClassVar[Mapping[Name, Scale]] = ColouredBackgrounds.scales
 
     def run(self, context: Context) -> Findings:
-        """The first test image of each class; nothing is trained."""
+        """Draw the first test image of each class; no model is trained."""
         images = context.test_images
         first = [int((images.y == label).nonzero()[0]) for label in range(images.num_classes)]
         shown = _coloured(images.take(torch.tensor(first)))
@@ -145,8 +149,10 @@ class DigitsFigure(Experiment):
         names = {name: [part.class_names[int(label)] for label in part.y] for name, part in groups.items()}
         rows = [Pictures(f"background {name}", part.pixels().numpy(), names[name]) for name, part in groups.items()]
         cells = [Row(name, [Cell(", ".join(members))]) for name, members in names.items()]
-        note = "The paper says of the groups only that 2 and 3 share a background and 2 and 5 do not; the rest is ours."
-        reason = "a picture of the images; what they do is judged by kdd21/F5bc and kdd21/E10"
+        note = (
+            "The paper states only that 2 and 3 share a background and 2 and 5 do not; the other assignments are ours."
+        )
+        reason = "this item only shows images; the claim is tested by kdd21/F5bc and kdd21/E10"
         return Findings(
             tables=(Table("Groups of classes", ("background", "classes"), cells, note),),
             figures=(
@@ -157,20 +163,20 @@ class DigitsFigure(Experiment):
 
 
 class BackgroundsAndStandardTraining(Experiment):
-    """kdd21 section 6.2: standard training on coloured backgrounds, and clean images."""
+    """kdd21 section 6.2: standard training on coloured backgrounds, clean accuracy."""
 
     item = "kdd21/E10"
     scales: ClassVar[Mapping[Name, Scale]] = ColouredBackgrounds.scales
 
     def run(self, context: Context) -> Findings:
-        """The same training on grey and on coloured digits; claim C23 of standard training."""
+        """Train on grey and on coloured digits; test claim C23 for standard training."""
         trainings = {
             "grey": (context.train_images, context.test_images),
             "coloured": (_coloured(context.train_images), _coloured(context.test_images)),
         }
         tables, rows = {}, []
         for name, (train, test) in trainings.items():
-            trained = context.trained("standard", {"seed": 1}, images=train)
+            trained = context.train("standard", {"seed": 1}, images=train)
             tables[name] = under_pgd(context, trained, images=test).outcomes
             total = metric_intervals.overall(tables[name].counts("clean"))
             cells = [Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high))]
@@ -185,23 +191,25 @@ class BackgroundsAndStandardTraining(Experiment):
         claimed = Test(
             claim="kdd21/C23",
             covers=("standard training",),
-            estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, either way",
+            estimand=f"{100 * LITTLE:g} points minus the change of clean accuracy by the backgrounds, in either "
+            "direction",
             estimators=[change.part(lambda a, s=sign: LITTLE + s * _change(a), 100) for sign in (1, -1)],  # type: ignore[misc]
-            note=f"'almost no effect' is read as: less than {100 * LITTLE:g} points, down or up",
+            note=f"'almost no effect' is interpreted as a change of less than {100 * LITTLE:g} points in either "
+            "direction",
         )
         heads = ("images", "clean accuracy, percent", INSIDE)
-        table = Table("Standard training", heads, rows, "Small: 95 % intervals for new images.")
+        table = Table("Standard training", heads, rows, "Small print: 95 % confidence intervals for new images.")
         counts: dict[Key, ClassCounts] = {(name,): one.counts("clean") for name, one in tables.items()}
         by_class = class_table("Clean accuracy by class, in percent", counts, grey.class_names)
         return Findings(tables=(table, by_class), tests=(claimed,))
 
 
 def _group(images: Images) -> Tensor:
-    """(N,) the background of each image."""
+    """Background group of each image, (N,)."""
     assert images.superclasses is not None
     return torch.tensor(images.superclasses)[images.y]
 
 
 def _change(accuracy: FloatArray) -> FloatArray:
-    """The total of the second row minus that of the first."""
+    """Total of the second row minus that of the first, (..., 2, C) to (...)."""
     return np.asarray(accuracy[..., 1, :].mean(axis=-1) - accuracy[..., 0, :].mean(axis=-1))

@@ -1,4 +1,4 @@
-"""CVC, the variance of the confidences of each class, and robustness: kdd21/F3a, E7, iclr21/F5a, F5e."""
+"""CVC (class-wise variance of the confidences) and robustness: kdd21/F3a, E7, iclr21/F5a, F5e."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from classwise.papers.experiments.estimates import largest_drop
 from classwise.papers.experiments.protocol import (
     DEFENCES,
     SCALES,
-    defended,
     hypersphere_models,
     temperature_grid,
+    train_defences,
     under_pgd,
 )
-from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
 from classwise.reporting.tables import Cell, Row, Table
@@ -36,58 +36,61 @@ from classwise.stats.interval_estimators import alike, difference, interval, min
 TRANSPORTATION, ANIMALS = (0, 1, 8, 9), (2, 3, 4, 5, 6, 7)
 """The superclasses of CIFAR-10 (kdd21 Table 2)."""
 LOWEST = (4, 3)
-"""The classes of the least CVC in the paper, the least first."""
+"""The classes with the lowest CVC in the paper, lowest first."""
 COVERS = ("animals and transportation", "classes 3 and 4")
 """The parts of claim C16 of kdd21."""
 LITTLE = 1
-"""A drop of the total in points that counts as hardly any."""
+"""Drop of the total in points below which a model hardly reacts."""
 PLAIN, STEEP, SMOOTH = "PGD", "Madry", "HE"
 """The plain attack; the defences whose confidences the paper finds steepest and smoothest."""
 
 
 class _Confidences(Experiment):
-    """CVC of each class of some models, on images attacked by PGD; the papers do not say on which images."""
+    """CVC of each class on images attacked by PGD; the papers do not specify the images."""
 
     recipes: ClassVar[Mapping[str, str]]
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def models(self, context: Context) -> dict[str, Trained]:
-        """The models, trained."""
-        return {name: context.trained(recipe) for name, recipe in self.recipes.items()}
+        """Train the models."""
+        return {name: context.train(recipe) for name, recipe in self.recipes.items()}
 
     def run(self, context: Context) -> Findings:
-        """A bar for each class and model."""
+        """Draw a bar for each class and model, and test the claims of the figure."""
         tables = {name: under_pgd(context, one).outcomes for name, one in self.models(context).items()}
         found = smoothness(tables, "PGD")
         rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in tables]
         table = Table(
-            "Mean CVC over the classes", ("model", "CVC, thousandths"), rows, "Small: 95 % intervals for new images."
+            "Mean CVC over the classes",
+            ("model", "CVC, thousandths"),
+            rows,
+            "Small print: 95 % confidence intervals for new images.",
         )
         tests, not_tested = self.claims(found, tables, context.scale)
-        caption = "Smooth confidences have a low CVC; the lowest class of each model stands out."
+        caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
         return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
 
     @abstractmethod
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """The tests of the figure, and the claims that this scale cannot test."""
+        """Tests of the claims, and the claims that this scale cannot test with the reasons."""
 
 
 def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
-    """That one model's mean CVC is below that of each other."""
+    """Test that the mean CVC of one model is below that of each other model."""
     parts = [interval(difference(found.mean(other), found.mean(low)), 1000) for other in others]
     return Test(claim=claim, estimand=estimand, estimators=parts, unit="thousandths")
 
 
 def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
-    """That of each two models the one with the larger total under PGD has the lower mean CVC."""
+    """Test that in each pair of models, the one with the larger total under PGD has the lower mean CVC."""
     parts = []
     for one, other in itertools.combinations(tables, 2):
         rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
         total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
         parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
-    estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each two models"
+    estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each pair of models"
     return Test(
         claim="iclr21/C13", estimand=estimand, estimators=parts, unit="thousandths", covers=("stronger models",)
     )
@@ -102,7 +105,7 @@ class ConfidencesOfDefences(_Confidences):
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """C17: HE is the smoothest; C16: animals are smoother than transportation."""
+        """Test C17 (HE is the smoothest) and C16 (animals are smoother than transportation)."""
         del tables
         others = [name for name in DEFENCES if name != "HE"]
         tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", found, "HE", others)]
@@ -120,7 +123,10 @@ class ConfidencesOfDefences(_Confidences):
             for above in (*TRANSPORTATION, *ANIMALS)
             if above not in LOWEST[: place + 1]
         ]
-        named = "CVC of each class minus that of class 4, and of each but these two minus that of class 3, each defence"
+        named = (
+            "CVC of each other class minus that of class 4, and of each class but 3 and 4 minus that of class 3, "
+            "each defence"
+        )
         return [
             *tests,
             Test(claim="kdd21/C16", estimand=named, estimators=order, unit="thousandths", covers=COVERS[1:]),
@@ -136,40 +142,40 @@ class ConfidencesOfVariants(_Confidences):
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """C13: of two models the one that resists PGD better is smoother."""
+        """Test C13: of two models, the more robust one under PGD is smoother."""
         del scale
         return [_stronger_is_smoother(found, tables)], {}
 
 
 class ConfidencesOnTheSphere(_Confidences):
-    """iclr21 Figure 5e: CVC of hypersphere embedding and its two schedules, beside adversarial training."""
+    """iclr21 Figure 5e: CVC of hypersphere embedding, its two schedules, and adversarial training."""
 
     item = "iclr21/F5e"
     scales = MANY_TRAININGS
 
     def models(self, context: Context) -> dict[str, Trained]:
-        """Those of iclr21/T5."""
+        """Train the models of iclr21/T5."""
         return hypersphere_models(context)
 
     def claims(
         self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
-        """C13: the same of all three beside adversarial training."""
+        """Test C13 over all four models."""
         del scale
         return [_stronger_is_smoother(found, tables)], {}
 
 
 class SmoothVulnerableSensitive(Experiment):
-    """kdd21 section 5: are smooth classes the vulnerable ones, and those that a temperature hits?"""
+    """kdd21 section 5: are smooth classes the vulnerable ones, and the ones sensitive to the temperature?"""
 
     item = "kdd21/E7"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Rank correlations over the classes of each defence; claim C29 over them; C15 over the defences."""
+        """Compute rank correlations over the classes of each defence; test claims C29 and C15."""
         tables = {
-            defence: context.audited(one, temperature_grid(context)).outcomes
-            for defence, one in defended(context).items()
+            defence: context.audit(one, temperature_grid(context)).outcomes
+            for defence, one in train_defences(context).items()
         }
         best = {defence: strongest(table) for defence, table in tables.items()}
         found = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
@@ -188,7 +194,8 @@ class SmoothVulnerableSensitive(Experiment):
             "best 1/T",
             "drop of the total, points",
         )
-        note = "Spearman over the classes; CVC of the images that PGD left. Small: 95 % intervals for new images."
+        note = "Spearman's correlation over the classes; CVC on images attacked by PGD. "
+        note += "Small print: 95 % confidence intervals for new images."
         drops = {
             defence: largest_drop(table, [PLAIN, *(f"{t:g}" for t in TEMPERATURES)])
             for defence, table in tables.items()
@@ -214,7 +221,7 @@ class SmoothVulnerableSensitive(Experiment):
                 covers=("Madry hardly reacts",),
                 estimand=f"{LITTLE} point minus the largest drop of {STEEP}",
                 estimators=[plus(negative(drops[STEEP]), LITTLE)],
-                note=f"'hardly reacts' is read as: less than {LITTLE} point",
+                note=f"'hardly reacts' is interpreted as less than {LITTLE} point",
             ),
             Test(
                 claim="kdd21/C15",
@@ -225,24 +232,24 @@ class SmoothVulnerableSensitive(Experiment):
             ),
         ]
         return Findings(
-            tables=(Table("Smooth, vulnerable, sensitive", heads, rows, note),),
+            tables=(Table("CVC, robustness and sensitivity to the temperature", heads, rows, note),),
             figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
             tests=tests,
         )
 
 
 def strongest(table: Outcomes) -> str:
-    """The 1/T of the grid with the lowest robust accuracy; the first at a tie."""
+    """Name of the 1/T in the grid with the lowest robust accuracy; the first at a tie."""
     return min((f"{inverse:g}" for inverse in TEMPERATURES), key=lambda name: int(table.correct(name).sum()))
 
 
 def _paired(tables: list[Outcomes], attacks: list[str]) -> Resampled:
-    """For each model two rows on the same images: plain, and its attack."""
+    """Resample models on the same images jointly; two rows per model: PGD, and its given attack."""
     rows = [table.correct(name) for table, attack in zip(tables, attacks, strict=True) for name in (PLAIN, attack)]
     return Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
 
 
 def _drop(accuracy: FloatArray, row: int) -> FloatArray:
-    """The total of a row minus that of the next."""
+    """Total of a row minus that of the next row."""
     total = accuracy.mean(axis=-1)
     return np.asarray(total[..., row] - total[..., row + 1])

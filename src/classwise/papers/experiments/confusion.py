@@ -1,4 +1,4 @@
-"""The confusion matrix under attack, its symmetry and its superclasses: kdd21/F2, E2, benz20/P2.3."""
+"""Confusion matrix under attack, its symmetry and its superclass structure: kdd21/F2, E2, benz20/P2.3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from classwise.stats.interval_estimators import interval
 
 
 class ConfusionUnderAttack(Experiment):
-    """kdd21 Figure 2: the confusion matrix of adversarial training under PGD."""
+    """kdd21 Figure 2: confusion matrix of adversarial training under PGD."""
 
     item = "kdd21/F2"
     symmetric: ClassVar[str] = "kdd21/C5"
@@ -27,8 +27,8 @@ class ConfusionUnderAttack(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """Symmetry, and what stays inside the superclass: the share of the errors beside chance, and the mean rates."""
-        found = confused(under_pgd(context, context.trained("at")).outcomes, "PGD")
+        """Measure the symmetry, the share of errors inside superclasses relative to chance, and the mean rates."""
+        found = confused(under_pgd(context, context.train("at")).outcomes, "PGD")
         rows = [
             Row("correlation of M_ij with M_ji", [estimate_cell(found.pearson, 1, 2)]),
             Row("1 - sum |M - M^T| / sum (M + M^T)", [estimate_cell(found.overlap, 1, 2)]),
@@ -58,7 +58,12 @@ class ConfusionUnderAttack(Experiment):
                     estimators=[interval(found.inside.contrast, 100)],
                 )
             )
-        table = Table("Structure of the confusion matrix", ("quantity", "this run"), rows, "Small: 95 % intervals.")
+        table = Table(
+            "Structure of the confusion matrix",
+            ("quantity", "this run"),
+            rows,
+            "Small print: 95 % confidence intervals.",
+        )
         caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
         return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
 

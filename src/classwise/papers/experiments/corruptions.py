@@ -1,4 +1,4 @@
-"""Classes under common corruptions, beside their robustness: benz20/P4.1, P4.2."""
+"""Class accuracies under common corruptions, compared with robustness: benz20/P4.1, P4.2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell
 from classwise.reporting.figures.lines import class_lines, line_chart
@@ -30,7 +30,7 @@ from classwise.stats.interval_estimators import raised
 from classwise.stats.intervals import Estimate
 
 COLOUR = ("saturate",)
-"""What needs images of three channels."""
+"""Corruptions that require three channels."""
 GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
     "smoke": (("contrast", "fog"), (1, 5)),
     "laptop": (tuple(CORRUPTIONS), (1, 3, 5)),
@@ -38,7 +38,7 @@ GRID: Mapping[Name, tuple[Sequence[str], Sequence[int]]] = {
 }
 """Corruptions and severities; the plan names fog and contrast."""
 ALIKE = 0.5
-"""A rank correlation below this is read as: other classes are weak."""
+"""Rank correlation below which the weak classes differ."""
 RECIPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "standard": ("standard", {"seed": 1}),
     "adversarial": ("at", {}),
@@ -47,12 +47,12 @@ RECIPES: Mapping[str, tuple[str, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """A model on corrupted images.
+    """Predictions of a model on corrupted images.
 
     Attributes:
-        correct: (corruption, severity) to (N,), true where the model is right.
-        labels: (N,).
-        names: of the classes.
+        correct: (corruption, severity) to (N,) bool, whether the prediction is correct.
+        labels: (N,) int64.
+        names: class names.
     """
 
     correct: Mapping[tuple[str, int], BoolArray]
@@ -60,14 +60,14 @@ class Corrupted:
     names: tuple[str, ...]
 
     def counts(self, severity: int) -> ClassCounts:
-        """All corruptions at a severity, each image counted once for each."""
+        """Per-class counts over all corruptions at a severity; each image counts once per corruption."""
         rows = [right for (_, level), right in self.correct.items() if level == severity]
         each = [ClassCounts.from_labels(self.labels, right, len(self.names)) for right in rows]
         return sum(each[1:], start=each[0])
 
 
-def corrupted(context: Context, trained: Trained) -> Corrupted:
-    """A run's model on the test images of the scale under every corruption and severity of the scale."""
+def evaluate_corruptions(context: Context, trained: Trained) -> Corrupted:
+    """Evaluate the model of a run on the test images under every corruption and severity of the scale."""
     images = context.test_images
     model = trained.run.model().to(context.device)
     engine = Engine(model, precision=context.scale.precision)
@@ -75,30 +75,30 @@ def corrupted(context: Context, trained: Trained) -> Corrupted:
     def right(corrupt_images: Images) -> BoolArray:
         batches = corrupt_images.to(torch.device(context.device)).batches(engine.batch_size)
         predicted = torch.cat([logits.argmax(1).cpu() for logits in engine.predict(batch.x for batch in batches)])
-        found: BoolArray = (predicted == images.y).numpy()
-        return found
+        correct: BoolArray = (predicted == images.y).numpy()
+        return correct
 
     kinds, severities = GRID[context.scale.name]
-    fit = [kind for kind in kinds if kind not in COLOUR or images.shape[0] == 3]
-    found = {(kind, level): right(corrupt(images, kind, level)) for kind in fit for level in severities}
-    return Corrupted(found, images.y.numpy(), tuple(images.class_names))
+    applicable = [kind for kind in kinds if kind not in COLOUR or images.shape[0] == 3]
+    correct = {(kind, level): right(corrupt(images, kind, level)) for kind in applicable for level in severities}
+    return Corrupted(correct, images.y.numpy(), tuple(images.class_names))
 
 
 class ClassesUnderCorruptions(Experiment):
     """benz20 plan: class accuracy under corruptions, of a standard and an adversarially trained model."""
 
     item = "benz20/P4.1"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """Every class over the severity, all corruptions together, and each corruption by itself."""
+        """Draw class accuracies over the severity, averaged over corruptions, and tabulate each corruption."""
         tables, figures = [], []
         _, severities = GRID[context.scale.name]
         for name, (recipe, overrides) in RECIPES.items():
-            found = corrupted(context, context.trained(recipe, overrides))
+            found = evaluate_corruptions(context, context.train(recipe, overrides))
             lines = pd.DataFrame([found.counts(at).accuracy for at in severities], list(severities), list(found.names))
             title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
-            figures.append((line_chart(title, class_lines(lines), "severity"), "The mean over all corruptions."))
+            figures.append((line_chart(title, class_lines(lines), "severity"), "Mean over all corruptions."))
             counts: dict[Key, ClassCounts] = {
                 (kind, f"severity {level}"): ClassCounts.from_labels(found.labels, right, len(found.names))
                 for (kind, level), right in found.correct.items()
@@ -106,59 +106,62 @@ class ClassesUnderCorruptions(Experiment):
             }
             tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, found.names))
         not_tested = {
-            "benz20/C10": "the plan asks for the accuracies; beside those under attack they are in benz20/P4.2"
+            "benz20/C10": "the plan asks only for the accuracies; benz20/P4.2 compares them with those under attack"
         }
         return Findings(tables=tables, figures=figures, not_tested=not_tested)
 
 
 class CorruptionsAndAttacks(Experiment):
-    """benz20 plan: are the classes that corruptions hit those that attacks break?"""
+    """benz20 plan: are the classes weak under corruptions also weak under attack?"""
 
     item = "benz20/P4.2"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """Rank correlations of class accuracies under corruptions with those under PGD; claim C10."""
-        attacked = under_pgd(context, context.trained("at")).outcomes.correct("PGD")
+        """Correlate the ranks of class accuracies under corruptions and under PGD; test claim C10."""
+        attacked = under_pgd(context, context.train("at")).outcomes.correct("PGD")
         rows, parts = [], []
         kinds = ("standard", "adversarial")
         for name in kinds:
             recipe, overrides = RECIPES[name]
-            found = corrupted(context, context.trained(recipe, overrides))
+            found = evaluate_corruptions(context, context.train(recipe, overrides))
             stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
             rows.append(Row(f"{name}, all", [_correlation(stack.estimate(agreement))]))
             parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))
             places = [kind for kind, _ in found.correct]
             for kind in dict.fromkeys(places):
-                mine = [at for at, other in enumerate(places) if other == kind]
-                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=mine)))]))
-        note = "Over the classes; severities averaged. Small: 95 % intervals. PGD is on the adversarial model."
+                selected = [at for at, other in enumerate(places) if other == kind]
+                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
+        note = "Over the classes, averaged over severities. Small print: 95 % confidence intervals. PGD is run on the "
+        note += "adversarially trained model."
         test = Test(
             claim="benz20/C10",
             estimand="0.5 minus Spearman's correlation of the classes under corruptions and under PGD, both models",
             estimators=parts,
             unit="",
             limits=(ALIKE - 1, ALIKE + 1),
-            note="'differently' is read as: a correlation below 0.5; noise lowers it, so this can only be refuted",
+            note="'differently' is interpreted as a correlation below 0.5; sampling noise lowers the "
+            "correlation, so the claim "
+            "can only be refuted",
         )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
         return Findings(tables=(table,), tests=(test,))
 
 
 def _correlation(found: Estimate) -> Cell:
-    """With its interval, which ends where correlations do."""
+    """Cell of a correlation with its interval, clipped to -1 and 1."""
     return estimate_cell(Estimate(*np.clip(found, *CORRELATION).tolist()), 1, 2)
 
 
 def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
-    """Spearman's correlation over the classes of the mean of some rows with the last row; 0 where one is constant.
+    """Spearman's correlation over classes between the mean of some rows and the last row; 0 if either is constant.
 
     Args:
         accuracy: (..., K + 1, C).
-        rows: of the first K; None for all.
+        rows: indices among the first K rows; None for all.
     """
     chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
-    # Equal means may differ in the last bits: ranks are of what rounds to the same.
+    # Equal means may differ in the last bits, so the values are rounded before ranking.
     first, second = (stats.rankdata(one.round(9), axis=-1) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
     first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
     size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))

@@ -14,7 +14,7 @@ from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
 from classwise.papers.scales import CIFAR, FULL, LAPTOP, SMOKE, Name, Scale
-from classwise.papers.tables import estimate_cell, left_out
+from classwise.papers.tables import estimate_cell, skipped_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
@@ -26,40 +26,40 @@ DATA_SETS: Mapping[Name, Sequence[str]] = {
     "full": ("mnist", "svhn", CIFAR, "cifar100", "tiny-imagenet"),
 }
 DRAWN = 20
-"""Up to so many classes each have a row of their own in a figure."""
+"""Largest number of classes drawn as rows of a figure."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A standard and an adversarially trained model of one data set, both under PGD."""
+    """Audits under PGD of a standard and an adversarially trained model on one data set."""
 
     standard: Audit
     adversarial: Audit
 
     def __iter__(self) -> Iterator[tuple[str, Audit]]:
-        """Both, with what they are called."""
+        """Iterate over pairs of name and audit."""
         return iter((("standard", self.standard), ("adversarial", self.adversarial)))
 
 
 class DataSets(Experiment):
-    """benz20 plan: a standard and an adversarial model on each of five data sets."""
+    """benz20 plan: a standard and an adversarially trained model on each of five data sets."""
 
     item = "benz20/P1.1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
         "laptop": replace(
             LAPTOP,
-            about=f"{LAPTOP.about}; of the other data sets 10,000 images and the four-layer CNN; a data set that is "
-            "not there is left out",
+            about=f"{LAPTOP.about}; other data sets: 10,000 images and the four-layer CNN; unavailable data sets are "
+            "skipped",
         ),
-        "full": replace(FULL, about="five data sets, each with its usual radius; one that is not there is left out"),
+        "full": replace(FULL, about="five data sets, each with its usual radius; unavailable ones are skipped"),
     }
 
     def run(self, context: Context) -> Findings:
-        """Averages and gaps of both models on each available data set; claims C1 and C4."""
-        found, absent = audited(context)
+        """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
+        pairs, absent = audit_data_sets(context)
         rows = []
-        for data, pair in found.items():
+        for data, pair in pairs.items():
             for kind, audit in pair:
                 cells = []
                 for attack in ("clean", "PGD"):
@@ -73,46 +73,57 @@ class DataSets(Experiment):
         heads = ["model"]
         for attack in ("clean", "PGD"):
             heads += [f"{attack}: average", "worst class", "MCD"]
-        tables = [Table("In percent and points", (*heads, "weakest"), rows, "Small: 95 % intervals for new images.")]
-        tables += left_out(absent)
-        note = f"on {', '.join(found)}; one training of each model"
+        tables = [
+            Table(
+                "In percent and points",
+                (*heads, "weakest"),
+                rows,
+                "Small print: 95 % confidence intervals for new images.",
+            )
+        ]
+        tables += skipped_table(absent)
+        note = f"on {', '.join(pairs)}; one training of each model"
         return Findings(
             tables=tables,
-            figures=[(_drawn(pair), f"{data}: standard clean, adversarial under PGD.") for data, pair in found.items()],
+            figures=[(_drawn(pair), f"{data}: standard clean, adversarial under PGD.") for data, pair in pairs.items()],
             tests=(
                 Test(
                     claim="benz20/C1",
                     estimand="MCD of clean accuracy, standard training, each data set",
-                    estimators=[widest(pair.standard.counts("clean")) for pair in found.values()],
-                    note=f"{note}; 'non-trivial' is read as: above zero by intervals that hold for all classes at once",
+                    estimators=[widest(pair.standard.counts("clean")) for pair in pairs.values()],
+                    note=f"{note}; 'non-trivial' is interpreted as above zero by simultaneous intervals for all "
+                    "classes",
                 ),
                 Test(
                     claim="benz20/C4",
-                    covers=("data sets",) if len(found) > 1 else tuple(found),
+                    covers=("data sets",) if len(pairs) > 1 else tuple(pairs),
                     estimand="MCD under PGD, adversarial training, each data set",
-                    estimators=[widest(pair.adversarial.counts("PGD")) for pair in found.values()],
+                    estimators=[widest(pair.adversarial.counts("PGD")) for pair in pairs.values()],
                     note=note,
                 ),
             ),
         )
 
 
-def audited(context: Context) -> tuple[dict[str, Pair], dict[str, str]]:
-    """Both models of each available data set, and why the others are missing.
+def audit_data_sets(context: Context) -> tuple[dict[str, Pair], dict[str, str]]:
+    """Train and audit both models on each available data set.
+
+    Returns:
+        Audits by data set, and for each unavailable data set the reason.
 
     Raises:
-        ClasswiseError: if none is.
+        ClasswiseError: if no data set is available.
     """
-    contexts, absent = context.on_all(DATA_SETS[context.scale.name])
-    found = {
-        data: Pair(under_pgd(own, own.trained("standard", {"seed": 1})), under_pgd(own, own.trained("at")))
+    contexts, absent = context.for_data_sets(DATA_SETS[context.scale.name])
+    pairs = {
+        data: Pair(under_pgd(own, own.train("standard", {"seed": 1})), under_pgd(own, own.train("at")))
         for data, own in contexts.items()
     }
-    return found, absent
+    return pairs, absent
 
 
 def _drawn(pair: Pair) -> Drawing:
-    """The accuracy of each class; for many classes, their histogram."""
+    """Draw the accuracy of each class; for many classes, a histogram."""
     if len(pair.standard.outcomes.class_names) <= DRAWN:
         return gap(pair.standard.outcomes, pair.adversarial.outcomes, "PGD").figure()
     return spread(pair.adversarial.outcomes, "PGD").figure()

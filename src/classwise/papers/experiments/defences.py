@@ -16,7 +16,15 @@ from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import CAR, CAT, PGD, SCALES, defences_with_rst, defended, unlabelled_note
+from classwise.papers.experiments.protocol import (
+    CAR,
+    CAT,
+    PGD,
+    SCALES,
+    defences_with_rst,
+    train_defences,
+    unlabelled_note,
+)
 from classwise.papers.scales import CIFAR, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, by_name, class_table, names_of, summary_table
@@ -39,46 +47,46 @@ COSTLY: Mapping[Name, Mapping[str, Mapping[str, Any]]] = {
     },
     "full": {"CW_inf": {"name": "cw"}, "N_attack": {"name": "nattack"}},
 }
-"""The two attacks of thousands of passes; the paper gives them 200 images a class."""
+"""The two attacks that cost thousands of passes; the paper runs them on 200 images per class."""
 FIVE = ("FGSM", "CW_inf", "PGD", "transfer", "N_attack")
 """The attacks, in the order of the table."""
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """The audits of one defence: attacks on all test images, and on a few."""
+    """Audits of one defence: ``main`` on all test images, ``few`` on a subset."""
 
     defence: str
     main: Audit
     few: Audit
 
     def outcomes(self, *attacks: str) -> Outcomes:
-        """The table with these attacks: that of all images, or else that of a few."""
+        """Outcomes with these attacks: those of all images if possible, else those of the subset."""
         return (self.main if set(attacks) <= set(self.main.attacks) else self.few).outcomes
 
     def counts(self, attack: str) -> ClassCounts:
-        """Counts of images robust against an attack, by class."""
+        """Per-class counts of images that are robust against an attack."""
         return self.outcomes(attack).counts(attack)
 
     def paired(self, *attacks: str) -> Resampled:
-        """Attacks on the same images, resampled together."""
+        """Resample attacks on the same images jointly."""
         table = self.outcomes(*attacks)
         return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
 
 
-def attacked(context: Context, models: Mapping[str, Trained] | None = None) -> dict[str, Attacked]:
-    """The four defences, or these models, under the five attacks."""
-    substitute = context.trained("standard", {"seed": 1})
+def audit_defences(context: Context, models: Mapping[str, Trained] | None = None) -> dict[str, Attacked]:
+    """Audit the four defences, or the given models, under the five attacks."""
+    substitute = context.train("standard", {"seed": 1})
     transfer = {"name": "transfer", "surrogate": str(substitute.run.path), "attack": context.pgd(PGD)}
     main = {"FGSM": {"name": "fgsm", "random_init": "uniform"}, "PGD": context.pgd(PGD), "transfer": transfer}
     few = {"transfer": transfer, **{name: dict(spec) for name, spec in COSTLY[context.scale.name].items()}}
     return {
         defence: Attacked(
             defence,
-            context.audited(trained, main, surrogates=[substitute]),
-            context.audited(trained, few, few=True, early_stop=True, surrogates=[substitute]),
+            context.audit(trained, main, surrogates=[substitute]),
+            context.audit(trained, few, few=True, early_stop=True, surrogates=[substitute]),
         )
-        for defence, trained in (models or defended(context)).items()
+        for defence, trained in (models or train_defences(context)).items()
     }
 
 
@@ -89,8 +97,8 @@ class DefencesByAttacks(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Two audits of each defence, and claims C8 and C10."""
-        found = attacked(context)
+        """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
+        found = audit_defences(context)
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
             (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
@@ -119,7 +127,7 @@ class DefencesByAttacks(Experiment):
         return Findings(
             tables=(
                 summary_table("Four defences under five attacks, in percent", ours, printed, names),
-                class_table("The same by class, in percent", ours, names),
+                class_table("By class, in percent", ours, names),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -132,7 +140,7 @@ def _cv_change(accuracy: FloatArray) -> FloatArray:
 
 
 def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
-    """That class 1 is above and class 3 below every other class, in the mean over the rows."""
+    """Test that class 1 is above and class 3 below every other class, on average over the rows."""
     tables = [one.main.outcomes for one in found.values()]
     rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
     images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
@@ -142,28 +150,29 @@ def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
         claim=claim,
         estimand="class 1 minus each other class, and each other minus class 3, mean over defences and attacks",
         estimators=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
-        note="the mean of the rows; whether it is so in each of them is asked apart",
+        note="mean over the rows; each row is tested separately",
         covers=("on average",),
     )
 
 
 def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
-    """That class 1 is the best and class 3 the worst in every row: an estimate above zero where it is so alone."""
+    """Test that in every row class 1 is the only possible best and class 3 the only possible worst class."""
 
     def part(counts: ClassCounts) -> Any:
         def at(level: float) -> Estimate:
             best, worst = possibly_best(counts, level / 2), possibly_worst(counts, level / 2)
-            sure = best[CAR] and worst[CAT] and best.sum() == worst.sum() == 1
+            certain = best[CAR] and worst[CAT] and best.sum() == worst.sum() == 1
             wrong = not (best[CAR] and worst[CAT])
-            end = 1.0 if sure else -1.0 if wrong else 0.0
-            return Estimate(end, min(end, 0.5) if sure else -1.0, max(end, -0.5) if wrong else 1.0)
+            end = 1.0 if certain else -1.0 if wrong else 0.0
+            return Estimate(end, min(end, 0.5) if certain else -1.0, max(end, -0.5) if wrong else 1.0)
 
         return at
 
     return Test(
         claim=claim,
         covers=("in every row",),
-        estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 unclear)",
+        estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 "
+        "inconclusive)",
         estimators=[part(counts) for counts in ours.values()],
         unit="",
     )
@@ -176,8 +185,8 @@ class DefencesWithRST(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Two audits of each defence, and claims C7, C8 and C9."""
-        found = attacked(context, defences_with_rst(context))
+        """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
+        found = audit_defences(context, defences_with_rst(context))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
             (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
@@ -196,7 +205,7 @@ class DefencesWithRST(Experiment):
             for claim in ("iclr21/C7", "iclr21/C8", "iclr21/C9"):
                 not_tested |= other_data(claim, context.scale)
         summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
-        classes = class_table("The same by class, in percent", ours, names)
+        classes = class_table("By class, in percent", ours, names)
         return Findings(
             tables=(
                 Table(summary.caption, summary.heads, summary.rows, f"{summary.note} {unlabelled_note(context)}"),
@@ -208,7 +217,7 @@ class DefencesWithRST(Experiment):
 
 
 def _dropped(claim: str, found: Mapping[str, Attacked], weak: str, strong: str) -> Test:
-    """That class 3 loses more than class 1 from one attack to a stronger one, for every defence."""
+    """Test that class 3 drops more than class 1 from one attack to a stronger one, for every defence."""
     parts: Sequence[Callable[[float], Estimate]] = [
         one.paired(weak, strong).part(
             lambda a: (a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]), 100
@@ -226,31 +235,31 @@ class RankConsistency(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Spearman's correlation of all pairs of rows of T1 and Kendall's W, ours and printed."""
-        tables = {defence: one.main.outcomes for defence, one in attacked(context).items()}
+        """Compute Spearman's correlation of all pairs of rows of T1 and Kendall's W, measured and printed."""
+        tables = {defence: one.main.outcomes for defence, one in audit_defences(context).items()}
         ours = ranked_alike(tables)
         rows = catalogue.printed_rows("kdd21/T1")
-        theirs = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
-        heads = ("rows of", "pairs", "least correlation", "mean", "Kendall's W", "p")
-        cells = [_agreement_row("this run", ours), _agreement_row("printed rows of kdd21/T1", theirs)]
-        note = "Small: 95 % intervals, which lie low. p by permutation of the classes."
+        printed = consistency(pd.DataFrame([row["per_class"] for row in rows], index=names_of(rows)))
+        heads = ("rows of", "pairs", "lowest correlation", "mean", "Kendall's W", "p")
+        cells = [_agreement_row("this run", ours), _agreement_row("printed rows of kdd21/T1", printed)]
+        note = "Small print: 95 % confidence intervals, biased downwards. p by permutation of the classes."
         return Findings(
             tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
             figures=((ours.figure(), "Every attack on every defence of this run."),),
             tests=(
                 Test(
                     claim="kdd21/C9",
-                    estimand="the least of Spearman's correlations of class accuracies, four defences, three attacks",
+                    estimand="lowest of Spearman's correlations of class accuracies, four defences, three attacks",
                     estimators=[lowered(interval(ours.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
-                    note="noise of the images lowers it, so it cannot refute",
+                    note="sampling noise lowers the estimate, so the claim cannot be refuted",
                     covers=("this run",),
                 ),
                 Test(
                     claim="kdd21/C9",
-                    estimand="the least of the 190 correlations of the printed rows, above 0.5",
-                    estimators=[exactly(theirs.lowest.value - 0.5)],
+                    estimand="lowest of the 190 correlations of the printed rows, minus 0.5",
+                    estimators=[exactly(printed.lowest.value - 0.5)],
                     unit="",
                     exact=True,
                     note="about the printed numbers, not about this run",

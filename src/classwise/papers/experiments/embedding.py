@@ -1,4 +1,4 @@
-"""Features of natural and adversarial test images on a plane: iclr21/F8."""
+"""t-SNE of the features of natural and adversarial test images: iclr21/F8."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classwise.stats.intervals import Estimate
 
 
 class Purity(NamedTuple):
-    """A row of `Embedding.purity`."""
+    """A row of `Embedding.purity`: the share of neighbours of the same group, its interval, and the chance level."""
 
     purity: float
     low: float
@@ -27,19 +27,19 @@ class Purity(NamedTuple):
 
     @property
     def beyond_chance(self) -> Estimate:
-        """(purity - chance) / (1 - chance): 0 for random and 1 for pure neighbourhoods."""
+        """Chance-corrected purity (purity - chance) / (1 - chance): 0 for random, 1 for pure neighbourhoods."""
         return Estimate(*((end - self.chance) / (1 - self.chance) for end in self[:3]))
 
 
 class FeaturesOnAPlane(Experiment):
-    """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, natural and attacked."""
+    """iclr21 Figure 8: t-SNE of penultimate features of an adversarially trained model, clean and attacked."""
 
     item = "iclr21/F8"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """The embedding, and the purity of neighbourhoods; claim C15."""
-        found = embedding(under_pgd(context, context.trained("at"), save=("features",)), "PGD")
+        """Compute the embedding and the purity of neighbourhoods; test claim C15."""
+        found = embedding(under_pgd(context, context.train("at"), save=("features",)), "PGD")
         values = found.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
         places = found.purity.index.to_list()
         purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
@@ -48,7 +48,10 @@ class FeaturesOnAPlane(Experiment):
             for (kind, level), one in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")
-        note = "Small: 95 % intervals over images. The picture proves nothing; this is in the space of the features."
+        note = (
+            "Small print: 95 % confidence intervals over images. Neighbours are found in feature space, not in the "
+            "plane."
+        )
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
@@ -56,12 +59,13 @@ class FeaturesOnAPlane(Experiment):
             return Findings(tables=(table,), figures=((found.figure(), caption),), not_tested=not_tested)
         separates = Test(
             claim="iclr21/C15",
-            estimand="neighbours beyond chance, as a share of what chance leaves: superclass minus class, both kinds",
+            estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",
             estimators=[
                 interval(difference(purity[kind, "superclass"].beyond_chance, purity[kind, "class"].beyond_chance))
                 for kind in ("clean", "PGD")
             ],
             unit="",
-            note="the two are taken as independent; images share neighbours, so that the intervals are a little short",
+            note="the two are treated as independent; images share neighbours, so the intervals are slightly too "
+            "narrow",
         )
         return Findings(tables=(table,), figures=((found.figure(), caption),), tests=(separates,))

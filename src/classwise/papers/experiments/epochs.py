@@ -19,10 +19,10 @@ from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.estimates import average, paired_models
-from classwise.papers.experiments.fair_methods import METHODS, NOTE, audited, gate, pair_cell
+from classwise.papers.experiments.fair_methods import METHODS, NOTE, audit_methods, gate, pair_cell
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import CIFAR, LAPTOP, MANY_TRAININGS, SMOKE, TIAN, USUAL, Name, Scale
-from classwise.papers.tables import Key, class_table, estimate_cell, left_out
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, LAPTOP, MANY_TRAININGS, SMOKE, TIAN, Name, Scale
+from classwise.papers.tables import Key, class_table, estimate_cell, skipped_table
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.tables import Cell, Row, Table
@@ -39,13 +39,13 @@ DATA_SETS: Mapping[Name, Sequence[str]] = {
     "laptop": (CIFAR, MNIST),
     "full": (CIFAR, MNIST, "svhn", "stl10", "cifar100"),
 }
-"""The paper's but ImageNet, whose models it trains in another way."""
+"""The data sets of the paper without ImageNet, whose models are trained differently."""
 LARGE, VISIBLE = 10, 1
-"""A large gap between classes and a visible one, in points; the paper has 40 to 50 on CIFAR-10, and 6 on MNIST."""
+"""Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
 HIGH = 95
-"""The total that the paper has on MNIST at least, in percent."""
+"""Lower bound of the total on MNIST in the paper, in percent."""
 WINDOW = (0.5, 1.0)
-"""Which epochs, as shares; the paper has 101 to 120 of 200, too few of a short training."""
+"""Range of epochs as fractions; the paper uses 101 to 120 of 200, which are too few in a short training."""
 RULES: Mapping[str, tuple[Rule, str]] = {
     "overall": (overall, "epoch_108"),
     "overall + worst": (overall_plus_worst, "epoch_110"),
@@ -59,44 +59,48 @@ class GapsOverEpochs(Experiment):
     item = "kdd21/F1"
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": SMOKE,
-        "laptop": replace(LAPTOP, about=f"{LAPTOP.about}; of MNIST 10,000 images and the four-layer CNN, at 0.3"),
+        "laptop": replace(LAPTOP, about=f"{LAPTOP.about}; MNIST: 10,000 images and the four-layer CNN, Linf 0.3"),
         "full": replace(
-            TIAN, about=f"{TIAN.about}, and its other data sets but ImageNet; one that is not there is left out"
+            TIAN, about=f"{TIAN.about}, and its other data sets except ImageNet; unavailable ones are skipped"
         ),
     }
 
     def run(self, context: Context) -> Findings:
-        """The validation splits over the epochs, and claims C1 and C2 on the test images at the end."""
-        contexts, absent = context.on_all(DATA_SETS[context.scale.name])
+        """Draw the validation accuracy over the epochs; test claims C1 and C2 on the test images at the end."""
+        contexts, absent = context.for_data_sets(DATA_SETS[context.scale.name])
         tables, figures, ends = [], [], dict[str, Outcomes]()
         for data, own in contexts.items():
-            trained = own.trained("at")
+            trained = own.train("at")
             ends[data] = under_pgd(own, trained).outcomes
-            caption = f"{data}: the validation split; shaded from the lowest to the highest class."
+            caption = f"{data}: validation split; the band spans the lowest to the highest class."
             figures.append((trend({"AT": trained.run}).figure(), caption))
             counts: dict[Key, ClassCounts] = {("AT",): ends[data].counts("PGD")}
-            tables.append(class_table(f"{data}: test images at the end, in percent", counts, ends[data].class_names))
+            tables.append(
+                class_table(f"{data}: test images at the end of training, in percent", counts, ends[data].class_names)
+            )
         tests, not_tested = _gap_tests(ends)
-        return Findings(tables=[*tables, *left_out(absent)], figures=figures, tests=tests, not_tested=not_tested)
+        return Findings(tables=[*tables, *skipped_table(absent)], figures=figures, tests=tests, not_tested=not_tested)
 
 
 def _gap_tests(ends: Mapping[str, Outcomes]) -> tuple[list[Test], dict[str, str]]:
     """Tests of C1 and C2 on the available data sets, and the claims that are not tested."""
-    tests, not_tested = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes a GPU for days"}
-    at_once = "by intervals that hold for all classes at once"
+    tests, not_tested = [], {"kdd21/C3": "the claim is about ImageNet, whose training takes days on a GPU"}
+    simultaneous = "by simultaneous intervals for all classes"
     parts = [widest(table.counts("PGD"), VISIBLE if data == MNIST else LARGE) for data, table in ends.items()]
-    large = f"{LARGE} points (on {MNIST}, where the paper has 6: {VISIBLE})"
-    note = f"on {', '.join(ends)} of the six; 'large' is read as: more than {large} {at_once}"
-    estimand = f"MCD under PGD at the end, minus {large}"
+    large = f"{LARGE} points ({VISIBLE} point on {MNIST}, where the paper reports 6)"
+    note = f"on {', '.join(ends)} of the six data sets; 'large' is interpreted as more than {large} {simultaneous}"
+    estimand = f"MCD under PGD at the end of training, minus {large}"
     tests.append(Test(claim="kdd21/C1", estimand=estimand, estimators=parts, note=note, covers=tuple(ends)))
     if MNIST not in ends:
-        not_tested["kdd21/C2"] = f"the claim is about MNIST, and this run had {', '.join(ends)}"
+        not_tested["kdd21/C2"] = f"the claim is about MNIST; this run used {', '.join(ends)}"
     elif (total := 100 * float(ends[MNIST].counts("PGD").accuracy.mean())) <= HIGH:
-        not_tested["kdd21/C2"] = f"the claim is about a model above {HIGH} percent, and this one has {total:.1f}"
+        not_tested["kdd21/C2"] = f"the claim is about a model above {HIGH} percent; this one has {total:.1f} percent"
     else:
-        note = f"'visible' is read as: more than {VISIBLE} point {at_once}; this model has {total:.1f} percent"
+        note = (
+            f"'visible' is interpreted as more than {VISIBLE} point {simultaneous}; this model has {total:.1f} percent"
+        )
         parts = [widest(ends[MNIST].counts("PGD"), VISIBLE)]
-        estimand = f"MCD under PGD at the end, minus {VISIBLE} point"
+        estimand = f"MCD under PGD at the end of training, minus {VISIBLE} point"
         tests.append(Test(claim="kdd21/C2", estimand=estimand, estimators=parts, note=note))
     return tests, not_tested
 
@@ -108,35 +112,35 @@ class ClassTrend(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Both measures over the epochs of adversarial training, and how often the weakest class changed."""
-        run = context.trained("at").run
+        """Draw both measures over the epochs of adversarial training, and count changes of the weakest class."""
+        run = context.train("at").run
         figures, rows = [], []
         for measure in ("robust", "clean"):
             found = trend({"AT": run}, measure, window=(0.5, 1.0))
-            figures.append((found.figure(), f"The validation split, {measure}."))
+            figures.append((found.figure(), f"Validation split, {measure}."))
             turns, epochs = found.summary["turns"]["AT"], found.epochs
             late = epochs[epochs["epoch"] > run.recipe.epochs / 2]
             weakest = dict.fromkeys(map(str, late["worst_class"]))
             rows.append(Row(measure, [Cell(f"{turns:.0f}"), Cell(", ".join(weakest))]))
         heads = ("measure", "changes of the weakest class", "weakest classes")
         return Findings(
-            tables=(Table("The second half of training", heads, rows),),
+            tables=(Table("Second half of training", heads, rows),),
             figures=figures,
             not_tested={
-                "benz20/C4": "the plan asks whether the weakest class changes, and claims nothing; see the table"
+                "benz20/C4": "the plan asks whether the weakest class changes and makes no claim; see the table"
             },
         )
 
 
 class Fluctuation(Experiment):
-    """cfa23 Figure 4: how much the worst class changes from epoch to epoch, with and without FAWA."""
+    """cfa23 Figure 4: change of the worst class from epoch to epoch, with and without FAWA."""
 
     item = "cfa23/F4"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Both over the epochs on the validation split; claims C9, C20 and C24."""
-        trained = context.trained("cfa-at", {"schedules": []})
+        """Compare both over the epochs on the validation split; test claims C9, C20 and C24."""
+        trained = context.train("cfa-at", {"schedules": []})
         averaged = trained.run
         found = trend({"AT": averaged, "AT + FAWA": (averaged, "valid-average")}, window=WINDOW)
 
@@ -146,25 +150,29 @@ class Fluctuation(Experiment):
         plain, fair = change("AT", "change"), change("AT + FAWA", "change")
         noise = _sampling_change(averaged, float(found.summary["worst"]["AT"]))
         calm = interval(Estimate(0.01 - fair.value, 0.01 - fair.high, 0.01 - fair.low), 100)
-        caveat = f"over the epochs of one training; {noise:.1f} points of change can come from the images alone"
+        caveat = f"over the epochs of one training; sampling of images alone can cause {noise:.1f} points of change"
         ends = (under_pgd(context, trained, which="average"), under_pgd(context, trained, which="last"))
         rows = [
             Row(name, [estimate_cell(change(name, "change_overall")), estimate_cell(change(name, "change"))])
             for name in ("AT", "AT + FAWA")
         ]
         admitted = gate(averaged)
-        note = f"FAWA admitted {sum(admitted)} of {len(admitted)} epochs; before the first, it is the plain average. "
+        note = (
+            f"FAWA admitted {sum(admitted)} of {len(admitted)} epochs; before the first, it equals the plain average. "
+        )
         note += (
-            "Small: 95 % t intervals over the epochs of this training. Few validation images add noise of their own."
+            "Small print: 95 % t intervals over the epochs of this training. The small validation split adds "
+            "sampling noise."
         )
         heads = ("model", "overall", "worst class")
         return Findings(
             tables=(Table("Mean change between adjacent epochs, in points", heads, rows, note),),
-            figures=((found.figure(), "The validation split; the same training with and without the average."),),
+            figures=((found.figure(), "Validation split; the same training with and without averaging."),),
             tests=(
                 Test(
                     claim="cfa23/C9",
-                    estimand="mean change of the worst class, less what few images add, minus that of the overall, AT",
+                    estimand="mean change of the worst class, minus the sampling change, minus that of the "
+                    "overall accuracy, AT",
                     estimators=[plus(interval(difference(plain, change("AT", "change_overall")), 100), -noise)],
                     note=caveat,
                 ),
@@ -184,28 +192,30 @@ class Fluctuation(Experiment):
                 ),
                 Test(
                     claim="cfa23/C24",
-                    estimand="passes saved in training minus passes to judge FAWA, for each held-out image and epoch",
+                    estimand="passes saved in training minus passes to evaluate FAWA, for each held-out image "
+                    "and epoch",
                     estimators=[exactly(_saved_passes(averaged))],
                     unit="forward passes",
                     exact=True,
-                    note="a gradient of activations or weights counts one; this library also judges the online model",
+                    note="a gradient of activations or weights counts as one pass; this library also evaluates "
+                    "the online model",
                 ),
             ),
         )
 
 
 def _sampling_change(run: Run, worst: float) -> float:
-    """Points by which the accuracy of a class changes at most, on average, between epochs that differ in no class.
+    """Upper bound in points of the mean change of a class accuracy between epochs caused by sampling alone.
 
-    Two independent counts of n images differ by sqrt(2 p (1 - p) / n) in standard deviation, and by sqrt(2 / pi) of
-    that in mean size; epochs share their images, so it is less.
+    The difference of two independent accuracies on n images has standard deviation sqrt(2 p (1 - p) / n), and its mean
+    absolute value is sqrt(2 / pi) times that. Epochs share their images, so the actual change is smaller.
     """
     images = int(images_of(run, "valid").min())
     return 100 * math.sqrt(2 / math.pi) * math.sqrt(2 * worst * (1 - worst) / images)
 
 
 def _saved_passes(run: Run) -> float:
-    """Of a held-out image: the inner attack and three passes of the update, against one of the average's judgements."""
+    """Passes for a held-out image: inner attack and update (three passes), minus one evaluation of the average."""
     parts = run.recipe.parts
     trained = 2 * parts.attack.length + 3
     evaluated = 1 + 2 * parts.validation_attack.length + 1
@@ -213,12 +223,12 @@ def _saved_passes(run: Run) -> float:
 
 
 def selected_epoch(rule: Rule, robust: pd.DataFrame, images: pd.Series[int]) -> int:
-    """The epoch (an index of the table) that a rule selects; the last at a tie.
+    """Epoch (an index of the table) that a rule selects; the last at a tie.
 
     Args:
-        rule: from class accuracies and counts to a score.
+        rule: function of class accuracies and counts to a score.
         robust: accuracies, epochs (rows) by classes (columns), fractions; NaN for absent classes.
-        images: of each class.
+        images: number of images of each class.
     """
     count = torch.tensor(images.reindex(robust.columns).fillna(0).to_numpy(dtype=np.float32))
     scores = [rule(torch.tensor(row, dtype=torch.float32), count) for row in robust.to_numpy(dtype=np.float32)]
@@ -226,42 +236,43 @@ def selected_epoch(rule: Rule, robust: pd.DataFrame, images: pd.Series[int]) -> 
 
 
 def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> ClassCounts:
-    """The counts of robust validation images at an epoch."""
+    """Per-class counts of robust validation images at an epoch."""
     count: IntArray = np.asarray(images.reindex(robust.columns), dtype=np.int64)
     right: IntArray = (robust.loc[epoch].to_numpy(dtype=np.float64) * count).round().astype(np.int64)
     return ClassCounts(count, right)
 
 
 class UnfairChoice(Experiment):
-    """cfa23 section 3.3: choosing the epoch by overall robustness, or by its sum with the worst class's."""
+    """cfa23 section 3.3: selection of the epoch by overall robustness, or by its sum with the worst class."""
 
     item = "cfa23/E1"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """Both choices in one training, judged on its validation split; on test images where the weights are kept."""
-        audits = audited(context, {"AT": METHODS["AT"]})
-        run = context.trained(METHODS["AT"].recipe).run
+        """Evaluate both selections in one training on its validation split, and on test images if weights are saved."""
+        audits = audit_methods(context, {"AT": METHODS["AT"]})
+        run = context.train(METHODS["AT"].recipe).run
         robust, images = measured(run, "valid", "robust"), images_of(run, "valid")
         best = run.best_epoch()
-        kept = {run.recipe.epochs: "last", **({} if best is None else {best + 1: "best"})}
+        saved = {run.recipe.epochs: "last", **({} if best is None else {best + 1: "best"})}
         printed = catalogue.printed("cfa23/F4")["numbers_in_text"]
         epochs = {name: selected_epoch(rule, robust, images) for name, (rule, _) in RULES.items()}
         counts = {name: counts_at(epoch, robust, images) for name, epoch in epochs.items()}
         rows = []
         for name, epoch in epochs.items():
-            theirs = printed[RULES[name][1]]
-            known = epoch in kept
-            on_test = pair_cell(audits["AT", kept[epoch]].counts("all")) if known else Cell(formatting.NONE)
+            printed_row = printed[RULES[name][1]]
+            known = epoch in saved
+            on_test = pair_cell(audits["AT", saved[epoch]].counts("all")) if known else Cell(formatting.NONE)
             cells = [Cell(str(epoch)), pair_cell(counts[name]), on_test]
-            rows.append(Row(name, [*cells, Cell(f"{theirs['overall']:g} / {theirs['worst']:g}")]))
+            rows.append(Row(name, [*cells, Cell(f"{printed_row['overall']:g} / {printed_row['worst']:g}")]))
         table = Table(
-            "Average / worst class of the epoch that a rule chooses, in percent",
-            ("chosen by", "epoch (from 1)", "validation", "test", "printed"),
+            "Average / worst class of the selected epoch, in percent",
+            ("selected by", "epoch (from 1)", "validation", "test", "printed"),
             rows,
-            f"Validation: PGD of the training on {int(images.sum())} held-out images, on which the epochs are "
-            "chosen: the chosen numbers lie high. Test: the attack of cfa23/T1; a training keeps the weights of the "
-            "epoch that its own rule chooses and of the last, and others have no test numbers. Small: 95 % intervals.",
+            f"Validation: PGD of the training on {int(images.sum())} held-out images, which also select the "
+            "epochs, so the "
+            "values are biased upwards. Test: the attack of cfa23/T1; a training saves the weights of its own selected "
+            "epoch and of the last, so other epochs have no test accuracy. Small print: 95 % confidence intervals.",
         )
         places = [float(epoch) for epoch in robust.index]
         each = [counts_at(int(epoch), robust, images) for epoch in robust.index]
@@ -272,7 +283,7 @@ class UnfairChoice(Experiment):
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
         tests, not_tested = [], {}
         if len(set(epochs.values())) == 1:
-            not_tested["cfa23/C10"] = f"both rules choose epoch {epochs['overall']} of this training"
+            not_tested["cfa23/C10"] = f"both rules select epoch {epochs['overall']} of this training"
         else:
             gained = difference(
                 metric_intervals.worst(counts["overall + worst"]), metric_intervals.worst(counts["overall"])
@@ -280,9 +291,10 @@ class UnfairChoice(Experiment):
             tests.append(
                 Test(
                     claim="cfa23/C10",
-                    estimand="worst class at the epoch chosen by the sum minus that at the epoch chosen by the overall",
+                    estimand="worst class at the epoch selected by the sum minus that at the epoch selected by "
+                    "the overall accuracy",
                     estimators=[interval(gained, 100)],
-                    note="on the images that chose the epochs: the difference lies high",
+                    note="on the images that selected the epochs, so the difference is biased upwards",
                 )
             )
         return Findings(

@@ -1,4 +1,4 @@
-"""The methods of cfa23 and their tables: average and worst class, clean and attacked, best and last epoch."""
+"""Methods of cfa23 and their tables: average and worst class, clean and attacked, best and last epoch."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _FINE_TUNING: Mapping[str, Any] = {
     "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
     "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
 }
-"""FRL's own rates, at every scale: it starts from a robust model."""
+"""Learning rates of FRL at every scale: it fine-tunes a robust model."""
 BASES: Mapping[Name, Sequence[str]] = {
     "smoke": ("AT", "TRADES"),
     "laptop": ("AT", "TRADES", "FAT"),
     "full": ("AT", "TRADES", "FAT"),
 }
-"""The methods that CFA and the averages are added to."""
-NOTE = "one training of each method: intervals speak of new images, not of training again"
+"""Base methods of CFA and of weight averaging."""
+NOTE = "one training of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=5,step_size=0.4eps"},
     "laptop": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }
-"""AutoAttack where the scale can pay for it, else the named substitute."""
+"""AutoAttack at full scale, a PGD as its substitute at smaller scales."""
 RUNS = {"cfa23/T1": ", mean of five runs"}
-"""Of how many trainings the printed numbers are the mean, where the paper says it."""
+"""Number of trainings that the printed numbers average, if the paper states it."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: our recipe, what is changed in it, and the method it starts from."""
+    """A row of the table: recipe, its overrides, whether averaged weights are used, and the method it starts from."""
 
     recipe: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -54,8 +54,8 @@ class Method:
 
 
 # FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
-# An average is kept beside the model and changes nothing in it: one run gives the plain row and the averaged one; but
-# for AT and TRADES, whose runs without an average other experiments have too.
+# Averaging does not change the model, so one run gives the plain row and the averaged row. The exceptions are AT and
+# TRADES, whose runs without an average are shared with other experiments.
 METHODS: Mapping[str, Method] = {
     "AT": Method("at"),
     "AT + EMA": Method("at", {"averaging": EMA}, averaged=True),
@@ -72,32 +72,34 @@ METHODS: Mapping[str, Method] = {
 
 
 def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
-    """Those whose base the scale has; FRL always."""
+    """Select the methods whose base the scale includes; FRL is always included."""
     bases = (*BASES[scale.name], "FRL")
     return {name: method for name, method in methods.items() if name.partition(" + ")[0] in bases}
 
 
-def audited(
+def audit_methods(
     context: Context, methods: Mapping[str, Method], kinds: Sequence[str] = tuple(CHOSEN)
 ) -> dict[tuple[str, str], Audit]:
-    """Each method's model of the best and of the last epoch, attacked."""
+    """Train each method, and audit its model of the best and of the last epoch.
+
+    Returns:
+        Audits by method and kind of epoch.
+    """
     trained: dict[str, Trained] = {}
     audits: dict[tuple[str, str], Audit] = {}
     for name, method in methods.items():
         start = None if method.start is None else trained[method.start]
-        trained[name] = context.trained(method.recipe, method.overrides, start=start)
+        trained[name] = context.train(method.recipe, method.overrides, start=start)
         for kind in kinds:
             which = CHOSEN[kind][method.averaged]
-            if which not in trained[name].run.kept():  # it begins later than this training ends
+            if which not in trained[name].run.kept():  # averaging starts after the end of this training
                 which = CHOSEN[kind][False]
-            audits[name, kind] = context.audited(
-                trained[name], ATTACKS[context.scale.name], which=which, early_stop=True
-            )
+            audits[name, kind] = context.audit(trained[name], ATTACKS[context.scale.name], which=which, early_stop=True)
     return audits
 
 
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
-    """Average and worst class (or another measure of the weak ones) in percent, with their intervals."""
+    """Cell of average and worst class (or another measure of weak classes) in percent, with intervals."""
     mean, low = metric_intervals.macro(counts), least(counts)
     text = f"{formatting.bare_percent(mean.value)} / {formatting.bare_percent(low.value)}"
     return Cell(text, f"{formatting.span(mean.low, mean.high)} / {formatting.span(low.low, low.high)}")
@@ -111,15 +113,15 @@ def methods_table(
     weak: str = "worst class",
     pair: Callable[[ClassCounts], Cell] = pair_cell,
 ) -> Table:
-    """A row for each method: clean and attacked, best and last epoch, beside the printed numbers of an item.
+    """Table of clean and attacked accuracy at the best and last epoch of each method, next to the printed numbers.
 
     Args:
-        item: whose rows are printed.
-        methods: by name.
-        audits: of each method and kind of epoch.
-        scale: whose attacks.
-        weak: what the second number of a pair is.
-        pair: counts to both numbers.
+        item: item with the printed rows.
+        methods: methods by name.
+        audits: audits by method and kind of epoch.
+        scale: scale that determines the attacks.
+        weak: name of the second number of a pair.
+        pair: function of counts to a cell with both numbers.
     """
     printed = {row["method"]: row for row in catalogue.printed_rows(item)}
     heads = ["method"]
@@ -130,26 +132,26 @@ def methods_table(
         cells = []
         for kind in CHOSEN:
             for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-                theirs = " / ".join(f"{value:g}" for value in printed[name][key])
-                cells += [pair(audits[name, kind].counts(attack)), Cell(theirs)]
+                reference = " / ".join(f"{value:g}" for value in printed[name][key])
+                cells += [pair(audits[name, kind].counts(attack)), Cell(reference)]
         rows.append(Row(name, cells))
     under = ", ".join(str(spec) for spec in ATTACKS[scale.name].values())
     return Table(
         f"Average / {weak} of {len(methods)} methods, in percent",
         heads,
         rows,
-        f"Attacked: an image counts if it is correctly classified, clean and under {under}; printed: AutoAttack"
-        f"{RUNS.get(item, '')}. Small: 95 % intervals for new images, the one model of each method fixed.",
+        f"Attacked: correctly classified both clean and under {under}; printed: AutoAttack{RUNS.get(item, '')}. "
+        "Small print: 95 % confidence intervals for new images with the one model of each method fixed.",
     )
 
 
 def gate(run: Run) -> list[bool]:
-    """Whether FAWA admitted each epoch that it judged; nothing for a run without FAWA."""
+    """Whether FAWA admitted each epoch that it evaluated; empty for a run without FAWA."""
     return [event["admitted"] for event in run.events if event["event"] == "fawa"]
 
 
-def gated(context: Context, methods: Mapping[str, Method], table: Table) -> Table:
-    """The same table, with a note of how many epochs each method's fair average is made."""
-    runs = {name: context.trained(one.recipe, one.overrides).run for name, one in methods.items() if one.start is None}
-    admitted = [f"{sum(judged)} of {len(judged)} ({name})" for name, run in runs.items() if (judged := gate(run))]
-    return replace(table, note=f"{table.note} Epochs that FAWA admitted: {', '.join(admitted)}.") if admitted else table
+def with_gate_note(context: Context, methods: Mapping[str, Method], table: Table) -> Table:
+    """Add a note to a table on the number of epochs that FAWA admitted for each method."""
+    runs = {name: context.train(one.recipe, one.overrides).run for name, one in methods.items() if one.start is None}
+    admitted = [f"{sum(gates)} of {len(gates)} ({name})" for name, run in runs.items() if (gates := gate(run))]
+    return replace(table, note=f"{table.note} Epochs admitted by FAWA: {', '.join(admitted)}.") if admitted else table

@@ -22,12 +22,12 @@ from classwise.papers.experiments.fair_methods import (
     NOTE,
     Method,
     at_scale,
-    audited,
-    gated,
+    audit_methods,
     methods_table,
     pair_cell,
+    with_gate_note,
 )
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.tables import Cell, Row, Table
@@ -35,22 +35,22 @@ from classwise.stats import metric_intervals
 from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 
-NO_FAT = "this scale leaves out FAT"
+NO_FAT = "this scale does not include FAT"
 LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
-"""The classes of CIFAR-10 that the paper finds better and slightly worse under CFA."""
+"""Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
 
 
 class MainTable(Experiment):
     """cfa23 Table 1: average and worst class of eleven methods."""
 
     item = "cfa23/T1"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """Four audits' worth of numbers for each method, and claims C11 to C15."""
+        """Tabulate clean and attacked accuracy at the best and last epoch of each method; test claims C11 to C15."""
         methods = at_scale(METHODS, context.scale)
-        audits = audited(context, methods)
-        table = gated(context, methods, methods_table("cfa23/T1", methods, audits, context.scale))
+        audits = audit_methods(context, methods)
+        table = with_gate_note(context, methods, methods_table("cfa23/T1", methods, audits, context.scale))
         bases = BASES[context.scale.name]
         not_tested = {} if "FAT" in bases else {"cfa23/C13": NO_FAT}
         return Findings(tables=(table,), tests=_main_tests(audits, bases), not_tested=not_tested)
@@ -60,7 +60,7 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
     def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
         return paired_models(audits[one, kind], audits[other, kind], attack)
 
-    beats = [
+    differences = [
         metric(paired(f"{base} + CFA", other, kind))
         for base in bases
         for other in (base, f"{base} + EMA")
@@ -71,7 +71,7 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
         Test(
             claim="cfa23/C11",
             estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
-            estimators=beats,
+            estimators=differences,
             note=NOTE,
             covers=tuple(bases),
         ),
@@ -92,7 +92,7 @@ def _main_tests(audits: Mapping[tuple[str, str], Audit], bases: Sequence[str]) -
 
 
 def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
-    """C14 and C15: FRL against TRADES + EMA, and TRADES + CFA against FRL."""
+    """Tests of C14 (FRL against TRADES + EMA) and C15 (TRADES + CFA against FRL)."""
 
     def paired(one: str, other: str, kind: str = "best") -> Resampled:
         return paired_models(audits[one, kind], audits[other, kind])
@@ -102,16 +102,19 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
     return [
         Test(
             claim="cfa23/C14",
-            estimand="FRL and FRL + EMA over TRADES + EMA, best epoch: worst class gained, average lost",
+            estimand="FRL and FRL + EMA minus TRADES + EMA, best epoch: worst class, and average with the "
+            "opposite sign",
             estimators=[
                 part for one, other in pairs for part in (worst(paired(one, other)), average(paired(other, one)))
             ],
             covers=("direction of gain and loss",),
-            note=f"{NOTE}; that the gain is under 2 points is not asked: no test of this size could tell",
+            note=f"{NOTE}; the claimed bound of 2 points on the gain is not tested for lack of power",
         ),
         Test(
             claim="cfa23/C15",
-            estimand="TRADES + CFA over FRL + EMA: average and worst, best epoch; the other way: worst, last epoch",
+            estimand="TRADES + CFA minus FRL + EMA: average and worst class, best epoch; the reverse: worst "
+            "class, last "
+            "epoch",
             estimators=[average(over_frl), worst(over_frl), worst(paired("FRL + EMA", "TRADES + CFA", "last"))],
             note=NOTE,
         ),
@@ -119,16 +122,16 @@ def frl_tests(audits: Mapping[tuple[str, str], Audit]) -> list[Test]:
 
 
 class ClassesOfAverages(Experiment):
-    """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name the method below them."""
+    """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
     item = "cfa23/F6"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """The audits of T1, best epoch, for adversarial training and TRADES; claim C22."""
+        """Use the audits of T1, best epoch, for adversarial training and TRADES; test claim C22."""
         bases = ("AT", "TRADES")
         methods = {name: METHODS[name] for base in bases for name in (f"{base} + EMA", f"{base} + CFA")}
-        audits = audited(context, methods, ("best",))
+        audits = audit_methods(context, methods, ("best",))
         names = context.test_images.class_names
         counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in methods}
         keyed: dict[Key, ClassCounts] = {(name,): one for name, one in counts.items()}
@@ -142,8 +145,8 @@ class ClassesOfAverages(Experiment):
                 Cell(f"{float(one.accuracy.std()):.3f}") for one in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
             ]
             rows.append(Row(base, [*cells, Cell(f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}")]))
-        theirs = catalogue.printed("cfa23/F6")["numbers_in_text"]["printed_variance"]
-        rows.append(Row("printed", [Cell(f"{theirs['EMA']:g}"), Cell(f"{theirs['CFA']:g}"), Cell("")]))
+        printed = catalogue.printed("cfa23/F6")["numbers_in_text"]["printed_variance"]
+        rows.append(Row("printed", [Cell(f"{printed['EMA']:g}"), Cell(f"{printed['CFA']:g}"), Cell("")]))
         tests = [
             Test(
                 claim="cfa23/C22",
@@ -169,7 +172,7 @@ class ClassesOfAverages(Experiment):
         else:
             not_tested = other_data("cfa23/C22", context.scale)
         spread = Table(
-            "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "narrower by"), rows
+            "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "EMA minus CFA"), rows
         )
         return Findings(
             tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
@@ -180,17 +183,17 @@ class ClassesOfAverages(Experiment):
 
 
 class FairnessOfFRL(Experiment):
-    """cfa23 section 5.2: FRL beside TRADES with an average and with CFA, best and last epoch."""
+    """cfa23 section 5.2: FRL compared with TRADES + EMA and TRADES + CFA, best and last epoch."""
 
     item = "cfa23/E2"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """The rows of T1 about TRADES and FRL, and claims C14 and C15."""
+        """Tabulate the rows of T1 about TRADES and FRL; test claims C14 and C15."""
         methods = {name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))}
-        audits = audited(context, methods)
+        audits = audit_methods(context, methods)
         return Findings(
-            tables=(gated(context, methods, methods_table("cfa23/T1", methods, audits, context.scale)),),
+            tables=(with_gate_note(context, methods, methods_table("cfa23/T1", methods, audits, context.scale)),),
             tests=frl_tests(audits),
         )
 
@@ -198,7 +201,7 @@ class FairnessOfFRL(Experiment):
 class TinyImageNet(Experiment):
     """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
 
-    There is no scale laptop: 200 classes need far more images and epochs than two cores have time for.
+    There is no laptop scale: 200 classes need more images and epochs than two cores can process.
     """
 
     item = "cfa23/T4"
@@ -206,9 +209,9 @@ class TinyImageNet(Experiment):
         name: method for name, method in METHODS.items() if not name.startswith("FRL")
     }
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": USUAL["smoke"],
+        "smoke": DEFAULT_SCALES["smoke"],
         "full": replace(
-            USUAL["full"],
+            DEFAULT_SCALES["full"],
             about="ResNet-18 on Tiny-ImageNet; 200 classes, of which the validation split has few images each",
             data="tiny-imagenet",
             overrides={"model.name": "resnet18"},
@@ -216,9 +219,9 @@ class TinyImageNet(Experiment):
     }
 
     def run(self, context: Context) -> Findings:
-        """The frame of T1 with another measure of the weak classes, and claim C21."""
+        """Tabulate as in T1 with another measure of the weak classes; test claim C21."""
         methods = at_scale(self.methods, context.scale)
-        audits = audited(context, methods)
+        audits = audit_methods(context, methods)
         parts = [
             part
             for base in BASES[context.scale.name]
@@ -240,16 +243,16 @@ class TinyImageNet(Experiment):
             "worst fifth",
             lambda counts: pair_cell(counts, metric_intervals.worst_fifth),
         )
-        return Findings(tables=(gated(context, methods, table),), tests=(test,))
+        return Findings(tables=(with_gate_note(context, methods, table),), tests=(test,))
 
 
 def worst_fifth(accuracy: FloatArray) -> FloatArray:
-    """The mean of the lowest fifth of the classes, of the first row minus that of the second."""
+    """Mean over the lowest fifth of the classes: first row minus second row, (..., 2, C) to (...)."""
     size = math.ceil(0.2 * accuracy.shape[-1] - 1e-9)
     low = np.sort(accuracy, axis=-1)[..., :size].mean(axis=-1)
     return np.asarray(low[..., 0] - low[..., 1])
 
 
 def _narrowed(accuracy: FloatArray) -> FloatArray:
-    """The standard deviation over the classes of the second row minus that of the first."""
+    """Standard deviation over the classes: second row minus first row, (..., 2, C) to (...)."""
     return np.asarray(accuracy[..., 1, :].std(axis=-1) - accuracy[..., 0, :].std(axis=-1))

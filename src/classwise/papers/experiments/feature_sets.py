@@ -36,14 +36,14 @@ ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set
 
 
 def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, context: Context) -> Images:
-    """The feature set that a maker computes with the model of a run, cached in a file.
+    """Compute a feature set with the model of a run, or load it from its cache file.
 
     Args:
-        path: a folder for such files.
-        maker: what makes it; its settings and the images are in the file's name.
-        trained: whose model.
-        images: the training images.
-        context: of the experiment.
+        path: folder of the cache files.
+        maker: construction of the set; the file name is a hash of its settings and the images.
+        trained: run that provides the model.
+        images: training images.
+        context: context of the experiment.
     """
     about = f"{type(maker).__name__} {maker} {images.fingerprint()}"
     file = path / f"features-{hashlib.sha256(about.encode()).hexdigest()[:_LETTERS]}.npz"
@@ -53,13 +53,13 @@ def cached_set(path: Path, maker: Maker, trained: Trained, images: Images, conte
         )
         with replacing(file) as temporary, open(temporary, "wb") as stream:
             np.savez(stream, x=made.x.numpy(), y=made.y.numpy())
-    with np.load(file) as held:
-        pixels, labels = torch.from_numpy(held["x"]), torch.from_numpy(held["y"])
+    with np.load(file) as arrays:
+        pixels, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     return images.with_pixels(pixels, f"{images.name}, {type(maker).__name__}").with_labels(labels)
 
 
 class _FeatureSet(Experiment):
-    """Standard training on a set made of the training images, judged on the original test images."""
+    """Standard training on a set derived from the training images, evaluated on the original test images."""
 
     makers: ClassVar[Mapping[Name, Maker]]
     untrained: ClassVar[Sequence[Name]] = ()
@@ -67,20 +67,20 @@ class _FeatureSet(Experiment):
 
     @abstractmethod
     def source(self, context: Context) -> Trained:
-        """The run by whose model the set is made."""
+        """Train the source network, with which the set is constructed."""
 
     def learner(self, context: Context, source: Trained) -> Trained:
-        """Standard training on the set, where the scale has it."""
+        """Train a network on the set; at scales in `untrained`, return the source network."""
         made = cached_set(source.run.path, self.makers[context.scale.name], source, context.train_images, context)
         if context.scale.name in self.untrained:
             return source
-        return context.trained("standard", {"seed": 1}, images=made)
+        return context.train("standard", {"seed": 1}, images=made)
 
     def run(self, context: Context) -> Findings:
-        """Class accuracies beside those of standard training on the original images; claim C1 on the set alone."""
+        """Compare class accuracies with standard training on the original images; test claim C1 on the set alone."""
         own = MAKER if context.scale.name in self.untrained else OWN
         audits = {
-            ORIGINAL: under_pgd(context, context.trained("standard", {"seed": 1})),
+            ORIGINAL: under_pgd(context, context.train("standard", {"seed": 1})),
             own: under_pgd(context, self.learner(context, self.source(context))),
         }
         rows = []
@@ -101,7 +101,10 @@ class _FeatureSet(Experiment):
         order = f"Spearman's correlation of the two class orders, clean: {alike.lowest.value:.2f}"
         if not np.isnan(alike.lowest.low):
             order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
-        note = f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small: 95 % intervals for new images."
+        note = (
+            f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small print: 95 % confidence intervals "
+            "for new images."
+        )
         clean = [audit.counts("clean") for audit in audits.values()]
         names = context.test_images.class_names
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
@@ -109,18 +112,18 @@ class _FeatureSet(Experiment):
             claim="benz20/C1",
             estimand="MCD of clean accuracy on the original test images, standard training on the set",
             estimators=[widest(clean[1])],
-            note="the claim is about the original images; here training has the set instead; one training",
+            note="the claim is about training on the original images, this training uses the set; one training",
         )
         return Findings(
             tables=(Table("Original test images, in percent and points", (*heads, "weakest, clean"), rows, note),),
             figures=((drawing, "Original test images."),),
             tests=(test,) if own == OWN else (),
-            not_tested={} if own == OWN else {"benz20/C1": "at this scale nothing is trained on the set"},
+            not_tested={} if own == OWN else {"benz20/C1": "no network is trained on the set at this scale"},
         )
 
 
 class NonRobust(_FeatureSet):
-    """benz20 plan: images that look as they did, labelled as a standard network sees them after an attack."""
+    """benz20 plan: non-robust features; attacked images with the label that a standard network predicts for them."""
 
     item = "benz20/P2.5"
     makers: ClassVar[Mapping[Name, Maker]] = {
@@ -135,12 +138,12 @@ class NonRobust(_FeatureSet):
     }
 
     def source(self, context: Context) -> Trained:
-        """A standard network."""
-        return context.trained("standard", {"seed": 1})
+        """Train a standard network."""
+        return context.train("standard", {"seed": 1})
 
 
 class Robust(_FeatureSet):
-    """benz20 plan, the control: images that an adversarially trained network cannot tell from the originals."""
+    """benz20 plan, control: images with the features of an adversarially trained network on the originals."""
 
     item = "benz20/P2.6"
     untrained = ("smoke",)
@@ -151,15 +154,17 @@ class Robust(_FeatureSet):
     }
     radii: ClassVar[Mapping[Name, str]] = {"laptop": "L2:1", "full": "L2:0.25"}
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": replace(SMOKE, about=f"{SMOKE.about}; the network that the set is made with stands in for a new one"),
+        "smoke": replace(
+            SMOKE, about=f"{SMOKE.about}; the network that constructs the set replaces a newly trained one"
+        ),
         "laptop": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
         "full": FULL,
     }
 
     def source(self, context: Context) -> Trained:
-        """A network trained adversarially in an L2 ball."""
+        """Train a network adversarially in an L2 ball."""
         if context.scale.name not in self.radii:
-            return context.trained("at")
+            return context.train("at")
         steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
         overrides: dict[str, Any] = {"threat": self.radii[context.scale.name], **steps}
-        return context.trained("at", overrides)
+        return context.train("at", overrides)

@@ -1,4 +1,4 @@
-"""The misclassified and the homing matrix, and groups of classes read from both: kdd21/F4a, F4b, E8."""
+"""Misclassified and homing matrices, and groups of classes derived from them: kdd21/F4a, F4b, E8."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from classwise.stats.intervals import Estimate, wilson
 
 SHOWN = 10
 MANY = 0.25
-"""The share of homing images that counts as many; it is 0.6 for the paper's pair 3 to 5."""
-SCALES: Mapping[Name, Scale] = {**CLASSWISE, "smoke": CLASSWISE["smoke"].with_changes(epochs=1)}
+"""Share of homing images interpreted as many; it is 0.6 for the paper's pair 3 to 5."""
+SCALES: Mapping[Name, Scale] = {**CLASSWISE, "smoke": CLASSWISE["smoke"].with_overrides(epochs=1)}
 GROUPS = ((3, 5), (1, 9), (0, 8))
-"""The pairs of CIFAR-10's classes that the paper names."""
+"""The pairs of CIFAR-10 classes that the paper names."""
 
 
 def homing_matrices(context: Context) -> Homing:
-    """Both matrices of adversarial training under PGD, by C trainings without a class each; one process at a time."""
-    trained = context.trained("at")
+    """Compute both matrices of adversarial training under PGD by C trainings, each without one class.
+
+    The computation is locked in the store, so that one process at a time runs it.
+    """
+    trained = context.train("at")
     name = f"homing-{context.scale.name}"
-    with context.store.made(f"{name}-{trained.key}", trained.run.path / name, context.progress):
+    with context.store.timed(f"{name}-{trained.key}", trained.run.path / name, context.progress):
         return homing(
             trained.run,
             out=trained.run.path / name,
@@ -54,7 +57,7 @@ class HomingMatrix(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Both matrices, and claim C19 over all pairs."""
+        """Compute both matrices, and test claim C19 over all pairs."""
         found = homing_matrices(context)
         home, errors = int(found.homing.sum()), int(found.misclassified.sum())
         low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
@@ -73,17 +76,22 @@ class HomingMatrix(Experiment):
         rows.append(Row("all pairs", [Cell(str(errors)), Cell(str(home)), estimate_cell(share)]))
         heads = ("pair", "misclassified", "homing", "percent")
         return Findings(
-            tables=(Table("The most frequent pairs", heads, rows, "Small: 95 % intervals for new images."),),
+            tables=(
+                Table("The most frequent pairs", heads, rows, "Small print: 95 % confidence intervals for new images."),
+            ),
             figures=(
                 (found.misclassified_figure(), "Misclassified images under PGD; rows: truth."),
-                (found.figure(), "Of these, those that are robust for the model without the class of the column."),
+                (
+                    found.figure(),
+                    "Of these, images that are robust for the model trained without the class of the column.",
+                ),
             ),
             tests=(
                 Test(
                     claim="kdd21/C19",
                     estimand="share of homing images among the misclassified, minus 25 points",
                     estimators=[interval(Estimate(*(end - MANY for end in share)), 100)],
-                    note="one training without each class; 'many' is read as: more than a quarter",
+                    note="one training without each class; 'many' is interpreted as more than a quarter",
                 ),
             ),
             not_tested={} if context.scale.data == CIFAR else other_data("kdd21/C20", context.scale),
@@ -91,20 +99,20 @@ class HomingMatrix(Experiment):
 
 
 class MisclassifiedMatrix(HomingMatrix):
-    """kdd21 Figure 4a: the misclassified images, the diagonal hidden."""
+    """kdd21 Figure 4a: counts of misclassified images, diagonal hidden."""
 
     item = "kdd21/F4a"
 
 
 class GroupRelations(Experiment):
-    """kdd21 section 6.1: groups of classes, read from the misclassified and the homing matrix."""
+    """kdd21 section 6.1: groups of classes derived from the misclassified and the homing matrix."""
 
     item = "kdd21/E8"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """The strongest ties of both matrices beside the superclasses, and claim C20 over the named pairs."""
-        both = related(homing_matrices(context), context.test_images.superclasses)
+        """Compare the strongest ties of both matrices with the superclasses; test claim C20 over the named pairs."""
+        both = class_pairs(homing_matrices(context), context.test_images.superclasses)
         tests, not_tested = [], other_data("kdd21/C20", context.scale)
         if context.scale.data == CIFAR:
             leads = [one.lead(*pair) for one in both.values() for a, b in GROUPS for pair in ((a, b), (b, a))]
@@ -114,7 +122,7 @@ class GroupRelations(Experiment):
                 [Test(claim="kdd21/C20", estimand=estimand, estimators=[interval(one, 100) for one in leads])],
                 {},
             )
-        caption = "Above the diagonal as below it: the mean of the two shares."
+        caption = "Symmetric matrix: mean of the two shares."
         return Findings(
             tables=[_tie_table(title, one) for title, one in both.items()],
             figures=[(one.figure(), f"{title}. {caption}") for title, one in both.items() if one.errors.any()],
@@ -123,8 +131,8 @@ class GroupRelations(Experiment):
         )
 
 
-def related(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
-    """The pairs of the misclassified and of the homing matrix; on the diagonal of each, the rest of the class."""
+def class_pairs(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
+    """Pairs of the misclassified and of the homing matrix; the diagonal of each is the rest of the class."""
     rest = np.diag(found.matrix.sum(axis=1) - found.homing.sum(axis=1))
     return {
         "Misclassified": pairs(found.matrix, found.class_names, superclasses),
@@ -144,7 +152,7 @@ def _tie_table(title: str, found: Pairs) -> Table:
             inside,
         ]
         rows.append(Row(f"{one['first']} and {one['second']}", [Cell(cell) for cell in cells], good=one["mutual"]))
-    heads = ("pair", "there", "back", "tie, percent", "each other's first", "one superclass")
-    note = "The tie is the mean of the two shares of a class's errors that fall on the other class."
+    heads = ("pair", "first as second", "second as first", "tie, percent", "mutual first", "same superclass")
+    note = "Tie: mean over both classes of the share of errors that are predictions of the other class."
     rows = rows or [Row("no pair", [Cell(NONE)] * (len(heads) - 1))]
-    return Table(f"{title}: the strongest ties", heads, rows, note)
+    return Table(f"{title}: strongest ties", heads, rows, note)

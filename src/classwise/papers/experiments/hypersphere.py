@@ -11,7 +11,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.experiments.protocol import HARDEST, at_temperatures, hypersphere_models, under_pgd
+from classwise.papers.experiments.protocol import HARDEST, audit_temperatures, hypersphere_models, under_pgd
 from classwise.papers.scales import CIFAR, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.tables import Key, class_table
 from classwise.reporting import formatting
@@ -31,13 +31,13 @@ TEMPERATURES: Mapping[Name, Sequence[float]] = {
 
 
 class Hypersphere(Experiment):
-    """iclr21 Table 5: natural accuracy and PGD-20 of adversarial training, HE, HE-LIS and HE-CMP."""
+    """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
 
     item = "iclr21/T5"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Claim C18: a growing scale raises the robust accuracy under PGD."""
+        """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
         tables = {name: under_pgd(context, one).outcomes for name, one in hypersphere_models(context).items()}
         printed = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
         rows = []
@@ -68,7 +68,7 @@ class Hypersphere(Experiment):
         ]
         not_tested = {}
         if context.scale.data == CIFAR:
-            estimand = "the same: gain of classes 3 and 4 minus that of the others"
+            estimand = "the same difference: gain of classes 3 and 4 minus that of the others"
             parts = [pair.part(lambda a: beyond_others(_gains(a), HARDEST), 100) for pair in paired]
             covers = ("classes 3 and 4",)
             tests.append(Test(claim="iclr21/C18", estimand=estimand, estimators=parts, note=note, covers=covers))
@@ -77,8 +77,8 @@ class Hypersphere(Experiment):
         heads = ("model", "natural", "printed", "PGD-20", "printed")
         return Findings(
             tables=(
-                Table("Totals in percent", heads, rows, "Small: 95 % intervals."),
-                class_table("The same by class, in percent", counts, first.class_names),
+                Table("Totals in percent", heads, rows, "Small print: 95 % confidence intervals."),
+                class_table("By class, in percent", counts, first.class_names),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -86,37 +86,37 @@ class Hypersphere(Experiment):
 
 
 def _gains(accuracy: FloatArray) -> FloatArray:
-    """The first row minus the second, class by class."""
+    """First row minus second row, by class: (..., 2, C) to (..., C)."""
     return np.asarray(accuracy[..., 0, :] - accuracy[..., 1, :])
 
 
 class LargeTemperatures(Experiment):
-    """iclr21 Table 6: the totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
+    """iclr21 Table 6: totals of the models of Table 5 under Temperature-PGD, 1/T from 1 to 300."""
 
     item = "iclr21/T6"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """Claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
+        """Test claims C17 and C19: the gain of HE and its schedules under PGD vanishes at a large 1/T."""
         temperatures = TEMPERATURES[context.scale.name]
-        tables = at_temperatures(context, hypersphere_models(context), temperatures)
+        tables = audit_temperatures(context, hypersphere_models(context), temperatures)
         attacks = [f"{inverse:g}" for inverse in temperatures]
         columns = list(catalogue.printed("iclr21/T6")["columns_inv_T"])
         printed = {
             row["defence"]: dict(zip(columns, row["tot"], strict=True)) for row in catalogue.printed_rows(self.item)
         }
         rows, lines = [], []
-        for (name, table), ink in zip(tables.items(), SERIES, strict=False):
+        for (name, table), colour in zip(tables.items(), SERIES, strict=False):
             totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
             cells = [Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high)) for one in totals]
             rows.append(Row(name, cells))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
-            lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{ink}"))
+            lines.append(Series(name, temperatures, [one.value for one in totals], f"stroke-{colour}"))
         first = tables["HE"]
         stack = np.stack([table.correct(attack) for table in tables.values() for attack in attacks])
         images = Resampled(stack, first.labels, first.num_classes)
 
-        # The rows of each model; the least of one is below the least of another if below each row of it.
+        # Rows of each model. The minimum of one is below the minimum of another if it is below each of its rows.
         _, he, *others = (range(place * len(attacks), (place + 1) * len(attacks)) for place in range(len(tables)))
         return Findings(
             tables=(
@@ -124,23 +124,24 @@ class LargeTemperatures(Experiment):
                     "Totals under Temperature-PGD, in percent",
                     ("model", *(f"1/T = {inverse:g}" for inverse in temperatures)),
                     rows,
-                    "Small: 95 % intervals. The paper's arithmetic: at a large 1/T most gradients are zero.",
+                    "Small print: 95 % confidence intervals. The paper's arithmetic: at a large 1/T most "
+                    "gradients are zero.",
                 ),
             ),
-            figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "A line for each model."),),
+            figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "One line per model."),),
             tests=(
                 Test(
                     claim="iclr21/C17",
-                    estimand="total of HE at 1/T = 1 minus its least over 1/T",
+                    estimand="total of HE at 1/T = 1 minus its minimum over 1/T",
                     estimators=[greatest([images.total(he[0], row) for row in he[1:]])],
                 ),
                 Test(
                     claim="iclr21/C19",
-                    estimand="least total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
+                    estimand="minimum total of HE, plus 1 point, minus that of HE-LIS and of HE-CMP",
                     estimators=[
                         plus(greatest([images.total(own, row) for row in other]), 1) for other in others for own in he
                     ],
-                    note="'vanishes' is read as: less than 1 point is left",
+                    note="'vanishes' is interpreted as a remaining gain of less than 1 point",
                 ),
             ),
         )

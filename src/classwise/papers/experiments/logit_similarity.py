@@ -17,7 +17,7 @@ from classwise.papers.claims import CORRELATION, Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.protocol import under_pgd
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.tables import estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import scatter
@@ -30,16 +30,16 @@ BATCH = 256
 
 
 class SimilarityAndRobustness(Experiment):
-    """benz20 plan: each class's greatest logit cosine beside its accuracy."""
+    """benz20 plan: correlation of the greatest logit cosine of each class with its accuracy."""
 
     item = "benz20/P2.4"
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     def run(self, context: Context) -> Findings:
-        """The adversarial model under PGD, the standard one on clean images; claim C6."""
+        """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""
         rows, figures, links = [], [], dict[str, Estimate]()
         for name, recipe, attack in (("adversarial", "at", "PGD"), ("standard", "standard", "clean")):
-            trained = context.trained(recipe, {"seed": 1} if recipe == "standard" else None)
+            trained = context.train(recipe, {"seed": 1} if recipe == "standard" else None)
             audit = under_pgd(context, trained)
             found = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
             assert found.link is not None
@@ -54,7 +54,7 @@ class SimilarityAndRobustness(Experiment):
             rows.append(Row(f"{name}, {attack}", cells))
             figures.append((found.figure(), f"The {name} model, clean images."))
             drawing = scatter(
-                "Class accuracy and likeness to the nearest class",
+                "Class accuracy and similarity to the nearest class",
                 found.class_names,
                 found.nearest,
                 audit.counts(attack).accuracy,
@@ -64,7 +64,9 @@ class SimilarityAndRobustness(Experiment):
             figures.append((drawing, f"The {name} model."))
         heads = ("model", "Spearman", "p", "greatest cosine")
         note = (
-            "Of each class's greatest cosine with another class and its accuracy. Small: 95 % intervals for new images."
+            "Correlation of each class's greatest cosine with another class and its accuracy. Small print: 95 % "
+            "confidence "
+            "intervals for new images."
         )
         ends = links["adversarial"]
         return Findings(
@@ -77,7 +79,7 @@ class SimilarityAndRobustness(Experiment):
                     estimators=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
                     unit="",
                     limits=CORRELATION,
-                    note="of one adversarial training; the greatest, where the plan may mean the average cosine",
+                    note="one adversarial training; uses the greatest cosine, where the plan may mean the average",
                 ),
             ),
         )
@@ -91,9 +93,9 @@ def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> 
 
 
 def clean_logits(model: nn.Module, images: Images) -> FloatArray:
-    """The logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
+    """Logits of a model in evaluation mode, float64 (N, C), in the order of the images."""
     device = next(model.parameters()).device
     with evaluating(model), torch.no_grad():
         parts = [model(batch.x.to(device)).double().cpu() for batch in images.batches(BATCH)]
-    found: FloatArray = torch.cat(parts).numpy()
-    return found
+    logits: FloatArray = torch.cat(parts).numpy()
+    return logits

@@ -1,4 +1,4 @@
-"""Techniques for long-tailed data on balanced data, for all classes or for one: benz20/P3.1 to P3.8."""
+"""Long-tail techniques on balanced data, for all classes or for one: benz20/P3.1 to P3.8."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from classwise.training.folder import Run
 
 PLAIN = "AT"
 LITTLE = 0.01
-"""What 'losing little on average' is read as."""
+"""Loss interpreted as 'losing little on average', a fraction."""
 _POINTS = f"{100 * LITTLE:g}"
-NOTE = "one training of each setting: intervals speak of new images, not of training again"
+NOTE = "one training of each setting: intervals cover the sampling of images, not the variation between trainings"
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""By name, a recipe and what is changed in it."""
+"""Name of a setting to a recipe and its overrides."""
 
 
 def class_weights(scale: Scale, weak: str) -> Grid:
-    """Losses weighed by the robust error of each class, or those of the weakest class alone."""
+    """Losses weighted by the robust error of each class, or of the weakest class alone."""
     by_error = {"smoke": (), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
     grid = {f"by error, k = {k}": ("robust-error", {"schedules.0.strength": k}) for k in by_error}
     return {**grid, **critical_weights(scale, weak)}
 
 
 def critical_weights(scale: Scale, weak: str) -> Grid:
-    """The losses of the weakest class weighed k times."""
+    """Losses of the weakest class weighted by k."""
     weights = {"smoke": (4,), "laptop": (2, 4), "full": (2, 4, 8)}[scale.name]
     return {
         f"weakest x {k}": ("critical-class", {"schedules": [{"name": "critical-class", "critical": weak, "weight": k}]})
@@ -54,41 +54,41 @@ def critical_weights(scale: Scale, weak: str) -> Grid:
 
 
 def effective_numbers(scale: Scale, weak: str) -> Grid:
-    """Weights by the effective number of robust images, over its base."""
+    """Weights by the effective number of robust images, for several bases."""
     del weak
     bases = {"smoke": (0.9999,), "laptop": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)}[scale.name]
     return {f"effective {base:g}": ("effective-number", {"schedules.0.base": base}) for base in bases}
 
 
 def ldam_margins(scale: Scale, weak: str) -> Grid:
-    """LDAM over its largest margin."""
+    """LDAM for several largest margins."""
     del weak
     margins = {"smoke": (0.5,), "laptop": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}[scale.name]
     return {f"LDAM {margin:g}": ("ldam", {"schedules.0.max_margin": margin}) for margin in margins}
 
 
 def resampled_classes(scale: Scale, weak: str) -> Grid:
-    """Images drawn more often from classes of large robust error, and less often from the others."""
+    """Classes with large robust error sampled more often, the others less often."""
     del weak
     strengths = {"smoke": (1,), "laptop": (1, 2), "full": (1, 2, 4)}[scale.name]
     return {f"drawn, k = {k}": ("robust-error-sampling", {"schedules.0.strength": k}) for k in strengths}
 
 
 def cosine_penalties(scale: Scale, weak: str) -> Grid:
-    """A penalty on the cosines between class-mean logits, over its weight."""
+    """Penalty on the cosines between class-mean logits, for several weights."""
     del weak
     strengths = {"smoke": (1,), "laptop": (0.1, 1), "full": (0.01, 0.1, 1)}[scale.name]
     return {f"cosine {k:g}": ("logit-similarity", {"reduction.strength": k}) for k in strengths}
 
 
 def towards_weakest(scale: Scale, weak: str) -> Grid:
-    """Training attacks that go towards the weakest class."""
+    """Training attacks targeted at the weakest class."""
     del scale
     return {"towards weakest": ("towards-class", {"schedules": [{"name": "towards-class", "target": weak}]})}
 
 
 def in_validation(run: Run) -> FloatArray:
-    """Robust accuracies on the validation split in the run's best epoch: (C,), NaN for absent classes."""
+    """Robust accuracies on the validation split at the best epoch of a run: (C,), NaN for absent classes."""
     table = measured(run, "valid", "robust")
     best = run.best_epoch()
     row = table.loc[best + 1] if best is not None and best + 1 in table.index else table.iloc[-1]
@@ -96,20 +96,20 @@ def in_validation(run: Run) -> FloatArray:
 
 
 def weakest(run: Run) -> int:
-    """The number of the class with the lowest of `in_validation`."""
+    """Label of the class with the lowest accuracy of `in_validation`."""
     return int(np.nanargmin(in_validation(run)))
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Plain adversarial training and some techniques beside it, on the same images.
+    """Plain adversarial training and several techniques, evaluated on the same images.
 
     Attributes:
-        trained: the runs, the plain one first.
-        audits: theirs, under PGD.
-        weak: the number of the class that is weakest for the plain run on its validation split, so that no test image
-            has a say in which it is.
-        names: of the classes.
+        trained: runs by name, plain training first.
+        audits: audits of the runs under PGD.
+        weak: label of the weakest class of plain training on its validation split, so that test images do not select
+            it.
+        names: class names.
     """
 
     trained: Mapping[str, Trained]
@@ -119,36 +119,36 @@ class Compared:
 
     @property
     def techniques(self) -> Sequence[str]:
-        """All but the plain one."""
+        """Names of all runs but plain training."""
         return [name for name in self.audits if name != PLAIN]
 
     @cached_property
     def images(self) -> Resampled:
-        """Every run on the test images, resampled together, in the order of `audits`."""
+        """Resample all runs on the test images jointly, in the order of `audits`."""
         rows = [audit.outcomes.correct("PGD") for audit in self.audits.values()]
         return Resampled(np.stack(rows), next(iter(self.audits.values())).outcomes.labels, len(self.names))
 
     def gain(self, name: str, metric: Statistic, *, slack: float = 0.0) -> IntervalEstimator:
-        """A metric (..., C) -> (...) of one technique minus that of plain training, plus ``slack``, in points."""
+        """Metric (..., C) -> (...) of one technique minus that of plain training, plus ``slack``, in points."""
         difference = self._difference(name, metric)
         return self.images.part(lambda a: difference(a) + slack, 100)
 
     def worst_gain(self, name: str) -> IntervalEstimator:
-        """The worst class of one technique minus that of plain training, in points."""
+        """Worst class of one technique minus that of plain training, in points."""
         places = list(self.audits)
         return self.images.worst(places.index(name), places.index(PLAIN))
 
-    def evener(self, name: str) -> IntervalEstimator:
-        """By how much the MCD of one technique is below that of plain training, in points."""
+    def mcd_reduction(self, name: str) -> IntervalEstimator:
+        """MCD of plain training minus that of one technique, in points."""
         return wider(self.audits[PLAIN].counts("PGD"), self.audits[name].counts("PGD"))
 
     def part(self, name: str, metric: Statistic) -> IntervalEstimator:
-        """A metric of one run, in points."""
+        """Metric (..., C) -> (...) of one run, in points."""
         place = list(self.audits).index(name)
         return self.images.part(lambda a: metric(a[..., place, :]), 100)
 
     def table(self) -> Table:
-        """A row for each run: average, worst class and MCD, with the differences from plain training."""
+        """Table of average, worst class and MCD of each run, with the differences from plain training."""
         rows = []
         for name, audit in self.audits.items():
             counts = audit.counts("PGD")
@@ -156,18 +156,18 @@ class Compared:
                 estimate_cell(of(counts))
                 for of in (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
             ]
-            changes = (self.gain(name, average), self.worst_gain(name), negative(self.evener(name)))
+            changes = (self.gain(name, average), self.worst_gain(name), negative(self.mcd_reduction(name)))
             cells += [Cell("") if name == PLAIN else estimate_cell(change(0.05), 1) for change in changes]
             rows.append(Row(name, cells))
         heads = ("training", "average", "worst class", "MCD", "average, change", "worst, change", "MCD, change")
         note = (
-            f"Changes are against {PLAIN}, on the same images. Weakest class of {PLAIN} on its validation split: "
-            f"{self.names[self.weak]}. Small: 95 % intervals for new images, the models fixed."
+            f"Changes are relative to {PLAIN}, on the same images. Weakest class of {PLAIN} on its validation split: "
+            f"{self.names[self.weak]}. Small print: 95 % confidence intervals for new images with the models fixed."
         )
         return Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
 
     def classes(self) -> Table:
-        """Each class."""
+        """Table of class accuracies of each run."""
         counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in self.audits.items()}
         return class_table("Class accuracy under PGD-20, in percent", counts, self.names)
 
@@ -178,18 +178,18 @@ class Compared:
 
 
 def average(accuracy: FloatArray) -> FloatArray:
-    """The mean of the classes (..., C)."""
+    """Mean over classes: (..., C) to (...)."""
     return np.asarray(accuracy.mean(axis=-1))
 
 
-def compared(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared:
-    """Train the plain model, then the grids of this scale for its weakest class."""
-    plain = context.trained("at")
+def compare(context: Context, *grids: Callable[[Scale, str], Grid]) -> Compared:
+    """Train the plain model, then the settings of the grids for its weakest class, and audit all of them."""
+    plain = context.train("at")
     weak = weakest(plain.run)
     trained = {PLAIN: plain}
     for grid in grids:
         for name, (recipe, overrides) in grid(context.scale, str(weak)).items():
-            trained[name] = context.trained(recipe, overrides)
+            trained[name] = context.train(recipe, overrides)
     audits = {name: under_pgd(context, one) for name, one in trained.items()}
     return Compared(trained, audits, weak, context.test_images.class_names)
 
@@ -207,25 +207,25 @@ def _below(label: int) -> Statistic:
 
 
 class _Technique(Experiment):
-    """Some settings of one technique beside plain adversarial training."""
+    """Several settings of one technique compared with plain adversarial training."""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
     covers: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """The settings, given the number of the weakest class as text."""
+        """Settings at a scale; ``weak`` is the label of the weakest class as text."""
 
     def run(self, context: Context) -> Findings:
-        """Average, worst class and MCD of each setting."""
-        found = compared(context, self.grid)
+        """Tabulate average, worst class and MCD of each setting, and test the claim."""
+        found = compare(context, self.grid)
         return Findings(tables=(found.table(), found.classes()), tests=self.claims(found))
 
     def claims(self, found: Compared) -> Sequence[Test]:
-        """benz20 C7: a smaller discrepancy."""
+        """Test benz20 C7: a smaller discrepancy."""
         parts = [found.worst_gain(name) for name in found.techniques]
-        parts += [found.evener(name) for name in found.techniques]
-        estimand = f"each setting against {PLAIN}: gain of the worst class, fall of the MCD"
+        parts += [found.mcd_reduction(name) for name in found.techniques]
+        estimand = f"each setting compared with {PLAIN}: gain of the worst class, reduction of the MCD"
         return [Test(claim="benz20/C7", estimand=estimand, estimators=parts, note=NOTE, covers=self.covers)]
 
 
@@ -236,40 +236,40 @@ class ClassWeighted(_Technique):
     covers = ("class weights",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """By error, and on the weakest class."""
+        """Settings: weights by error, and on the weakest class."""
         return class_weights(scale, weak)
 
 
 class EffectiveNumbers(_Technique):
-    """benz20 plan: class-balanced weights (Cui et al., CVPR 2019), where robust images count."""
+    """benz20 plan: class-balanced weights (Cui et al., CVPR 2019) with counts of robust images."""
 
     item = "benz20/P3.4"
     covers = ("effective numbers",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """Over the base."""
+        """Settings: several bases."""
         return effective_numbers(scale, weak)
 
 
 class LargeMargins(_Technique):
-    """benz20 plan: LDAM (Cao et al., NeurIPS 2019), where robust images count."""
+    """benz20 plan: LDAM (Cao et al., NeurIPS 2019) with counts of robust images."""
 
     item = "benz20/P3.5"
     covers = ("large margins",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """Over the largest margin."""
+        """Settings: several largest margins."""
         return ldam_margins(scale, weak)
 
 
 class Resampling(_Technique):
-    """benz20 plan: weak classes drawn more often, strong ones less; of the training images, none is made up."""
+    """benz20 plan: weak classes sampled more often, strong ones less often; no synthetic images."""
 
     item = "benz20/P3.6"
     covers = ("resampling",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """Over the strength."""
+        """Settings: several strengths."""
         return resampled_classes(scale, weak)
 
 
@@ -280,40 +280,40 @@ class CosinePenalty(_Technique):
     covers = ("cosine penalty",)
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """Over the weight of the penalty."""
+        """Settings: several weights of the penalty."""
         return cosine_penalties(scale, weak)
 
 
 class TowardsWeakest(_Technique):
-    """benz20 plan: training attacks towards the vulnerable class."""
+    """benz20 plan: training attacks targeted at the vulnerable class."""
 
     item = "benz20/P3.8"
 
     def grid(self, scale: Scale, weak: str) -> Grid:
-        """One target."""
+        """Settings: the weakest class as the target."""
         return towards_weakest(scale, weak)
 
     def claims(self, found: Compared) -> Sequence[Test]:
-        """benz20 C8: that class becomes more robust."""
+        """Test benz20 C8: the target class becomes more robust."""
         parts = [found.gain(name, _of(found.weak)) for name in found.techniques]
-        estimand = f"robust accuracy of the class that the attacks go to, minus that of {PLAIN}"
+        estimand = f"robust accuracy of the target class of the attacks, minus that of {PLAIN}"
         return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
 
 
 class EqualClasses(Experiment):
-    """benz20 plan, scenario 1: all classes matter alike; the worst class against the average."""
+    """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
 
     item = "benz20/P3.2"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """All techniques in one plane; the one that validation prefers is judged on the test images."""
+        """Compare all techniques; the one selected on validation images is tested on the test images."""
         grids = (class_weights, effective_numbers, ldam_margins, resampled_classes, cosine_penalties, towards_weakest)
-        found = compared(context, *grids)
+        found = compare(context, *grids)
         chosen = max(found.techniques, key=lambda name: float(np.nanmin(in_validation(found.trained[name].run))))
         accuracy = [audit.counts("PGD").accuracy for audit in found.audits.values()]
         drawing = scatter(
-            "All classes alike: worst class against average",
+            "All classes equal: worst class against average",
             list(found.audits),
             [100 * float(row.mean()) for row in accuracy],
             [float(row.min()) for row in accuracy],
@@ -326,7 +326,7 @@ class EqualClasses(Experiment):
                 covers=("best of all",),
                 estimand=f"{chosen} minus {PLAIN}: worst class; average, plus {_POINTS} point",
                 estimators=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
-                note=f"chosen by the worst class on validation images; {NOTE}",
+                note=f"selected by the worst class on validation images; {NOTE}",
             ),
             Test(
                 claim="benz20/C9",
@@ -339,27 +339,30 @@ class EqualClasses(Experiment):
 
 
 class OneClass(Experiment):
-    """benz20 plan, scenario 2: one class is critical, and the others are to be spared."""
+    """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
 
     item = "benz20/P3.3"
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def run(self, context: Context) -> Findings:
-        """The weakest class of plain training is the critical one."""
-        found = compared(context, critical_weights, towards_weakest)
+        """Compare techniques for the critical class, which is the weakest class of plain training."""
+        found = compare(context, critical_weights, towards_weakest)
         weak, name = found.weak, found.names[found.weak]
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in found.audits.values()])
         others = _others(weak)
         rows = []
-        for place, (training, unbeaten) in enumerate(zip(found.audits, pareto_front(accuracy, weak), strict=True)):
+        for place, (training, optimal) in enumerate(zip(found.audits, pareto_front(accuracy, weak), strict=True)):
             cells = [estimate_cell(found.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
             cells += [
                 Cell("") if not place else estimate_cell(found.gain(training, metric)(0.05), 1)
                 for metric in (_of(weak), others)
             ]
-            rows.append(Row(training, [*cells, Cell("yes" if unbeaten else "no")]))
-        heads = ("training", name, "the others", f"{name}, change", "the others, change", "on the front")
-        note = f"Changes are against {PLAIN}, on the same images. Small: 95 % intervals for new images."
+            rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
+        heads = ("training", name, "the others", f"{name}, change", "the others, change", "Pareto-optimal")
+        note = (
+            f"Changes are relative to {PLAIN}, on the same images. Small print: 95 % confidence intervals for new "
+            "images."
+        )
         drawing = scatter(
             f"One critical class, {name}, against the others",
             list(found.audits),
@@ -372,7 +375,7 @@ class OneClass(Experiment):
         test = Test(
             claim="benz20/C7",
             covers=("one critical class",),
-            estimand=f"each weight against {PLAIN}: gain of the critical class; of the others, plus {_POINTS} point",
+            estimand=f"each weight minus {PLAIN}: critical class; average of the others, plus {_POINTS} point",
             estimators=[
                 part for one in weighted for part in (found.gain(one, _of(weak)), found.gain(one, others, slack=LITTLE))
             ],

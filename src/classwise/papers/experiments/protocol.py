@@ -1,4 +1,4 @@
-"""The models and attacks that experiments share: defences, PGD and Temperature-PGD with the papers' settings."""
+"""Models and attacks shared by experiments: defences, PGD and Temperature-PGD with the settings of the papers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.data.images import Images
 from classwise.papers.context import Context
-from classwise.papers.scales import USUAL, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.store import Trained
 from classwise.training.folder import Which
 
 DEFENCES: Mapping[str, str] = {"Madry": "at", "TRADES": "trades", "MART": "mart", "HE": "he"}
-"""The paper's defences, and our recipes for them."""
+"""Defences of the paper to our recipes."""
 CAR, CAT = 1, 3
-"""The classes of CIFAR-10 that the papers find most robust and most vulnerable."""
+"""The most robust and the most vulnerable class of CIFAR-10 in the papers."""
 PGD: Mapping[str, Any] = {"name": "pgd", "steps": 20, "step_size": "0.1eps"}
-"""kdd21 A.2: step 0.003 at 0.031, a tenth of the radius to a hundredth of it."""
-_FULL = USUAL["full"].with_changes(model__name="wrn-34-10")
+"""kdd21 A.2: step 0.003 at radius 0.031, here a tenth of the radius."""
+_FULL = DEFAULT_SCALES["full"].with_overrides(model__name="wrn-34-10")
 SCALES: Mapping[Name, Scale] = {
-    "smoke": USUAL["smoke"],
-    "laptop": USUAL["laptop"],
+    "smoke": DEFAULT_SCALES["smoke"],
+    "laptop": DEFAULT_SCALES["laptop"],
     "full": Scale(**{**vars(_FULL), "few": 2000, "about": "WideResNet-34-10 on CIFAR-10, each by its own recipe"}),
 }
 HARDEST = (3, 4)
-"""The classes of CIFAR-10 that the paper finds hit hardest."""
+"""The classes of CIFAR-10 with the largest drops in the paper."""
 FAMILY = "T-PGD"
 UNLABELLED_NOTE = (
-    "RST: as many further images of the training set, their labels taken away, stand in for the 500,000 unlabelled "
-    "ones of another source that the method has."
+    "RST: an equal number of further training images without labels replaces the 500,000 unlabelled images of another "
+    "source that the method uses."
 )
 HYPERSPHERE_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Madry": ("at", {}),
@@ -41,7 +41,7 @@ HYPERSPHERE_RECIPES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "HE-LIS": ("he-lis", {}),
     "HE-CMP": ("he-cmp", {}),
 }
-"""Appendix G: the hypersphere without an angular margin."""
+"""Appendix G: hypersphere embedding without an angular margin."""
 
 
 def under_pgd(
@@ -52,56 +52,56 @@ def under_pgd(
     save: Sequence[Kind] = (),
     images: Images | None = None,
 ) -> Audit:
-    """A run on the test images, or others, under the paper's PGD; ``save`` as in `classwise.audit`."""
-    return context.audited(trained, {"PGD": context.pgd(PGD)}, which=which, save=save, images=images)
+    """Audit a run under the paper's PGD, on the test images or others; ``save`` as in `classwise.audit`."""
+    return context.audit(trained, {"PGD": context.pgd(PGD)}, which=which, save=save, images=images)
 
 
-def defended(context: Context) -> dict[str, Trained]:
-    """The four defences, trained."""
-    return {defence: context.trained(recipe) for defence, recipe in DEFENCES.items()}
+def train_defences(context: Context) -> dict[str, Trained]:
+    """Train the four defences."""
+    return {defence: context.train(recipe) for defence, recipe in DEFENCES.items()}
 
 
 def tpgd(inverse: float) -> dict[str, Any]:
-    """Temperature-PGD at one 1/T, in the paper's arithmetic."""
+    """Spec of Temperature-PGD at one 1/T, in the paper's arithmetic."""
     return {**PGD, "name": "tpgd", "inverse_temperature": inverse, "arithmetic": "paper"}
 
 
 def temperature_grid(context: Context) -> dict[str, dict[str, Any]]:
-    """PGD and Temperature-PGD at each 1/T of the paper's grid; the name of each of these is its 1/T."""
+    """Specs of PGD, and of Temperature-PGD at each 1/T of the paper's grid, named by 1/T."""
     return {"PGD": context.pgd(PGD), **{f"{inverse:g}": context.pgd(tpgd(inverse)) for inverse in TEMPERATURES}}
 
 
-def at_temperatures(
+def audit_temperatures(
     context: Context, models: Mapping[str, Trained], temperatures: Sequence[float]
 ) -> dict[str, Outcomes]:
-    """Models under PGD and under Temperature-PGD at each 1/T, a family of attacks."""
+    """Audit models under PGD and under Temperature-PGD at each 1/T, which form a family of attacks."""
     attacks = {"PGD": context.pgd(PGD), **{f"{inverse:g}": context.pgd(tpgd(inverse)) for inverse in temperatures}}
     families = {FAMILY: tuple(f"{inverse:g}" for inverse in temperatures)}
-    found = {}
+    outcomes = {}
     for name, trained in models.items():
-        table = context.audited(trained, attacks).outcomes
-        found[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
-    return found
+        table = context.audit(trained, attacks).outcomes
+        outcomes[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
+    return outcomes
 
 
 def defences_with_rst(context: Context) -> dict[str, Trained]:
-    """The paper's four defences; RST's teacher is the standard model, which labels the images that the scale spares."""
-    found = {
-        name: context.trained(recipe) for name, recipe in (("Madry", "at"), ("TRADES", "trades"), ("MART", "mart"))
+    """Train the four defences of iclr21; the teacher of RST is the standard model, which labels `spare_images`."""
+    supervised = {
+        name: context.train(recipe) for name, recipe in (("Madry", "at"), ("TRADES", "trades"), ("MART", "mart"))
     }
-    teacher = context.trained("standard", {"seed": 1})
-    return {**found, "RST": context.trained("rst", teacher=teacher, unlabelled=context.spare_images)}
+    teacher = context.train("standard", {"seed": 1})
+    return {**supervised, "RST": context.train("rst", teacher=teacher, unlabelled=context.spare_images)}
 
 
 def unlabelled_note(context: Context) -> str:
-    """What stands in for the unlabelled images."""
+    """Note on the source of the unlabelled images of RST."""
     return (
         UNLABELLED_NOTE
         if context.spare_images is not None
-        else "RST: the unlabelled images are those of unlabelled.npz."
+        else "RST: the unlabelled images are read from unlabelled.npz."
     )
 
 
 def hypersphere_models(context: Context) -> dict[str, Trained]:
-    """Madry's model and the three on the hypersphere, trained."""
-    return {name: context.trained(recipe, overrides) for name, (recipe, overrides) in HYPERSPHERE_RECIPES.items()}
+    """Train Madry's model and the three variants of hypersphere embedding."""
+    return {name: context.train(recipe, overrides) for name, (recipe, overrides) in HYPERSPHERE_RECIPES.items()}

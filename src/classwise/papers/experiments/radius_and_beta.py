@@ -1,4 +1,4 @@
-"""Adversarial training over its radius, TRADES over beta, class by class: cfa23/F2a, F2bc, F3."""
+"""Adversarial training over its radius and TRADES over beta, class by class: cfa23/F2a, F2bc, F3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classwise.core.threat import Threat
 from classwise.papers.claims import Test
 from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
-from classwise.papers.scales import CIFAR, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -22,17 +22,17 @@ from classwise.stats.bootstrap import Resampled
 from classwise.stats.counts import ClassCounts, FloatArray
 
 PGD: Mapping[str, Any] = {"name": "pgd", "steps": 10, "step_size": "0.25eps"}
-"""PGD-10 with step 2/255 at 8/255, of training and test."""
+"""PGD-10 with step 2/255 at 8/255, for training and evaluation."""
 SCALES: Mapping[Name, Scale] = {
     name: replace(scale, overrides={**scale.overrides, "selection": "overall"}) if name == "full" else scale
-    for name, scale in USUAL.items()
+    for name, scale in DEFAULT_SCALES.items()
 }
 RADII: Mapping[Name, Sequence[float]] = {
     "smoke": (1.0, 2.0),
     "laptop": (0.5, 1.0, 1.5),
     "full": tuple(factor / 4 for factor in range(1, 9)),
 }
-"""Training radii in radii of the test: the paper's 2/255 .. 16/255 at 8/255."""
+"""Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
 BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "laptop": (1, 6, 8), "full": tuple(range(1, 9))}
 RADIUS = "training radius, in test radii"
 HARD = (2, 3, 4)
@@ -41,7 +41,15 @@ HARD = (2, 3, 4)
 
 @dataclass(frozen=True)
 class Sweep:
-    """Trainings over one number, and the audits of their best and last epochs."""
+    """Trainings over one hyper-parameter, and the audits of their best and last epochs.
+
+    Attributes:
+        places: values of the hyper-parameter.
+        trained: one training per value.
+        best: audits of the best epochs.
+        last: audits of the last epochs.
+        names: class names.
+    """
 
     places: Sequence[float]
     trained: Sequence[Trained]
@@ -50,34 +58,34 @@ class Sweep:
     names: Sequence[str]
 
     def table(self, audits: Sequence[Audit], attack: str) -> pd.DataFrame:
-        """Accuracies: a row for each place, a column for each class, and that of all images last."""
+        """Accuracies as fractions: a row for each value, a column for each class, and the overall accuracy last."""
         counts = [audit.counts(attack) for audit in audits]
         table = pd.DataFrame([one.accuracy for one in counts], index=list(self.places), columns=list(self.names))
         table[OVERALL] = [one.correct.sum() / one.count.sum() for one in counts]
         return table
 
     def ends(self, audits: Sequence[Audit], attack: str, first: int, last: int) -> Resampled:
-        """Two places of the sweep on the same images, resampled together: rows 0 and 1."""
+        """Resample two positions of the sweep on the same images jointly: rows 0 and 1."""
         rows = [audits[place].outcomes.correct(attack) for place in (first, last)]
         return Resampled(np.stack(rows), audits[0].outcomes.labels, len(self.names))
 
 
-def swept(context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
-    """Train at each place of a sweep, and attack the best and the last epoch of each."""
-    trained = [context.trained(recipe, change) for change in overrides]
+def run_sweep(context: Context, recipe: str, overrides: Sequence[Mapping[str, Any]], places: Sequence[float]) -> Sweep:
+    """Train at each value of a sweep, and audit the best and the last epoch of each training."""
+    trained = [context.train(recipe, change) for change in overrides]
     best, last = (
-        [context.audited(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
+        [context.audit(one, {"PGD": context.pgd(PGD)}, which=which) for one in trained] for which in ("best", "last")
     )
     return Sweep(places, trained, best, last, context.test_images.class_names)
 
 
 def radius_sweep(context: Context) -> Sweep:
-    """Adversarial training over its radius, tested at one."""
+    """Sweep the training radius of adversarial training; all models are evaluated at the radius of the scale."""
     threat = Threat.parse(context.scale.threat)
     assert isinstance(threat.epsilon, float)
     factors = RADII[context.scale.name]
     overrides = [{} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"} for factor in factors]
-    return swept(context, "at", overrides, factors)
+    return run_sweep(context, "at", overrides, factors)
 
 
 class RadiusSweep(Experiment):
@@ -87,7 +95,7 @@ class RadiusSweep(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Claim C5: a radius above the test's helps the last epoch and not the best."""
+        """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
         sweep = radius_sweep(context)
         series = [
             Series(f"{kind} epoch", sweep.places, sweep.table(audits, "PGD")[OVERALL].tolist(), style)
@@ -105,20 +113,22 @@ class RadiusSweep(Experiment):
             Test(
                 claim="cfa23/C5",
                 covers=("last epoch",),
-                estimand="overall at the largest radius minus at the test's, last epoch",
+                estimand="overall accuracy at the largest training radius minus at the test radius, last epoch",
                 estimators=[gains[0].part(_gain, 100)],
-                note="one training at each radius: intervals speak of new images only",
+                note="one training at each radius: intervals cover the sampling of images only",
             ),
             Test(
                 claim="cfa23/C5",
                 covers=("best epoch",),
-                estimand="overall at the test's radius minus at the largest, best epoch, plus 1 point",
+                estimand="overall accuracy at the test radius minus at the largest training radius, best epoch, "
+                "plus 1 point",
                 estimators=[gains[1].part(lambda a: 0.01 - _gain(a), 100)],
-                note="'does not raise' is read as: by less than 1 point",
+                note="'does not raise' is interpreted as a rise of less than 1 point",
             ),
         ]
         caption = (
-            "The best epoch is that of the validation split at the radius of the training, in the paper at the test's."
+            "The best epoch is selected on the validation split at the training radius; the paper selects at the "
+            "test radius."
         )
         return Findings(
             tables=(class_table("Class accuracy under PGD-10, in percent", counts, sweep.names),),
@@ -128,26 +138,27 @@ class RadiusSweep(Experiment):
 
 
 class RadiusSweepByClass(Experiment):
-    """cfa23 Figures 2b and 2c: each class's robustness over the training radius."""
+    """cfa23 Figures 2b and 2c: robustness of each class over the training radius."""
 
     item = "cfa23/F2bc"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Claims C6 and C7: hard classes lose beyond the test radius near the best epoch, all gain in the last."""
+        """Test claims C6 and C7: beyond the test radius hard classes lose at the best epoch, all gain at the last."""
         sweep = radius_sweep(context)
         figures = []
         for kind, audits in (("Best", sweep.best), ("Last", sweep.last)):
             lines = class_lines(sweep.table(audits, "PGD"))
             drawing = line_chart(f"{kind} epoch, PGD-10, in percent", lines, RADIUS)
-            figures.append((drawing, "A line for each class. The paper averages twenty epochs; here it is one."))
+            figures.append((drawing, "One line per class. The paper averages twenty epochs; this is a single epoch."))
         middle, end = list(sweep.places).index(1.0), len(sweep.places) - 1
         last = sweep.ends(sweep.last, "PGD", middle, end)
-        note = "one training at each radius: intervals speak of new images only"
+        note = "one training at each radius: intervals cover the sampling of images only"
         tests = [
             Test(
                 claim="cfa23/C7",
-                estimand="class accuracy at the largest radius minus at the test's, last epoch, each class",
+                estimand="class accuracy at the largest training radius minus at the test radius, last epoch, "
+                "each class",
                 estimators=[
                     last.part(lambda a, c=c: a[..., 1, c] - a[..., 0, c], 100)  # type: ignore[misc]
                     for c in range(len(sweep.names))
@@ -182,15 +193,15 @@ class BetaSweep(Experiment):
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """Claim C8: a large beta favours the easy classes at the expense of the hard ones."""
+        """Test claim C8: a large beta favours the easy classes at the expense of the hard ones."""
         betas = BETAS[context.scale.name]
-        sweep = swept(context, "trades", [{"objective.beta": beta} for beta in betas], betas)
+        sweep = run_sweep(context, "trades", [{"objective.beta": beta} for beta in betas], betas)
         figures = []
         counts: dict[Key, ClassCounts] = {}
         for title, attack in (("Robust accuracy, PGD-10", "PGD"), ("Clean accuracy", "clean")):
             lines = class_lines(sweep.table(sweep.last, attack))
             drawing = line_chart(f"{title}, in percent", lines, "beta of TRADES")
-            figures.append((drawing, "A line for each class, of the last epoch. The paper averages twenty epochs."))
+            figures.append((drawing, "One line per class, last epoch. The paper averages twenty epochs."))
             counts |= {
                 (f"beta {beta:g}", attack): audit.counts(attack) for beta, audit in zip(betas, sweep.last, strict=True)
             }
@@ -202,13 +213,14 @@ class BetaSweep(Experiment):
             tests.append(
                 Test(
                     claim="cfa23/C8",
-                    estimand="from the least to the largest beta: clean loss of hard classes minus that of the others; "
+                    estimand="from the smallest to the largest beta: clean loss of hard classes minus that of "
+                    "the others; "
                     "robust gain of the others minus that of hard classes",
                     estimators=[
                         clean.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
                         robust.part(lambda a: _change(a, easy) - _change(a, HARD), 100),
                     ],
-                    note="one training at each beta: intervals speak of new images only",
+                    note="one training at each beta: intervals cover the sampling of images only",
                 )
             )
         else:

@@ -1,4 +1,4 @@
-"""Temperature-PGD against PGD: kdd21/T3, E6, iclr21/T3, T4, E5."""
+"""Temperature-PGD compared with PGD: kdd21/T3, E6, iclr21/T3, T4, E5."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from classwise.papers.experiments.protocol import (
     HARDEST,
     PGD,
     SCALES,
-    at_temperatures,
+    audit_temperatures,
     defences_with_rst,
-    defended,
     temperature_grid,
     tpgd,
+    train_defences,
     unlabelled_note,
 )
-from classwise.papers.scales import CIFAR, MANY_TRAININGS, USUAL, Name, Scale, other_data
+from classwise.papers.scales import CIFAR, DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import Key, class_table, estimate_cell, summary_table
 from classwise.reporting.tables import Cell, Row, Table
@@ -42,24 +42,24 @@ CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, 
 """The paper's 1/T for each defence."""
 DEER = 4
 LITTLE = 1
-"""Points of the total to whose loss a model counts as insensitive."""
+"""Drop of the total in points below which a model is insensitive."""
 SMOOTHING = 0.1
-"""The usual one; the paper names no number."""
+"""The common default; the paper gives no value."""
 COVERS = ("smaller drop than the others", "nearly insensitive")
 """The parts of claim C11 of iclr21."""
 
 
 class Temperature(Experiment):
-    """kdd21 Table 3: the best of the grid of temperatures for each defence, against PGD."""
+    """kdd21 Table 3: the best temperature of the grid for each defence, compared with PGD."""
 
     item = "kdd21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """PGD and the grid on each defence, in the paper's arithmetic; claims C12, C13, C14."""
+        """Run PGD and the grid on each defence, in the paper's arithmetic; test claims C12, C13 and C14."""
         names = context.test_images.class_names
         attacks = temperature_grid(context)
-        found = {defence: context.audited(one, attacks) for defence, one in defended(context).items()}
+        found = {defence: context.audit(one, attacks) for defence, one in train_defences(context).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []
         paired: dict[str, Resampled] = {}
@@ -71,14 +71,14 @@ class Temperature(Experiment):
             rows = np.stack([audit.outcomes.correct(label) for label in (best, "PGD")])
             paired[defence] = Resampled(rows, audit.outcomes.labels, len(names))
             changes.append(_change_row(defence, best, paired[defence]))
-        rows_there = catalogue.printed_rows("kdd21/T3")
-        printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in rows_there}
-        theirs = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in rows_there]
+        printed_rows = catalogue.printed_rows("kdd21/T3")
+        printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in printed_rows}
+        printed_changes = [f"{row['defence']} {row['d_tot']:+g} at 1/T = {row['inv_T']}" for row in printed_rows]
         table = Table(
             "Change from PGD to the best temperature, in points",
             ("defence", "1/T", "total", "MCD", "CV, %²"),
             changes,
-            f"Printed changes of the total: {', '.join(theirs)}. Small: 95 % intervals.",
+            f"Printed changes of the total: {', '.join(printed_changes)}. Small print: 95 % confidence intervals.",
         )
         tests = [
             Test(
@@ -117,7 +117,7 @@ class Temperature(Experiment):
             tables=(
                 table,
                 summary_table("Under the best temperature, in percent", ours, printed, names),
-                class_table("The same by class, in percent", ours, names),
+                class_table("By class, in percent", ours, names),
             ),
             tests=tests,
             not_tested=not_tested,
@@ -149,19 +149,19 @@ def _change_row(defence: str, best: str, one: Resampled) -> Row:
 
 
 class ChosenTemperatures(Experiment):
-    """iclr21 Table 3: the change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
+    """iclr21 Table 3: change from PGD to Temperature-PGD at the paper's 1/T for each defence."""
 
     item = "iclr21/T3"
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def run(self, context: Context) -> Findings:
-        """The audits of kdd21/T3 where there are such; claim C10."""
+        """Use the audits of kdd21/T3 where they exist; test claim C10."""
         names = context.test_images.class_names
         attacks = {"PGD": context.pgd(PGD), **{f"{t:g}": context.pgd(tpgd(t)) for t in TEMPERATURES}}
         printed = {row["defence"]: row for row in catalogue.printed_rows(self.item)}
         rows, parts = [], []
         for name, trained in defences_with_rst(context).items():
-            table = context.audited(trained, attacks).outcomes
+            table = context.audit(trained, attacks).outcomes
             pair = resampled(table, [f"{CHOSEN_TEMPERATURES[name]:g}", "PGD"])
             cells = [
                 Cell(f"{CHOSEN_TEMPERATURES[name]:g}"),
@@ -185,71 +185,73 @@ class ChosenTemperatures(Experiment):
             covers=("total", "class 4") if whole else ("total",),
             estimand=f"drop of the total{' and of class 4' if whole else ''}, TRADES, MART and RST",
             estimators=parts,
-            note="" if whole else "without what the claim says of a class of CIFAR-10",
+            note="" if whole else "without the part of the claim about a class of CIFAR-10",
         )
         return Findings(
-            tables=(Table(caption, heads, rows, f"Small: 95 % intervals. {unlabelled_note(context)}"),),
+            tables=(
+                Table(caption, heads, rows, f"Small print: 95 % confidence intervals. {unlabelled_note(context)}"),
+            ),
             tests=(test,),
         )
 
 
 class _Temperatures(Experiment):
-    """Some models over 1/T."""
+    """Robustness of several models over 1/T."""
 
     temperatures: ClassVar[Sequence[float]]
-    scales: ClassVar[Mapping[Name, Scale]] = USUAL
+    scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
 
     @abstractmethod
     def models(self, context: Context) -> Mapping[str, Trained]:
-        """What is attacked, the model that the others are compared with first."""
+        """Train the models; the first is the one that the others are compared with."""
 
     @abstractmethod
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """The tests, and the claims that this scale cannot test."""
+        """Tests of the claims, and the claims that this scale cannot test with the reasons."""
 
     def note(self, context: Context) -> str:
-        """What else to say of the models."""
+        """Further note on the models."""
         del context
         return ""
 
     def run(self, context: Context) -> Findings:
-        """The grid on each model, paired with PGD."""
-        tables = at_temperatures(context, self.models(context), self.temperatures)
+        """Run the grid on each model, paired with PGD."""
+        tables = audit_temperatures(context, self.models(context), self.temperatures)
         found = ablation(tables, "PGD", FAMILY)
         overall = found.rows[found.rows["class"] == OVERALL]
         rows = []
         for name in tables:
-            mine = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
-            rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in mine]))
+            changes = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
+            rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in changes]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
-        note = "Small: 95 % intervals. Best 1/T: "
+        note = "Small print: 95 % confidence intervals. Best 1/T: "
         note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
         note = f"{note} {self.note(context)}".strip()
         tests, not_tested = self.claims(tables, context.scale)
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
-            figures=((found.figure(), "All classes; shaded: 95 % intervals."),),
+            figures=((found.figure(), "All classes; shaded: 95 % confidence intervals."),),
             tests=tests,
             not_tested=not_tested,
         )
 
 
 class TemperatureAblation(_Temperatures):
-    """iclr21 Table 4: changes of robustness over 1/T, of four defences."""
+    """iclr21 Table 4: changes of robustness over 1/T for four defences."""
 
     item = "iclr21/T4"
     temperatures = (2, 3, 4, 7, 10)
 
     def models(self, context: Context) -> Mapping[str, Trained]:
-        """Madry's model first."""
+        """Train the defences, Madry's model first."""
         return defences_with_rst(context)
 
     def note(self, context: Context) -> str:
-        """What stands in for RST's unlabelled images."""
+        """Note on the source of the unlabelled images of RST."""
         return unlabelled_note(context)
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C11: Madry's model is the least sensitive; C12: class 4 loses at every 1/T."""
+        """Test C11 (Madry's model is the least sensitive) and C12 (class 4 loses at every 1/T)."""
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         _, *others = tables.values()
         estimand = "largest drop of the total over 1/T: TRADES, MART and RST minus Madry's model"
@@ -260,7 +262,7 @@ class TemperatureAblation(_Temperatures):
                 claim="iclr21/C11",
                 estimand=f"{LITTLE} point minus the largest drop of Madry's model over 1/T",
                 estimators=[plus(negative(steep), LITTLE)],
-                note=f"'nearly insensitive' is read as: less than {LITTLE} point",
+                note=f"'nearly insensitive' is interpreted as less than {LITTLE} point",
                 covers=COVERS[1:],
             ),
         ]
@@ -278,17 +280,17 @@ class TemperatureAblation(_Temperatures):
 
 
 class TemperatureGrid(_Temperatures):
-    """kdd21 section 5: the grid of 1/T, and the best of it for each defence."""
+    """kdd21 section 5: the grid of 1/T and its best value for each defence."""
 
     item = "kdd21/E6"
     temperatures = TEMPERATURES
 
     def models(self, context: Context) -> Mapping[str, Trained]:
-        """The defences of kdd21/T3."""
-        return {name: context.trained(recipe) for name, recipe in DEFENCES.items()}
+        """Train the defences of kdd21/T3."""
+        return {name: context.train(recipe) for name, recipe in DEFENCES.items()}
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C12: the best temperature lowers the total of every defence."""
+        """Test C12: the best temperature lowers the total of every defence."""
         del scale
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(table, attacks) for table in tables.values()]
@@ -297,22 +299,22 @@ class TemperatureGrid(_Temperatures):
 
 
 class SmoothLabels(_Temperatures):
-    """iclr21 section 4, suggested and not done: is a model trained with smooth labels broken by Temperature-PGD?"""
+    """iclr21 section 4, suggested only: is label smoothing vulnerable to Temperature-PGD?"""
 
     item = "iclr21/E5"
     temperatures = (2, 5, 10, 50)
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
 
     def models(self, context: Context) -> Mapping[str, Trained]:
-        """Adversarial training, and the same on labels that are smoothed."""
+        """Train adversarially, without and with label smoothing."""
         smooth = {"name": "at", "criterion": {"name": "label-smoothing", "smoothing": SMOOTHING}}
-        return {"AT": context.trained("at"), "AT, smooth labels": context.trained("at", {"objective": smooth})}
+        return {"AT": context.train("at"), "AT, smooth labels": context.train("at", {"objective": smooth})}
 
     def claims(self, tables: Mapping[str, Outcomes], scale: Scale) -> tuple[list[Test], dict[str, str]]:
-        """C20: its total falls by more than that of adversarial training."""
+        """Test C20: its total drops more than that of adversarial training."""
         del scale
         attacks = ["PGD", *(f"{inverse:g}" for inverse in self.temperatures)]
         parts = [largest_drop(tables["AT, smooth labels"], attacks), *dropped_more(tables, attacks)]
-        note = f"smoothed by {SMOOTHING:g}, which is ours"
+        note = f"label smoothing {SMOOTHING:g}; the paper gives no value"
         estimand = "largest drop of the total over 1/T with smooth labels; the same minus that of adversarial training"
         return [Test(claim="iclr21/C20", estimand=estimand, estimators=parts, note=note)], {}

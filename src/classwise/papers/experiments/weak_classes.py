@@ -1,4 +1,4 @@
-"""Weak classes over networks and optimisers: benz20/P1.3 to P1.10, P2.1, P2.2."""
+"""Weak classes across networks and optimisers: benz20/P1.3 to P1.10, P2.1, P2.2."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.interval_estimators import interval, lowered
 
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""By name, a recipe and what is changed in it."""
+"""Name of a setting to a recipe and its overrides."""
 ADAM_RATE = 1e-3
 CYCLIC_RATE = 0.2
-"""The top of the triangle."""
+"""Maximum learning rate of the cyclic schedule."""
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
     "laptop": (0, 5e-4, 1e-3),
@@ -40,18 +40,18 @@ WIDTHS: Mapping[str, float] = {
     "googlenet": 0.125,
     "inception-v3": 0.125,
 }
-"""The plan's networks, and what share of their channels two cores can pay at laptop scale."""
+"""Networks of the plan, and their width factors at laptop scale."""
 STAND_IN = "lenet"
-"""For all of them at smoke scale: deep networks are left with a pixel or two of an image of 8x8."""
+"""Network used for all of them at smoke scale: deep networks reduce an 8x8 image to one or two pixels."""
 SCALES: Mapping[Name, Scale] = {
-    "smoke": replace(SMOKE, about=f"{SMOKE.about}; {STAND_IN} stands in for every network"),
+    "smoke": replace(SMOKE, about=f"{SMOKE.about}; {STAND_IN} replaces every network"),
     "laptop": replace(
         FASHION,
         about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
-        "whole), 6 epochs, PGD-3 in training: tendencies, with wide intervals",
+        "at full width), 6 epochs, PGD-3 in training: indicative, with wide intervals",
         train=4000,
         test=1000,
-        precision=EXACT,  # VGG and Inception-v3 lose the gradient of the image in bfloat16
+        precision=EXACT,  # the input gradient of VGG and Inception-v3 vanishes in bfloat16
         overrides={
             **FASHION.overrides,
             "precision.dtype": EXACT.dtype,
@@ -68,13 +68,13 @@ SCALES: Mapping[Name, Scale] = {
 
 
 def optimisers(scale: Scale) -> Grid:
-    """SGD and Adam; a scale's own learning rate is meant for SGD."""
+    """SGD and Adam; the learning rate of the scale applies to SGD only."""
     del scale
     return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_RATE})}
 
 
 def weight_decays(scale: Scale) -> Grid:
-    """Several weight decays; that of the recipe is the usual model."""
+    """Several weight decays; the recipe's own is the unmodified model."""
     return {
         f"weight decay {decay:g}": ("at", {} if decay == 5e-4 else {"optimizer.weight_decay": decay})
         for decay in DECAYS[scale.name]
@@ -82,7 +82,7 @@ def weight_decays(scale: Scale) -> Grid:
 
 
 def rates(scale: Scale) -> Grid:
-    """A stepwise and a cyclic learning rate, the latter one triangle; one of the two is the recipe's own."""
+    """A stepwise and a cyclic (one triangle) learning rate; one of the two is the recipe's own."""
     if scale.budget == "short":
         return {"cyclic": ("at", {}), "stepwise": ("at", {"lr_schedule": {"name": "step"}})}
     rate = {} if "optimizer.lr" in scale.overrides else {"optimizer.lr": CYCLIC_RATE}
@@ -90,34 +90,34 @@ def rates(scale: Scale) -> Grid:
 
 
 class WeakClasses(Experiment):
-    """Adversarial training in several ways: do the rankings of the classes agree?"""
+    """Adversarial training in several settings: do the rankings of the classes agree?"""
 
     scales: ClassVar[Mapping[Name, Scale]] = MANY_TRAININGS
     varied: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def grid(self, scale: Scale) -> Grid:
-        """The trainings of a scale."""
+        """Settings of adversarial training at a scale."""
 
     def standard(self, scale: Scale) -> Grid:
-        """What is trained without attacks, beside it; their classes are ranked by clean accuracy."""
+        """Settings of standard training at a scale, whose classes are ranked by clean accuracy; none by default."""
         del scale
         return {}
 
     def covers(self, scale: Scale) -> Sequence[str]:
-        """The parts of claim C4 that the grid of a scale covers."""
+        """Parts of claim C4 that the grid of a scale covers."""
         del scale
         return self.varied
 
     def run(self, context: Context) -> Findings:
-        """PGD on each model; claim C4 as far as this grid goes."""
+        """Attack each model by PGD; test the part of claim C4 that the grid covers."""
         robust = _ranked(context, self.grid(context.scale), "PGD")
         columns, sides = [robust.agreement], [robust]
         if standard := self.standard(context.scale):
             sides.append(_ranked(context, standard, "clean"))
             columns.append(sides[1].agreement)
         rows = [
-            Row("least correlation of two", [estimate_cell(one.lowest, 1, 2) for one in columns]),
+            Row("lowest pairwise correlation", [estimate_cell(one.lowest, 1, 2) for one in columns]),
             Row(
                 "Kendall's W", [Cell(f"{w.value:.2f}", f"p = {w.p_value:.3f}") for w in (a.agreement for a in columns)]
             ),
@@ -129,7 +129,7 @@ class WeakClasses(Experiment):
         captions = [f"Spearman's correlation of the class rankings, {head}." for head in heads[1:]]
         return Findings(
             tables=(
-                Table("Agreement of the class rankings", heads, rows, "Small: 95 % interval."),
+                Table("Agreement of the class rankings", heads, rows, "Small print: 95 % confidence interval."),
                 *(
                     class_table(f"Class accuracy, {head}, in percent", one.counts, context.test_images.class_names)
                     for head, one in zip(heads[1:], sides, strict=True)
@@ -139,11 +139,11 @@ class WeakClasses(Experiment):
             tests=(
                 Test(
                     claim="benz20/C4",
-                    estimand="the least of Spearman's correlations of class robustness over the grid",
+                    estimand="lowest of Spearman's correlations of class robustness over the grid",
                     estimators=[lowered(interval(robust.agreement.lowest), CORRELATION[1])],
                     unit="",
                     limits=CORRELATION,
-                    note="one training of each; noise of the images lowers it, so it cannot refute",
+                    note="one training of each; sampling noise lowers the estimate, so the claim cannot be refuted",
                     covers=self.covers(context.scale),
                 ),
             ),
@@ -157,10 +157,8 @@ class _Ranked:
 
 
 def _ranked(context: Context, grid: Grid, attack: str) -> _Ranked:
-    """The models of a grid, attacked, and how far they agree on their weak classes."""
-    audits = {
-        name: under_pgd(context, context.trained(recipe, overrides)) for name, (recipe, overrides) in grid.items()
-    }
+    """Train and audit the models of a grid, and measure the agreement of their class rankings."""
+    audits = {name: under_pgd(context, context.train(recipe, overrides)) for name, (recipe, overrides) in grid.items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
     return _Ranked(agreement, {(name,): audit.counts(attack) for name, audit in audits.items()})
 
@@ -172,7 +170,7 @@ class Optimisers(WeakClasses):
     varied = ("optimisers",)
 
     def grid(self, scale: Scale) -> Grid:
-        """Two optimisers."""
+        """Settings: two optimisers."""
         return optimisers(scale)
 
 
@@ -183,7 +181,7 @@ class WeightDecays(WeakClasses):
     varied = ("weight decays",)
 
     def grid(self, scale: Scale) -> Grid:
-        """Several weight decays."""
+        """Settings: several weight decays."""
         return weight_decays(scale)
 
 
@@ -194,47 +192,47 @@ class Rates(WeakClasses):
     varied = ("learning rates",)
 
     def grid(self, scale: Scale) -> Grid:
-        """Two rates."""
+        """Settings: two learning-rate schedules."""
         return rates(scale)
 
 
 class Optimisation(WeakClasses):
-    """benz20 plan: weak classes over all that was varied in the optimisation."""
+    """benz20 plan: weak classes across all variations of the optimisation."""
 
     item = "benz20/P2.2"
     varied = ("optimisers", "learning rates", "weight decays")
 
     def grid(self, scale: Scale) -> Grid:
-        """The models of the three grids, the usual one once."""
-        usual, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
-        return dict([usual, *(one for one in others if one[1] != usual[1])])
+        """Settings of the three grids, with the unmodified model once."""
+        unmodified, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
+        return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
 
 
 class _Networks(WeakClasses):
-    """Some networks and the one that other experiments train: do their class rankings agree?"""
+    """Several networks and the reference network of the scale: do their class rankings agree?"""
 
     networks: ClassVar[Sequence[str]]
     scales: ClassVar[Mapping[Name, Scale]] = SCALES
 
     def covers(self, scale: Scale) -> Sequence[str]:
-        """The networks, or their substitute at scale smoke."""
+        """Names of the networks, or of their substitute at smoke scale."""
         return (STAND_IN,) if scale.name == "smoke" else self.varied
 
     def grid(self, scale: Scale) -> Grid:
-        """Adversarial training of each."""
+        """Adversarial training of each network."""
         return self._each(scale, "at")
 
     def standard(self, scale: Scale) -> Grid:
-        """Standard training of each, where the numbers of a network can mean anything."""
+        """Standard training of each network; none at smoke scale."""
         return {} if scale.name == "smoke" else self._each(scale, "standard")
 
     def _each(self, scale: Scale, recipe: str) -> Grid:
-        """The grid of a recipe; the default network is unchanged, so that its run is shared."""
+        """Settings of a recipe for each network; the reference is unmodified, so that its run is shared."""
         reference = str(scale.overrides.get("model.name", "preactresnet18"))
         chosen = (STAND_IN,) if scale.name == "smoke" else self.networks
         width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)
         own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
-        shared = {"seed": 1} if recipe == "standard" else {}  # as other experiments train it
+        shared = {"seed": 1} if recipe == "standard" else {}  # as in the other experiments
         return {f"{reference} (reference)": (recipe, shared), **own}
 
 
@@ -271,7 +269,7 @@ class DenseNets(_Networks):
 
 
 class Inceptions(_Networks):
-    """benz20 plan: GoogLeNet and Inception-v3, which here takes small images."""
+    """benz20 plan: GoogLeNet and Inception-v3, adapted to small images."""
 
     item = "benz20/P1.7"
     varied = ("Inception",)
@@ -279,7 +277,7 @@ class Inceptions(_Networks):
 
 
 class AllNetworks(_Networks):
-    """benz20 plan: weak classes over all of these networks."""
+    """benz20 plan: weak classes across all of these networks."""
 
     item = "benz20/P2.1"
     varied = ("LeNet", "VGG", "ResNet", "DenseNet", "Inception")

@@ -1,4 +1,4 @@
-"""The images of one class on a white background: kdd21/T4, F6."""
+"""Images of one class on a white background: kdd21/T4, F6."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from classwise.papers.context import Context
 from classwise.papers.experiment import Experiment, Findings
 from classwise.papers.experiments.case_study import ATTACK, LOWEST, TAKER, VICTIM, case_study_attack, trades_with_beta
 from classwise.papers.experiments.estimates import proportion
-from classwise.papers.official import chosen
+from classwise.papers.official import choose_image
 from classwise.papers.scales import CIFAR, CLASSWISE, Name, Scale, other_data
 from classwise.papers.store import Trained
 from classwise.papers.tables import estimate_cell
@@ -42,13 +42,14 @@ PRINTED: Mapping[tuple[str, str], int] = {
     (WHITE, ATTACK): 5,
     (ADJUSTED, ATTACK): 6,
 }
-"""The lines of the printed table."""
+"""Line of the printed table for each kind of image and attack."""
 MAINLY = 0.5
+"""Share of a gain interpreted as 'mainly'."""
 
 
 @dataclass(frozen=True)
-class Whitened:
-    """The test images of class 3, on white, and with as many pixels white in other places."""
+class PaintedImages:
+    """Test images of class 3: original, on a white background, and with as many white pixels in other places."""
 
     images: Images
     white: Images
@@ -57,30 +58,32 @@ class Whitened:
 
     @property
     def quality_note(self) -> str:
-        """How good the masks are, in a sentence; the paper's were made by hand, and are not published."""
+        """Sentence on the quality of the masks; the paper's were made by hand and are not published."""
         return (
-            f"Masks: automatic, the paper's are by hand; they cover {percent(self.quality.area)} of the pixels on "
-            f"average, {percent(self.quality.empty)} are nearly empty, {percent(self.quality.full)} cover all they may."
+            f"Masks: automatic (manual in the paper); they cover {percent(self.quality.area)} of the pixels on "
+            "average, "
+            f"{percent(self.quality.empty)} are nearly empty, {percent(self.quality.full)} cover the whole "
+            "allowed area."
         )
 
 
-def whitened(context: Context) -> Whitened:
-    """The images of the case study before and after painting."""
+def painted_images(context: Context) -> PaintedImages:
+    """Paint the backgrounds of the images of the case study."""
     images, cut = context.test_images.take(context.test_images.y == VICTIM), GrabCut()
     masks = cut(images)
     elsewhere = white_background(images, random_regions(masks)).renamed(f"{images.name} white elsewhere")
-    return Whitened(images, white_background(images, masks), elsewhere, mask_quality(masks, inset=cut.inset))
+    return PaintedImages(images, white_background(images, masks), elsewhere, mask_quality(masks, inset=cut.inset))
 
 
 class WhiteBackground(Experiment):
-    """kdd21 Table 4: predictions of class-3 images, original, on white, and on white with beta of class 5 lowered."""
+    """kdd21 Table 4: predictions on class-3 images: original, white background, and white with beta lowered."""
 
     item = "kdd21/T4"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
 
     def run(self, context: Context) -> Findings:
-        """Six lines as printed and a control; claims C26, C27 and C28."""
-        data = whitened(context)
+        """Tabulate six lines as printed and a control; test claims C26, C27 and C28."""
+        data = painted_images(context)
         plain, lowered = trades_with_beta(context), trades_with_beta(context, LOWEST)
         models: Mapping[str, tuple[Trained, Images]] = {
             ORIGINAL: (plain, data.images),
@@ -89,7 +92,7 @@ class WhiteBackground(Experiment):
             ELSEWHERE: (plain, data.elsewhere),
         }
         found = {
-            name: context.audited(trained, case_study_attack(context), images=images).outcomes
+            name: context.audit(trained, case_study_attack(context), images=images).outcomes
             for name, (trained, images) in models.items()
         }
         predicted = {(name, kind): predictions(table, kind) for name, table in found.items() for kind in KINDS}
@@ -97,9 +100,7 @@ class WhiteBackground(Experiment):
         for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
             not_tested |= other_data(claim, context.scale)
         names = data.images.class_names
-        note = (
-            f"Of {len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
-        )
+        note = f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
         note += f"many pixels are white, in other places. {data.quality_note}"
         share_rows = [
             Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS]) for name in found
@@ -116,7 +117,7 @@ class WhiteBackground(Experiment):
                     f"Predicted as {names[VICTIM]}, in percent",
                     ("images", *KINDS.values()),
                     share_rows,
-                    "Small: 95 % intervals for new images.",
+                    "Small print: 95 % confidence intervals for new images.",
                 ),
             ),
             tests=[] if not_tested else claims(predicted),
@@ -125,7 +126,7 @@ class WhiteBackground(Experiment):
 
 
 class SingleImages(Experiment):
-    """kdd21 Figure 6: the most robust image, and one that a white background repairs."""
+    """kdd21 Figure 6: the most robust image, and one that becomes robust on a white background."""
 
     item = "kdd21/F6"
     scales: ClassVar[Mapping[Name, Scale]] = CLASSWISE
@@ -133,24 +134,24 @@ class SingleImages(Experiment):
     repaired: ClassVar[int] = 3634
 
     def run(self, context: Context) -> Findings:
-        """First and second class of both images, before and after; claim C25 as a share."""
-        data, plain = whitened(context), trades_with_beta(context)
+        """Tabulate the two most likely classes of both images before and after painting; test claim C25 as a share."""
+        data, plain = painted_images(context), trades_with_beta(context)
         before, after, control = (
-            context.audited(plain, case_study_attack(context), images=images).outcomes
+            context.audit(plain, case_study_attack(context), images=images).outcomes
             for images in (data.images, data.white, data.elsewhere)
         )
         order = extremes(before, ATTACK, VICTIM, count=len(data.images))
         misclassified = predictions(before, ATTACK) != VICTIM
         became_robust = repaired(before, after)
-        first, of_first = chosen(context.test_images, self.robust, order.most, int(order.most[0]))
+        first, of_first = choose_image(context.test_images, self.robust, order.most, int(order.most[0]))
         candidates = before.index[became_robust]
-        second, of_second = chosen(context.test_images, self.repaired, candidates, int(order.least[0]))
+        second, of_second = choose_image(context.test_images, self.repaired, candidates, int(order.least[0]))
         numbers = list(dict.fromkeys([first, second]))
         rows, pictures = [], []
         for title, images in ((ORIGINAL, data.images), (WHITE, data.white)):
             two = images.take(torch.isin(images.index, torch.tensor(numbers)))
-            kept = context.audited(plain, case_study_attack(context), images=two, save=["logits"]).artifacts
-            ranked = {kind: dict(zip(*kept.get("logits", kind), strict=True)) for kind in KINDS}
+            artifacts = context.audit(plain, case_study_attack(context), images=two, save=["logits"]).artifacts
+            ranked = {kind: dict(zip(*artifacts.get("logits", kind), strict=True)) for kind in KINDS}
             place = {int(number): row for row, number in enumerate(two.index.tolist())}
             pixels = two.pixels(torch.tensor([place[number] for number in numbers])).numpy()
             pictures.append(Pictures(title, pixels, [f"image {number}" for number in numbers]))
@@ -158,12 +159,12 @@ class SingleImages(Experiment):
                 cells = [cell for kind in KINDS for cell in _first_two(ranked[kind][number], images.class_names)]
                 rows.append(Row(f"image {number}, {title}", cells))
         heads = ("image", *(f"{kind}, {rank}" for kind in KINDS.values() for rank in ("first", "second")))
-        provenance = f"The most robust: {of_first} The repaired: {of_second}"
+        provenance = f"Most robust: {of_first} Repaired: {of_second}"
         not_tested = other_data("kdd21/C25", context.scale)
         tests = []
         if context.scale.data == CIFAR and misclassified.any():
-            estimand = "of the images that are not robust, the share that a white background makes robust, natural "
-            estimand += "prediction right, minus the share that as much white elsewhere does"
+            estimand = "share of non-robust images that a white background makes robust (clean prediction correct), "
+            estimand += "minus the share for as much white elsewhere"
             either = np.stack([became_robust, repaired(before, control)])[:, misclassified]
             victims = Resampled(either, np.zeros(either.shape[1], dtype=np.int64), 1)
             parts = [victims.part(lambda a: a[..., 0, 0] - a[..., 1, 0], 100)]
@@ -171,9 +172,9 @@ class SingleImages(Experiment):
         elif context.scale.data == CIFAR:
             not_tested = {"kdd21/C25": "every image is robust"}
         counts = f"{int(became_robust.sum())} of {int(misclassified.sum())}"
-        caption = f"{provenance} {counts} images that are not robust are repaired."
+        caption = f"{provenance} {counts} non-robust images become robust."
         return Findings(
-            tables=(Table("Class and confidence of the first two ranks", heads, rows, data.quality_note),),
+            tables=(Table("Two most likely classes with confidence", heads, rows, data.quality_note),),
             figures=((gallery("Before and after painting the background white", pictures), caption),),
             tests=tests,
             not_tested=not_tested,
@@ -181,32 +182,32 @@ class SingleImages(Experiment):
 
 
 def predictions(table: Outcomes, attack: str) -> IntArray:
-    """(N,) the class predicted for each image under an attack, in the order of the images' numbers; -1 for none."""
+    """Predicted classes (N,) under an attack, in the order of the image indices; -1 for none."""
     return table.rows(attack)["prediction"].fillna(-1).to_numpy(dtype=np.int64)
 
 
 def repaired(before: Outcomes, after: Outcomes) -> BoolArray:
-    """(N,) images that become robust under the attack, and that are correctly classified without it both times."""
+    """Whether images (N,) become robust under the attack while correctly classified without it both times."""
     natural = before.correct(CLEAN) & after.correct(CLEAN)
     return np.asarray(natural & ~before.correct(ATTACK) & after.correct(ATTACK))
 
 
 def count_rows(predicted: Mapping[tuple[str, str], IntArray], classes: int, *, printed: bool) -> list[Row]:
-    """How many images are predicted as each class, a row for each line, the printed one below it."""
-    theirs = {row["line"]: row["predicted_as_class"] for row in catalogue.printed_rows("kdd21/T4")}
+    """Rows of counts of images predicted as each class, each followed by the printed row."""
+    printed_counts = {row["line"]: row["predicted_as_class"] for row in catalogue.printed_rows("kdd21/T4")}
     rows = []
     for kind, word in KINDS.items():
         for name in dict.fromkeys(name for name, _ in predicted):
             counts = np.bincount(predicted[name, kind][predicted[name, kind] >= 0], minlength=classes)
             rows.append(Row(f"{name}, {word}", [Cell(str(count)) for count in counts]))
             if printed and (name, kind) in PRINTED:
-                line = theirs[PRINTED[name, kind]]
+                line = printed_counts[PRINTED[name, kind]]
                 rows.append(Row(f"{name}, {word}, printed", [Cell(str(count)) for count in line]))
     return rows
 
 
 def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
-    """C26 and C27: white helps, and a lowered beta helps more; C28: what is won was lost to class 5."""
+    """Tests of C26 (white helps), C27 (a lowered beta helps more) and C28 (the gain comes from class 5)."""
     keys = list(predicted)
     rows = np.stack([predicted[key] == label for label in (VICTIM, TAKER) for key in keys])
     images = Resampled(rows, np.zeros(rows.shape[1], dtype=np.int64), 1)
@@ -229,7 +230,7 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
             claim="kdd21/C27",
             estimand="share predicted as class 3: white with beta lowered minus white; adversarial, natural",
             estimators=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
-            note="one training of each: intervals speak of new images only",
+            note="one training of each: intervals cover the sampling of images only",
         ),
         Test(
             claim="kdd21/C28",
@@ -242,13 +243,13 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
                     images.part(lambda a, n=name: from_taker(a, n), 100),  # type: ignore[misc]
                 )
             ],
-            note="'mainly' is read as: at least half",
+            note="'mainly' is interpreted as at least half",
         ),
     ]
 
 
 def _first_two(logits: FloatArray, names: Sequence[str]) -> list[Cell]:
-    """The two most likely classes with their softmax confidences."""
+    """Cells of the two most likely classes with their softmax confidences."""
     shifted = np.exp(np.asarray(logits, dtype=np.float64) - np.max(logits))
     confidence = pd.Series(shifted / shifted.sum(), index=list(names)).sort_values(ascending=False, kind="stable")
     return [Cell(f"{name} {value:.2f}") for name, value in confidence.head(2).items()]

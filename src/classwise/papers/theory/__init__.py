@@ -1,3 +1,3 @@
-"""Theory: the toy model in which the unfairness of adversarial training can be computed (cfa23 section 2)."""
+"""Closed forms: the toy model of cfa23 (section 2) with its theorems, and the tempered softmax of iclr21."""
 
 from __future__ import annotations

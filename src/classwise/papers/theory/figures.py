@@ -1,4 +1,4 @@
-"""Both panels of cfa23 Figure 1: points of the toy model, and what each class's accuracy does as the weight grows."""
+"""Both panels of cfa23 Figure 1: points of the toy model, and accuracy of each class over the weight."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from classwise.stats.counts import FloatArray
 WIDTH, HEIGHT = 400.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 42.0, 12.0, 34.0, 42.0
 _JITTER = 0.5
-"""The robust feature is -1 or +1: points are spread a little around it, so that they can be told apart."""
+"""Width of the horizontal jitter around the values -1 and +1 of the robust feature, so that points are visible."""
 
 
 def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
-    """The first weak feature over the robust one, coloured by class."""
+    """Scatter plot of the first weak feature over the robust feature, coloured by class."""
     import torch
 
     drawing = Drawing(WIDTH, HEIGHT, title)
@@ -39,7 +39,7 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
     for value in (-1, 1):
         drawing.marks.append(Label(x(value), HEIGHT - BOTTOM + 16, f"{value:+d}", "text-soft", 10.5, "middle"))
     middle = (LEFT + WIDTH - RIGHT) / 2
-    drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (spread a little)", "text-soft", 10.5, "middle"))
+    drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (jittered)", "text-soft", 10.5, "middle"))
     shift = CounterRNG(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
     for label, colour, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
         rows = np.flatnonzero(sample.y == label)
@@ -52,7 +52,7 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
 
 
 def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy over the weight w") -> Drawing:
-    """Clean (dashed) and robust accuracy at 2 eta of both classes."""
+    """Line chart of clean (dashed) and robust accuracy at 2 eta (solid) of both classes over the weight."""
     series = []
     for label, name, colour in ((EASY, "+1", "main"), (HARD, "−1", "weak")):
         clean = model.accuracy(label, weights)
@@ -60,4 +60,4 @@ def accuracy_curves(model: ToyModel, weights: FloatArray, title: str = "Accuracy
         series.append(Series(f"{name} clean", weights.tolist(), clean.tolist(), f"guide-{colour}"))
         style = "stroke-main" if label == EASY else "line-weak"
         series.append(Series(f"{name} robust", weights.tolist(), robust.tolist(), style))
-    return line_chart(title, series, "w: how much the robust feature is trusted")
+    return line_chart(title, series, "w: weight of the robust feature")

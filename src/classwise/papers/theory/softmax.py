@@ -1,7 +1,7 @@
-"""The softmax at an inverse temperature, and its gradient with respect to the classifier (iclr21, Appendix G, Eq. 3-4).
+"""Softmax at an inverse temperature, and its gradient with respect to the classifier (iclr21, Appendix G, Eq. 3-4).
 
-The printed gradient, (P_i - 1) z for the label and P_i z for the others, lacks a factor: the logits are w_i z / T, and
-the chain rule brings 1/T in front. At 1/T = 1 the two agree.
+The printed gradient, (P_i - 1) z for the label and P_i z for the others, lacks the factor 1/T: the logits are
+w_i z / T, so the chain rule gives (P_i - [i = y]) z / T. At 1/T = 1 the two agree.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from classwise.papers.theory.theorems import Statement
 from classwise.stats.counts import FloatArray
 
 STEP = 1e-5
-"""Of the central differences, in units of the weights."""
+"""Step of the central differences, in units of the weights."""
 AGREE = 1e-7
-"""How near to them a gradient has to be, in units of the features: their own error is of the order of STEP squared."""
+"""Tolerance of a gradient, in units of the features; central differences have an error of order STEP squared."""
 NEAR = 1e-6
-"""How near to its limit a probability has to be."""
+"""Tolerance of a probability against its limit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A classifier before one image.
+    """A linear classifier and the features of one image.
 
     Attributes:
         features: z, (d,).
         weights: (C, d), a row for each class.
-        label: of the image, 0 .. C-1.
+        label: label of the image, 0 .. C-1.
         inverse: 1/T.
     """
 
@@ -41,25 +41,30 @@ class Case:
 
     @property
     def logits(self) -> FloatArray:
-        """w_i z, (C,), before the temperature."""
+        """Logits w_i z before the temperature, (C,)."""
         return self.weights @ self.features
 
 
 def probabilities(logits: ArrayLike, inverse: float) -> FloatArray:
-    """P, the softmax of logits / T along the last axis."""
+    """Softmax P of logits / T along the last axis.
+
+    Args:
+        logits: (..., C).
+        inverse: 1/T.
+    """
     scaled = np.asarray(logits, dtype=np.float64) * inverse
     powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
 
 
 def gradient(case: Case) -> FloatArray:
-    """The gradient of the cross-entropy with respect to the weights, (C, d): (P_i - [i = y]) z / T."""
+    """Gradient of the cross-entropy with respect to the weights, (C, d): (P_i - [i = y]) z / T."""
     return case.inverse * printed_gradient(case)
 
 
 def printed_gradient(case: Case) -> FloatArray:
-    """The same as iclr21 prints it (Eq. 4): without the factor 1/T."""
-    return np.outer(_above(case), case.features)
+    """Gradient as printed in iclr21 (Eq. 4), without the factor 1/T, (C, d)."""
+    return np.outer(_residual(case), case.features)
 
 
 def grid(
@@ -69,7 +74,7 @@ def grid(
     samples: int = 5,
     seed: int = 0,
 ) -> list[Case]:
-    """Cases with normal features of unit expected length, and with rows of weights of that length."""
+    """Random cases: normal features of unit expected squared norm, and standard normal weights."""
     numbers = np.random.default_rng(seed)
     return [
         Case(
@@ -86,17 +91,17 @@ def grid(
 
 
 def closed_form(cases: Iterable[Case]) -> Statement:
-    """The gradient with the factor 1/T is that of central differences."""
+    """The gradient with the factor 1/T agrees with central differences."""
     return _compared("iclr21/Eq4 with 1/T", closed_form, [(case, gradient(case)) for case in cases])
 
 
 def as_printed(cases: Iterable[Case]) -> Statement:
-    """The printed gradient, without 1/T, is that of central differences."""
+    """The printed gradient, without 1/T, agrees with central differences."""
     return _compared("iclr21/Eq4 as printed", as_printed, [(case, printed_gradient(case)) for case in cases])
 
 
 def limits(cases: Iterable[Case]) -> Statement:
-    """The largest logit's probability goes to 1 as 1/T grows, and every one to 1/C as 1/T falls to 0."""
+    """The probability of the largest logit tends to 1 as 1/T grows; all tend to 1/C as 1/T tends to 0."""
     count, failures = 0, []
     for case in cases:
         logits = case.logits
@@ -112,11 +117,11 @@ def limits(cases: Iterable[Case]) -> Statement:
     return Statement("limits of P", str(limits.__doc__), count, tuple(failures))
 
 
-def _above(case: Case) -> FloatArray:
+def _residual(case: Case) -> FloatArray:
     """P - e_y, (C,)."""
-    above = probabilities(case.logits, case.inverse)
-    above[case.label] -= 1
-    return above
+    residual = probabilities(case.logits, case.inverse)
+    residual[case.label] -= 1
+    return residual
 
 
 def _loss(weights: FloatArray, case: Case) -> float:
@@ -125,18 +130,19 @@ def _loss(weights: FloatArray, case: Case) -> float:
 
 
 def _differences(case: Case) -> FloatArray:
-    found = np.empty_like(case.weights)
-    for place in np.ndindex(found.shape):
-        shift = np.zeros_like(found)
-        shift[place] = STEP
-        found[place] = (_loss(case.weights + shift, case) - _loss(case.weights - shift, case)) / (2 * STEP)
-    return found
+    """Gradient by central differences, (C, d)."""
+    estimate = np.empty_like(case.weights)
+    for index in np.ndindex(estimate.shape):
+        shift = np.zeros_like(estimate)
+        shift[index] = STEP
+        estimate[index] = (_loss(case.weights + shift, case) - _loss(case.weights - shift, case)) / (2 * STEP)
+    return estimate
 
 
-def _compared(name: str, statement: object, found: Sequence[tuple[Case, FloatArray]]) -> Statement:
+def _compared(name: str, statement: object, gradients: Sequence[tuple[Case, FloatArray]]) -> Statement:
     failures = []
-    for case, value in found:
+    for case, value in gradients:
         error = float(np.abs(value - _differences(case)).max())
         if not error < AGREE * max(1.0, case.inverse**3):
             failures.append(f"{value.shape} at 1/T = {case.inverse:g}: off by {error:.1e}")
-    return Statement(name, str(statement.__doc__), len(found), tuple(failures))
+    return Statement(name, str(statement.__doc__), len(gradients), tuple(failures))

@@ -1,4 +1,4 @@
-"""The pages that the documents keep, number by number, from the JSON beside them, without the code that makes pages."""
+"""Numbers of the committed pages, recomputed from the JSON results independently of the page code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .page_tables import cell
 from .page_texts import NONE, Page, Section, number, plain
 from .statements import (
     ALPHA,
-    SAID,
+    ANSWER_TEXTS,
     RawTest,
     Shown,
     facts,
@@ -35,9 +35,9 @@ from .statements import (
     z_of,
 )
 
-KEPT = Path(__file__).parents[2] / "docs/results/papers"
+COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 PAPERS = ("kdd21", "iclr21", "benz20", "cfa23")
-CLASS_NOTE = "Small: 95 % intervals for new images of the class, the model fixed."
+CLASS_NOTE = "Small print: 95 % confidence intervals for new images of the class with the model fixed."
 
 
 def nan(value: float | None) -> float:
@@ -46,8 +46,8 @@ def nan(value: float | None) -> float:
 
 @functools.cache
 def results() -> dict[str, dict[str, Any]]:
-    """Item to its result; there is one scale."""
-    files = sorted((KEPT / "results").glob("*/*/*.json"))
+    """Item to its result; all results have one scale."""
+    files = sorted((COMMITTED / "results").glob("*/*/*.json"))
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     assert len({one["item"] for one in found}) == len(found)
     return {one["item"]: one for one in found}
@@ -55,17 +55,17 @@ def results() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def page_of(name: str) -> tuple[Page, dict[str, Section]]:
-    page = Page((KEPT / f"{name}.html").read_text(encoding="utf-8"))
+    page = Page((COMMITTED / f"{name}.html").read_text(encoding="utf-8"))
     return page, {section.name: section for section in page.sections}
 
 
 def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, float]]]:
-    """Item to its verdicts, each with the answer, the adjusted p and the level after Holm over the paper."""
+    """Item to its verdicts, each with answer, adjusted p-value and level after Holm over the paper."""
     everything = [(item, one) for item, found in results().items() for one in found["verdicts"]]
     everything = [(item, one) for item, one in everything if item.startswith(f"{paper}/")]
     p = sorted(nan(one["p_value"]) for _, one in everything if not one["exact"] and one["p_value"] is not None)
     adjusted = np.minimum(np.maximum.accumulate(np.array(p) * np.arange(len(p), 0, -1)), 1)
-    rejected, given = int((adjusted <= ALPHA).sum()), dict[float, int]()
+    rejected, ranks = int((adjusted <= ALPHA).sum()), dict[float, int]()
     found: dict[str, list[tuple[dict[str, Any], str, float, float]]] = {}
     for item, one in everything:
         mine = found.setdefault(item, [])
@@ -73,34 +73,36 @@ def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, floa
             mine.append((one, one["answer"], math.nan, ALPHA))
             continue
         last = len(p) - 1 - p[::-1].index(one["p_value"])
-        given[one["p_value"]] = given.get(one["p_value"], -1) + 1
-        said = one["answer"] if adjusted[last] <= ALPHA else "inconclusive"
-        mine.append((one, said, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), rejected))))
+        ranks[one["p_value"]] = ranks.get(one["p_value"], -1) + 1
+        answer = one["answer"] if adjusted[last] <= ALPHA else "inconclusive"
+        mine.append((one, answer, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), rejected))))
     return found
 
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What `whole` asks of a paper."""
+    """The interface of a paper that `whole` uses."""
 
     answered: dict[str, list[tuple[dict[str, Any], str]]]
 
     def newest(self) -> Iterable[tuple[str, list[Shown], dict[str, str]]]:
         for item in [row["id"] for name in PAPERS for row in rows_of(name)]:
             some = self.answered.get(item, [])
-            raws = [(RawTest(one["claim"], (), "", "", tuple(one.get("covers", ())), None), said) for one, said in some]
+            raws = [
+                (RawTest(one["claim"], (), "", "", tuple(one.get("covers", ())), None), answer) for one, answer in some
+            ]
             tests = [
-                Shown(raw, said, 0, 0, 1, (), 0)
-                for (raw, said), (one, _) in zip(raws, some, strict=True)
+                Shown(raw, answer, 0, 0, 1, (), 0)
+                for (raw, answer), (one, _) in zip(raws, some, strict=True)
                 if one["estimand"]
             ]
             yield item, tests, {one["claim"]: one["note"] for one, _ in some if not one["estimand"]}
 
 
 @functools.cache
-def said() -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Item to its verdicts with what its page prints as their answers, which the test of verdicts recomputes."""
-    words = {text: answer for answer, text in SAID.items()}
+def printed_answers() -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Item to its verdicts with the answers printed on its page, which the test of verdicts recomputes."""
+    words = {text: answer for answer, text in ANSWER_TEXTS.items()}
     found: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for item, result in results().items():
         section = page_of(item.partition("/")[0])[1][item]
@@ -112,17 +114,17 @@ def said() -> dict[str, list[tuple[dict[str, Any], str]]]:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_verdicts_are_those_of_the_p_values_and_intervals(name: str) -> None:
+def test_verdicts_follow_from_p_values_and_intervals(name: str) -> None:
     for item, found in answers(name).items():
         rows = page_of(name)[1][item].tables[0][1:]
         for row, (one, answer, adjusted, level) in zip(rows, found, strict=True):
             assert row[:2] == [one["claim"].partition("/")[2], cell(words_of(one["claim"])["claim"], one["estimand"])]
             covers = one.get("covers", [])
             known = {part for claim, part in parts_of(one["claim"]) if claim == one["claim"] and part}
-            assert bool(covers) == bool(known and one["estimand"]), "which part of the claim was tested?"
+            assert bool(covers) == bool(known and one["estimand"]), "covers must name the tested parts of the claim"
             value, _, span = row[3].partition("|")
             if one["value"] is None:
-                assert (row[2], value, row[4]) == (cell(SAID["inconclusive"], one["note"]), NONE, NONE)
+                assert (row[2], value, row[4]) == (cell(ANSWER_TEXTS["inconclusive"], one["note"]), NONE, NONE)
                 continue
             text, _, unit = value.partition(" ")
             shows(text, one["value"], 2, sign=True)
@@ -137,15 +139,15 @@ def test_the_verdicts_are_those_of_the_p_values_and_intervals(name: str) -> None
             if answer == "holds" and ends:
                 assert float(ends[0][0]) >= 0
             elif answer == "does not hold" and ends and float(ends[0][1]) > 0:
-                shown = "inconclusive"  # the stretched interval is wider than the p-value says
-            assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + SAID[shown], one["note"])
+                shown = "inconclusive"  # the rescaled interval is wider than the p-value implies
+            assert row[2] == cell((f"{', '.join(covers)}: " if covers else "") + ANSWER_TEXTS[shown], one["note"])
             assert level <= ALPHA
 
 
 def check_interval(item: str, one: dict[str, Any], span: str, answer: str) -> None:
-    """The stored interval, stretched by normal quantiles to the coverage that is printed."""
+    """Check the stored interval, rescaled by normal quantiles to the printed coverage."""
     if one["low"] is None:
-        assert span == "no resample differs"
+        assert span == "no interval: all resamples are equal"
         return
     found = re.fullmatch(r"(\S+) to (\S+) \(([\d.]+) %\)", span)
     assert found is not None, (item, span)
@@ -164,7 +166,7 @@ def check_interval(item: str, one: dict[str, Any], span: str, answer: str) -> No
 
 
 def _levels(item: str, one: dict[str, Any]) -> list[float]:
-    """The levels that Holm's procedure may leave for a test: those of all tests with the same p-value."""
+    """Levels that Holm's procedure may assign to a test: those of all tests with the same p-value."""
     paper = item.partition("/")[0]
     others = [v for key, found in results().items() if key.startswith(f"{paper}/") for v in found["verdicts"]]
     p = sorted(v["p_value"] for v in others if not v["exact"] and v["p_value"] is not None)
@@ -174,10 +176,10 @@ def _levels(item: str, one: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_claims_are_put_together_from_the_items(name: str) -> None:
+def test_claims_table_combines_the_items(name: str) -> None:
     page, sections = page_of(name)
     table, marks = sections["claims"].tables[0], sections["claims"].marks[0]
-    kept: Any = Artifacts(said())
+    kept: Any = Artifacts(printed_answers())
     for row, mark, claim in zip(table[1:], marks[1:], facts(name)["claims"], strict=True):
         text, small, expected = whole(kept, claim["id"])
         words = cell(claim["claim"], f"The paper: {claim['paper']}")
@@ -189,11 +191,13 @@ def test_the_claims_are_put_together_from_the_items(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_times_are_those_of_the_results(name: str) -> None:
+def test_times_equal_those_of_the_results(name: str) -> None:
     mine = [found for item, found in results().items() if item.startswith(f"{name}/")]
     (lead,) = (text for text in page_of(name)[1][""].of("p") if " items: " in text)
     assert f" {len(mine)} have been run." in lead
-    assert all("work" not in found or found["work"] is None for found in mine), "sum the work once each"
+    assert all("work" not in found or found["work"] is None for found in mine), (
+        "durations of work must be summed once each"
+    )
     assert f"at least {math.fsum(found['seconds'] for found in mine):,.1f} s" in lead
     for found in mine:
         texts = page_of(name)[1][found["item"]].of("p")
@@ -202,7 +206,7 @@ def test_the_times_are_those_of_the_results(name: str) -> None:
 
 
 @pytest.mark.parametrize("item", sorted(results()))
-def test_the_tables_are_those_of_the_results_and_agree_with_their_classes(item: str) -> None:
+def test_tables_equal_the_results_and_agree_with_their_classes(item: str) -> None:
     result, section = results()[item], page_of(item.partition("/")[0])[1][item]
     tables = section.tables[1 if result["verdicts"] else 0 :]
     marks = section.marks[1 if result["verdicts"] else 0 :]
@@ -224,7 +228,7 @@ def test_the_tables_are_those_of_the_results_and_agree_with_their_classes(item: 
 
 @functools.cache
 def counts_of(text: str) -> tuple[tuple[int, int], ...]:
-    """All (right, images) up to 1,200 images that are printed like this: an accuracy with its interval."""
+    """All pairs (correct, images) up to 1,200 images with this printed accuracy and interval."""
     value, _, small = text.partition("|")
     images = np.arange(1, 1201)
     right = np.rint(float(value) / 100 * images)
@@ -243,7 +247,7 @@ def counts_of(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def check_summary(item: str, heads: list[str], row: list[str], classes: list[str], names: list[str]) -> None:
-    """Total, CV, MCD and the extremes of a row from its classes, which have equally many images; the printed ones."""
+    """Check total, CV, MCD and extreme classes of a row against its class accuracies, and the printed numbers."""
     sizes = set.intersection(*({images for _, images in counts_of(text)} for text in classes))
     assert sizes
     cells = dict(zip(("total", "CV", "MCD", "lowest", "highest"), row[1::2], strict=True))
@@ -294,7 +298,7 @@ def check_row(cells: dict[str, str], right: list[int], images: int, names: list[
 
 
 def test_wilson_and_clopper_pearson_by_hand() -> None:
-    """The intervals that the tests of this folder compare with: 50 of 100, and none of 20."""
+    """Reference intervals of the tests in this folder: 50 of 100, and 0 of 20."""
     assert wilson_of(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
     assert interval_of(0, 20) == pytest.approx((0, 1 - 0.025 ** (1 / 20)))
     assert interval_of(20, 20)[0] == pytest.approx(stats.beta.ppf(0.025, 20, 1))

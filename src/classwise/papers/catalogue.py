@@ -219,7 +219,7 @@ class Note:
 def items() -> Mapping[str, Item]:
     """All items by id, paper by paper in the order of `PAPERS`."""
     rows = _read("items.yaml")["items"]
-    found = [
+    all_items = [
         Item(
             **{key: row[key] for key in ("id", "paper", "kind", "section", "title", "parameters", "finding")},
             covered_by=tuple(row.get("covered_by", ())),
@@ -228,7 +228,7 @@ def items() -> Mapping[str, Item]:
         )
         for row in rows
     ]
-    return {item.id: item for paper in PAPERS for item in found if item.paper == paper}
+    return {item.id: item for paper in PAPERS for item in all_items if item.paper == paper}
 
 
 @cache
@@ -291,8 +291,8 @@ def claim(name: str) -> Mapping[str, str]:
     known = {one["id"]: one for one in facts(name.partition("/")[0])["claims"]}
     if name not in known:
         raise unknown("claim", name, known)
-    found: Mapping[str, str] = known[name]
-    return found
+    statement: Mapping[str, str] = known[name]
+    return statement
 
 
 def same_claims(name: str) -> tuple[str, ...]:
@@ -363,15 +363,15 @@ def _printed(item: str) -> Mapping[str, Any]:
     entries = {one["id"]: one for key in ("tables", "figures") for one in facts(item.partition("/")[0])[key]}
     while (item not in entries and item[-1:].isalpha()) or item[-1:] == "-":
         item = item[:-1]
-    found: Mapping[str, Any] = entries.get(item, {})
-    return found
+    entry: Mapping[str, Any] = entries.get(item, {})
+    return entry
 
 
 @cache
 def _read(name: str) -> Mapping[str, Any]:
     text = (resources.files("classwise.papers") / name).read_text(encoding="utf-8")
-    found: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, the fast one if there is
-    return found
+    content: Mapping[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506  # a safe loader, the fast one if there is
+    return content
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -180,9 +180,9 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
     )
     for result in corrected(loaded):
         everything[result.item].append(result)
-    found = {item.id: everything[item.id] for item in items}
+    page_results = {item.id: everything[item.id] for item in items}
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
-    done = sum(bool(results) for results in found.values())
+    done = sum(bool(results) for results in page_results.values())
     return {
         "title": f"{name}: {about['title']}",
         "over": [f"classwise papers page {name}", about["venue"]],
@@ -190,12 +190,12 @@ def _context(name: str, store: Store | None) -> dict[str, Any]:
         "lead": (
             f"{len(items)} items: {counts['runnable']} runnable, {counts['covered']} covered by the library, "
             f"{counts['missing']} missing. {done} {'has' if done == 1 else 'have'} been run. "
-            f"{work_text([result for results in found.values() for result in results])}"
+            f"{work_text([result for results in page_results.values() for result in results])}"
         ).strip(),
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
-        "claims": _linked(claims_table(name, everything), found) if done else None,
-        "done": [item.id for item in items if found[item.id]],
-        "items": [_item(item, found[item.id]) for item in items],
+        "claims": _linked(claims_table(name, everything), page_results) if done else None,
+        "done": [item.id for item in items if page_results[item.id]],
+        "items": [_item(item, page_results[item.id]) for item in items],
     }
 
 

@@ -298,9 +298,9 @@ class _Record:
         if not file.is_file():
             return _Record(file, None if exists else 0.0, "stopped")
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            seconds = None if found["seconds"] is None else float(found["seconds"])
-            return _Record(file, seconds, str(found["state"]))
+            record = json.loads(file.read_text(encoding="utf-8"))
+            seconds = None if record["seconds"] is None else float(record["seconds"])
+            return _Record(file, seconds, str(record["state"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ClasswiseError(f"{file}: damaged file; delete it") from error
 

@@ -59,15 +59,15 @@ class Drops(Experiment):
         for name, table in self.tables(context).items():
             printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []
             try:
-                found = drop(table, self.weak, self.strong)
+                class_drop = drop(table, self.weak, self.strong)
             except ClasswiseError as error:
                 not_tested[self.claim] = f"{name}: {error}"
                 rows.append(Row(name, [Cell(formatting.NONE), *printed_cells]))
                 continue
-            parts.append(interval(found.difference, 100))
-            value, low, high = (100 * end for end in found.difference)
+            parts.append(interval(class_drop.difference, 100))
+            value, low, high = (100 * end for end in class_drop.difference)
             rows.append(Row(name, [Cell(f"{value:+z.1f}", f"{low:+z.1f} to {high:+z.1f}"), *printed_cells]))
-            figures.append((found.figure(), f"{name}."))
+            figures.append((class_drop.figure(), f"{name}."))
         shown = Table(
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *(["printed (classes 2-5)"] if printed else [])),

@@ -71,7 +71,7 @@ class _AlongAttack(Experiment):
             attack = {line.attack: attacks[line.attack]}
             audit = context.audit(trained[line.defence], attack, images=place, trace=[number])
             parts.append(steps_of(audit, number, steps=shown(int(attacks[line.attack]["steps"]))))
-        found = _beside(parts, [line.title for line in self.lines])
+        traces = _beside(parts, [line.title for line in self.lines])
         table = Table(
             "Frequency of the pattern among test images",
             (
@@ -84,13 +84,13 @@ class _AlongAttack(Experiment):
             "Small print: 95 % confidence intervals for new images. The variance is that of the confidences on "
             "attacked "
             "images, 0 to "
-            f"{1000 * (found.confidences.shape[2] - 1) / found.confidences.shape[2] ** 2:.0f} thousandths.",
+            f"{1000 * (traces.confidences.shape[2] - 1) / traces.confidences.shape[2] ** 2:.0f} thousandths.",
         )
         caption = (
             f"{provenance} Its class is highlighted; one row each for "
             f"{' and '.join(line.title for line in self.lines)}."
         )
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=self.claims(right, rows, context))
+        return Findings(tables=(table,), figures=((traces.figure(), caption),), tests=self.claims(right, rows, context))
 
     @abstractmethod
     def arises(self, right: BoolArray) -> BoolArray:

@@ -120,15 +120,15 @@ class SortedByConfidence(Experiment):
         """Attack TRADES by Temperature-PGD; test claim C24 by the brightness of masked backgrounds."""
         images = context.test_images.take(context.test_images.y == VICTIM)
         audit = context.audit(trades_with_beta(context), case_study_attack(context), images=images)
-        found = extremes(audit.outcomes, ATTACK, VICTIM, count=min(SHOWN, len(images) // 2))
+        order = extremes(audit.outcomes, ATTACK, VICTIM, count=min(SHOWN, len(images) // 2))
         cut = GrabCut()
         masks = cut(images)
         quality = mask_quality(masks, inset=cut.inset)
         bright = pd.Series(background_brightness(images, masks).numpy(), index=images.index.tolist())
-        ordered = bright[found.images["index"].tolist()].to_numpy()
+        ordered = bright[order.images["index"].tolist()].to_numpy()
         parts = np.array_split(np.arange(len(ordered)), PARTS)
         names = ("most robust", *(f"{place}." for place in range(2, PARTS)), "least robust")
-        robust = found.images["correct"].to_numpy(dtype=np.bool_)
+        robust = order.images["correct"].to_numpy(dtype=np.bool_)
         rows = [
             Row(
                 f"{name} quarter",
@@ -140,9 +140,9 @@ class SortedByConfidence(Experiment):
             )
             for name, part in zip(names, parts, strict=True)
         ]
-        link = spearman(found.images["p_label"], ordered)
+        link = spearman(order.images["p_label"], ordered)
         note = (
-            f"Sorted by confidence in {found.class_name} under Temperature-PGD. Spearman's correlation of "
+            f"Sorted by confidence in {order.class_name} under Temperature-PGD. Spearman's correlation of "
             "confidence and "
             f"brightness over {len(ordered)} images: {link.value:.2f}. Masks: automatic; they cover "
             f"{percent(quality.area)} of the pixels on average; {percent(quality.empty)} are nearly empty, "
@@ -156,10 +156,10 @@ class SortedByConfidence(Experiment):
             between = [interval(contrast(ordered[parts[0]], ordered[parts[-1]]), 100)]
             tests, not_tested = [Test(claim="kdd21/C24", estimand=estimand, estimators=between)], {}
         return Findings(
-            tables=(Table(f"Images of {found.class_name} by quarter", heads, rows, note),),
+            tables=(Table(f"Images of {order.class_name} by quarter", heads, rows, note),),
             figures=(
-                (found.gallery(images), "Both ends of the order, with confidence in the class and prediction."),
-                (found.figure(), "All images of the class, the most robust first."),
+                (order.gallery(images), "Both ends of the order, with confidence in the class and prediction."),
+                (order.figure(), "All images of the class, the most robust first."),
             ),
             tests=tests,
             not_tested=not_tested,

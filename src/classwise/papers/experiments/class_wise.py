@@ -44,31 +44,31 @@ class StandardAgainstAdversarial(Experiment):
         """Compare gap, variance and order of the classes of both models, and test the claims."""
         standard = under_pgd(context, context.train("standard", {"seed": 1})).outcomes
         adversarial = under_pgd(context, context.train("at")).outcomes
-        found, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
+        robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
         rows = [
-            Row("MCD, points", [*map(estimate_cell, found.discrepancy), estimate_cell(found.discrepancy_ratio, 1)]),
+            Row("MCD, points", [*map(estimate_cell, robust.discrepancy), estimate_cell(robust.discrepancy_ratio, 1)]),
             Row(
                 "CV, percent squared",
-                [*(estimate_cell(one, 1e4) for one in found.variance), estimate_cell(found.variance_ratio, 1)],
+                [*(estimate_cell(one, 1e4) for one in robust.variance), estimate_cell(robust.variance_ratio, 1)],
             ),
         ]
         heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio")
-        note = f"Spearman's correlation of the class orders: {found.order.value:.2f}. "
+        note = f"Spearman's correlation of the class orders: {robust.order.value:.2f}. "
         note += "Small print: 95 % confidence intervals, biased upwards."
         table = Table("Standard and adversarial training", heads, rows, note)
         return Findings(
-            tables=(table,), figures=((found.figure(), "Test images, PGD-20."),), tests=self.claims(found, clean)
+            tables=(table,), figures=((robust.figure(), "Test images, PGD-20."),), tests=self.claims(robust, clean)
         )
 
-    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
         """Test iclr21 C14: the same class order, a larger gap under attack.
 
         Args:
-            found: standard clean accuracy against adversarial training under PGD.
+            robust: standard clean accuracy against adversarial training under PGD.
             clean: the same comparison on clean images for both models.
         """
         del clean
-        parts = [interval(found.order_interval), interval(_beyond_one(found.discrepancy_ratio))]
+        parts = [interval(robust.order_interval), interval(_beyond_one(robust.discrepancy_ratio))]
         estimand = "Spearman's correlation of the two class orders; ratio of the gaps minus 1"
         return [Test(claim="iclr21/C14", estimand=estimand, estimators=parts, unit="")]
 
@@ -86,13 +86,13 @@ class LargerGaps(StandardAgainstAdversarial):
 
     def run(self, context: Context) -> Findings:
         """Run as the other items; the claim is about six data sets, of which this tests one."""
-        found = super().run(context)
-        return replace(found, tests=[replace(test, covers=(context.scale.data,)) for test in found.tests])
+        robust = super().run(context)
+        return replace(robust, tests=[replace(test, covers=(context.scale.data,)) for test in robust.tests])
 
-    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
         """Test kdd21 C4: both far larger, interpreted as twice as large."""
         del clean
-        parts = [interval(_beyond_one(one, 2)) for one in (found.variance_ratio, found.discrepancy_ratio)]
+        parts = [interval(_beyond_one(one, 2)) for one in (robust.variance_ratio, robust.discrepancy_ratio)]
         note = "'far larger' is interpreted as more than twice"
         estimand = "ratio of CV, and of MCD, minus 2"
         return [Test(claim="kdd21/C4", estimand=estimand, estimators=parts, unit="", note=note)]
@@ -103,7 +103,7 @@ class AdversarialModel(StandardAgainstAdversarial):
 
     item = "benz20/F2"
 
-    def claims(self, found: Gap, clean: Gap) -> Sequence[Test]:
+    def claims(self, robust: Gap, clean: Gap) -> Sequence[Test]:
         """Test benz20 C2: a larger discrepancy in accuracy and in robustness."""
         return [
             Test(
@@ -113,7 +113,7 @@ class AdversarialModel(StandardAgainstAdversarial):
                 estimators=[interval(_beyond_one(ratio)) for ratio in (one.variance_ratio, one.discrepancy_ratio)],
                 unit="",
             )
-            for what, one in (("robustness", found), ("accuracy", clean))
+            for what, one in (("robustness", robust), ("accuracy", clean))
         ]
 
 
@@ -130,10 +130,10 @@ class RobustnessHistogram(Experiment):
     def run(self, context: Context) -> Findings:
         """Count classes per interval; test claim C16."""
         audit = under_pgd(context, context.train("at"))
-        found = spread(audit.outcomes, "PGD")
-        ends = (100 * found.edges).round().astype(int).tolist()
+        histogram = spread(audit.outcomes, "PGD")
+        ends = (100 * histogram.edges).round().astype(int).tolist()
         edges = [f"{low} to {high} %" for low, high in itertools.pairwise(ends)]
-        counts = [Estimate(*ends) for ends in zip(found.count, found.low, found.high, strict=True)]
+        counts = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
         rows = [Row(name, [estimate_cell(one, 1, 0)]) for name, one in zip(edges, counts, strict=True)]
         accuracies = audit.counts("PGD")
         return Findings(
@@ -145,13 +145,13 @@ class RobustnessHistogram(Experiment):
                     "Small print: 95 % confidence intervals.",
                 ),
             ),
-            figures=((found.figure(), "Adversarial training under PGD."),),
+            figures=((histogram.figure(), "Adversarial training under PGD."),),
             tests=(
                 Test(
                     claim="iclr21/C16",
                     covers=(context.scale.data,),
                     estimand="number of ten-point intervals that contain a class, minus 4",
-                    estimators=[plus(filled_bins(accuracies, found.edges), -FILLED_BINS)],
+                    estimators=[plus(filled_bins(accuracies, histogram.edges), -FILLED_BINS)],
                     unit="",
                     note=f"the claim is about CIFAR-100 and ImageNet; this is {context.scale.data}",
                 ),

@@ -104,15 +104,15 @@ class Sketch(Experiment):
         """Draw six panels; the gradient norms are those of Eq. 4 for a feature vector of norm 1."""
         del context
         names = ("label", "predicted", "third class")
-        found = {inverse: softmax.probabilities(LOGITS, inverse) for inverse in INVERSES}
-        sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in found.items()}
-        panels = [Panel(f"P, 1/T = {inverse:.2g}", p.tolist(), marked=[0]) for inverse, p in found.items()]
+        probabilities = {inverse: softmax.probabilities(LOGITS, inverse) for inverse in INVERSES}
+        sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in probabilities.items()}
+        panels = [Panel(f"P, 1/T = {inverse:.2g}", p.tolist(), marked=[0]) for inverse, p in probabilities.items()]
         panels += [Panel(f"∇, 1/T = {inverse:.2g}", size.tolist(), marked=[0]) for inverse, size in sizes.items()]
         rows = [
             Row(
                 f"1/T = {inverse:.2g}",
                 [
-                    Cell(f"{found[inverse][0]:.3f}"),
+                    Cell(f"{probabilities[inverse][0]:.3f}"),
                     Cell(f"{sizes[inverse][0]:.3f}"),
                     Cell(f"{inverse * sizes[inverse][0]:.3f}"),
                 ],

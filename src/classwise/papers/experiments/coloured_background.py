@@ -72,9 +72,9 @@ class ColouredBackgrounds(Experiment):
         """Train adversarially on the coloured digits; test claims C22 and C23."""
         train, test = _coloured(context.train_images), _coloured(context.test_images)
         audit = context.audit(context.train("at", images=train), {"PGD": context.pgd(PGD)}, images=test)
-        found = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
+        matrices = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
         rows, contrast = list[Row](), dict[str, Estimate]()
-        for attack, one in found.items():
+        for attack, one in matrices.items():
             assert one.inside is not None
             contrast[attack] = one.inside.contrast
             rows.append(Row(attack, [estimate_cell(cell) for cell in (one.inside.share, *one.inside[2:])]))
@@ -92,7 +92,7 @@ class ColouredBackgrounds(Experiment):
             )
         ]
         not_tested = {}
-        if found["clean"].matrix.sum() > found["clean"].matrix.trace():
+        if matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace():
             tests.append(
                 Test(
                     claim="kdd21/C23",
@@ -108,7 +108,7 @@ class ColouredBackgrounds(Experiment):
             tables=(Table("Confusion by background", heads, rows, note),),
             figures=[
                 (one.figure(), f"{attack}; classes with the same background are adjacent.")
-                for attack, one in found.items()
+                for attack, one in matrices.items()
             ],
             tests=tests,
             not_tested=not_tested,
@@ -117,20 +117,20 @@ class ColouredBackgrounds(Experiment):
 
 def _coloured(images: Images) -> Images:
     """Colour the backgrounds of images; the groups become superclasses."""
-    found = coloured_background(images)
+    coloured = coloured_background(images)
     group = [
-        next(place for place, members in enumerate(GROUPS) if label in members) for label in range(found.num_classes)
+        next(place for place, members in enumerate(GROUPS) if label in members) for label in range(coloured.num_classes)
     ]
     return Images(
-        found.x,
-        found.y,
-        found.class_names,
-        found.name,
-        found.split,
+        coloured.x,
+        coloured.y,
+        coloured.class_names,
+        coloured.name,
+        coloured.split,
         superclasses=group,
         superclass_names=("red", "blue"),
-        index=found.index,
-        columns=found.columns,
+        index=coloured.index,
+        columns=coloured.columns,
     )
 
 

@@ -58,38 +58,38 @@ class _Confidences(Experiment):
     def run(self, context: Context) -> Findings:
         """Draw a bar for each class and model, and test the claims of the figure."""
         tables = {name: under_pgd(context, one).outcomes for name, one in self.models(context).items()}
-        found = smoothness(tables, "PGD")
-        rows = [Row(name, [estimate_cell(found.mean(name), 1000, 2)]) for name in tables]
+        variances = smoothness(tables, "PGD")
+        rows = [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables]
         table = Table(
             "Mean CVC over the classes",
             ("model", "CVC, thousandths"),
             rows,
             "Small print: 95 % confidence intervals for new images.",
         )
-        tests, not_tested = self.claims(found, tables, context.scale)
+        tests, not_tested = self.claims(variances, tables, context.scale)
         caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
+        return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=tests, not_tested=not_tested)
 
     @abstractmethod
     def claims(
-        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
         """Tests of the claims, and the claims that this scale cannot test with the reasons."""
 
 
-def _below(claim: str, estimand: str, found: Smoothness, low: str, others: list[str]) -> Test:
+def _below(claim: str, estimand: str, variances: Smoothness, low: str, others: list[str]) -> Test:
     """Test that the mean CVC of one model is below that of each other model."""
-    parts = [interval(difference(found.mean(other), found.mean(low)), 1000) for other in others]
+    parts = [interval(difference(variances.mean(other), variances.mean(low)), 1000) for other in others]
     return Test(claim=claim, estimand=estimand, estimators=parts, unit="thousandths")
 
 
-def _stronger_is_smoother(found: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
+def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes]) -> Test:
     """Test that in each pair of models, the one with the larger total under PGD has the lower mean CVC."""
     parts = []
     for one, other in itertools.combinations(tables, 2):
         rows = np.stack([tables[name].correct("PGD") for name in (one, other)])
         total = Resampled(rows, tables[one].labels, tables[one].num_classes).total()
-        parts.append(alike(total, interval(difference(found.mean(other), found.mean(one)), 1000)))
+        parts.append(alike(total, interval(difference(variances.mean(other), variances.mean(one)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each pair of models"
     return Test(
         claim="iclr21/C13", estimand=estimand, estimators=parts, unit="thousandths", covers=("stronger models",)
@@ -103,21 +103,22 @@ class ConfidencesOfDefences(_Confidences):
     recipes = DEFENCES
 
     def claims(
-        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
         """Test C17 (HE is the smoothest) and C16 (animals are smoother than transportation)."""
         del tables
         others = [name for name in DEFENCES if name != "HE"]
-        tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", found, "HE", others)]
+        tests = [_below("kdd21/C17", "mean CVC of each other defence minus that of HE", variances, "HE", others)]
         if scale.data != CIFAR:
             return tests, other_data("kdd21/C16", scale)
         parts = [
-            interval(difference(found.mean(name, TRANSPORTATION), found.mean(name, ANIMALS)), 1000) for name in DEFENCES
+            interval(difference(variances.mean(name, TRANSPORTATION), variances.mean(name, ANIMALS)), 1000)
+            for name in DEFENCES
         ]
         groups = "mean CVC of transportation minus that of animals, each defence"
         tests.append(Test(claim="kdd21/C16", estimand=groups, estimators=parts, unit="thousandths", covers=COVERS[:1]))
         order = [
-            interval(difference(found.mean(name, (above,)), found.mean(name, (label,))), 1000)
+            interval(difference(variances.mean(name, (above,)), variances.mean(name, (label,))), 1000)
             for name in DEFENCES
             for place, label in enumerate(LOWEST)
             for above in (*TRANSPORTATION, *ANIMALS)
@@ -140,11 +141,11 @@ class ConfidencesOfVariants(_Confidences):
     recipes: ClassVar[Mapping[str, str]] = {"Madry": "at", "TRADES": "trades", "MART": "mart"}
 
     def claims(
-        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
         """Test C13: of two models, the more robust one under PGD is smoother."""
         del scale
-        return [_stronger_is_smoother(found, tables)], {}
+        return [_stronger_is_smoother(variances, tables)], {}
 
 
 class ConfidencesOnTheSphere(_Confidences):
@@ -158,11 +159,11 @@ class ConfidencesOnTheSphere(_Confidences):
         return hypersphere_models(context)
 
     def claims(
-        self, found: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
+        self, variances: Smoothness, tables: Mapping[str, Outcomes], scale: Scale
     ) -> tuple[list[Test], dict[str, str]]:
         """Test C13 over all four models."""
         del scale
-        return [_stronger_is_smoother(found, tables)], {}
+        return [_stronger_is_smoother(variances, tables)], {}
 
 
 class SmoothVulnerableSensitive(Experiment):
@@ -178,10 +179,10 @@ class SmoothVulnerableSensitive(Experiment):
             for defence, one in train_defences(context).items()
         }
         best = {defence: strongest(table) for defence, table in tables.items()}
-        found = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
+        sensitivities = {defence: sensitivity(table, PLAIN, best[defence]) for defence, table in tables.items()}
         means = smoothness(tables, PLAIN)
         rows = []
-        for defence, one in found.items():
+        for defence, one in sensitivities.items():
             drop = _paired([tables[defence]], [best[defence]]).part(lambda a: _drop(a, 0), 100)(0.05)
             both = [estimate_cell(link, 1, 2) for link in (one.vulnerable, one.sensitive)]
             cells = [*both, estimate_cell(means.mean(defence), 1000, 2), Cell(best[defence]), estimate_cell(drop, 1)]
@@ -206,7 +207,7 @@ class SmoothVulnerableSensitive(Experiment):
             Test(
                 claim="kdd21/C29",
                 estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
-                estimators=[interval(one.vulnerable) for one in found.values()],
+                estimators=[interval(one.vulnerable) for one in sensitivities.values()],
                 unit="",
                 limits=CORRELATION,
             ),
@@ -233,7 +234,7 @@ class SmoothVulnerableSensitive(Experiment):
         ]
         return Findings(
             tables=(Table("CVC, robustness and sensitivity to the temperature", heads, rows, note),),
-            figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in found.items()],
+            figures=[(one.figure(), f"{defence}; 1/T = {best[defence]}.") for defence, one in sensitivities.items()],
             tests=tests,
         )
 

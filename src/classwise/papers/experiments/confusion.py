@@ -28,34 +28,34 @@ class ConfusionUnderAttack(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, the share of errors inside superclasses relative to chance, and the mean rates."""
-        found = confused(under_pgd(context, context.train("at")).outcomes, "PGD")
+        matrix = confused(under_pgd(context, context.train("at")).outcomes, "PGD")
         rows = [
-            Row("correlation of M_ij with M_ji", [estimate_cell(found.pearson, 1, 2)]),
-            Row("1 - sum |M - M^T| / sum (M + M^T)", [estimate_cell(found.overlap, 1, 2)]),
+            Row("correlation of M_ij with M_ji", [estimate_cell(matrix.pearson, 1, 2)]),
+            Row("1 - sum |M - M^T| / sum (M + M^T)", [estimate_cell(matrix.overlap, 1, 2)]),
         ]
         tests = [
             Test(
                 claim=self.symmetric,
                 estimand="correlation of M_ij with M_ji over pairs of classes",
-                estimators=[interval(found.pearson)],
+                estimators=[interval(matrix.pearson)],
                 unit="",
                 limits=CORRELATION,
                 note=self.note.format(context.scale.data),
             )
         ]
         not_tested = dict(self.others)
-        if found.inside is None:
+        if matrix.inside is None:
             not_tested[self.related] = f"{context.scale.data} has no superclasses"
         else:
-            rows.append(Row("errors inside the superclass, percent", [estimate_cell(found.inside.share)]))
-            rows.append(Row("beyond chance, points", [estimate_cell(found.inside.excess)]))
-            contrast = [estimate_cell(found.inside.contrast)]
+            rows.append(Row("errors inside the superclass, percent", [estimate_cell(matrix.inside.share)]))
+            rows.append(Row("beyond chance, points", [estimate_cell(matrix.inside.excess)]))
+            contrast = [estimate_cell(matrix.inside.contrast)]
             rows.append(Row("mean rate inside the superclasses minus across, points", contrast))
             tests.append(
                 Test(
                     claim=self.related,
                     estimand="mean rate M_ij of pairs inside the superclasses minus that of pairs across",
-                    estimators=[interval(found.inside.contrast, 100)],
+                    estimators=[interval(matrix.inside.contrast, 100)],
                 )
             )
         table = Table(
@@ -65,7 +65,7 @@ class ConfusionUnderAttack(Experiment):
             "Small print: 95 % confidence intervals.",
         )
         caption = "Rows: truth; columns: prediction on the attacked image; percent of the row."
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=tests, not_tested=not_tested)
+        return Findings(tables=(table,), figures=((matrix.figure(), caption),), tests=tests, not_tested=not_tested)
 
 
 class Symmetry(ConfusionUnderAttack):

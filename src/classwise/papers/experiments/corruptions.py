@@ -95,16 +95,18 @@ class ClassesUnderCorruptions(Experiment):
         tables, figures = [], []
         _, severities = GRID[context.scale.name]
         for name, (recipe, overrides) in RECIPES.items():
-            found = evaluate_corruptions(context, context.train(recipe, overrides))
-            lines = pd.DataFrame([found.counts(at).accuracy for at in severities], list(severities), list(found.names))
+            predictions = evaluate_corruptions(context, context.train(recipe, overrides))
+            lines = pd.DataFrame(
+                [predictions.counts(at).accuracy for at in severities], list(severities), list(predictions.names)
+            )
             title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
             figures.append((line_chart(title, class_lines(lines), "severity"), "Mean over all corruptions."))
             counts: dict[Key, ClassCounts] = {
-                (kind, f"severity {level}"): ClassCounts.from_labels(found.labels, right, len(found.names))
-                for (kind, level), right in found.correct.items()
+                (kind, f"severity {level}"): ClassCounts.from_labels(predictions.labels, right, len(predictions.names))
+                for (kind, level), right in predictions.correct.items()
                 if level == severities[-1]
             }
-            tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, found.names))
+            tables.append(class_table(f"{name.capitalize()} model, by class, in percent", counts, predictions.names))
         not_tested = {
             "benz20/C10": "the plan asks only for the accuracies; benz20/P4.2 compares them with those under attack"
         }
@@ -124,11 +126,13 @@ class CorruptionsAndAttacks(Experiment):
         kinds = ("standard", "adversarial")
         for name in kinds:
             recipe, overrides = RECIPES[name]
-            found = evaluate_corruptions(context, context.train(recipe, overrides))
-            stack = Resampled(np.stack([*found.correct.values(), attacked]), found.labels, len(found.names))
+            predictions = evaluate_corruptions(context, context.train(recipe, overrides))
+            stack = Resampled(
+                np.stack([*predictions.correct.values(), attacked]), predictions.labels, len(predictions.names)
+            )
             rows.append(Row(f"{name}, all", [_correlation(stack.estimate(agreement))]))
             parts.append(raised(stack.part(lambda a: ALIKE - agreement(a)), ALIKE - 1))
-            places = [kind for kind, _ in found.correct]
+            places = [kind for kind, _ in predictions.correct]
             for kind in dict.fromkeys(places):
                 selected = [at for at, other in enumerate(places) if other == kind]
                 rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
@@ -148,9 +152,9 @@ class CorruptionsAndAttacks(Experiment):
         return Findings(tables=(table,), tests=(test,))
 
 
-def _correlation(found: Estimate) -> Cell:
+def _correlation(correlation: Estimate) -> Cell:
     """Cell of a correlation with its interval, clipped to -1 and 1."""
-    return estimate_cell(Estimate(*np.clip(found, *CORRELATION).tolist()), 1, 2)
+    return estimate_cell(Estimate(*np.clip(correlation, *CORRELATION).tolist()), 1, 2)
 
 
 def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
@@ -165,5 +169,7 @@ def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatA
     first, second = (stats.rankdata(one.round(9), axis=-1) for one in (chosen.mean(axis=-2), accuracy[..., -1, :]))
     first, second = (one - one.mean(axis=-1, keepdims=True) for one in (first, second))
     size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
-    found: FloatArray = np.divide((first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0)
-    return found
+    correlation: FloatArray = np.divide(
+        (first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0
+    )
+    return correlation

@@ -98,10 +98,10 @@ class DefencesByAttacks(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C8 and C10."""
-        found = audit_defences(context)
+        audits = audit_defences(context)
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
-            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
+            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
         }
         printed = by_name(catalogue.printed_rows("kdd21/T1"), "defence", "attack")
         tests = [
@@ -109,19 +109,19 @@ class DefencesByAttacks(Experiment):
                 claim="kdd21/C10",
                 covers=("CV",),
                 estimand="CV under PGD minus that under FGSM, each defence",
-                estimators=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in found.values()],
+                estimators=[one.paired("PGD", "FGSM").part(_cv_change, 1e4) for one in audits.values()],
                 unit="%²",
             ),
             Test(
                 claim="kdd21/C10",
                 covers=("MCD",),
                 estimand="MCD under PGD minus that under FGSM, each defence",
-                estimators=[wider(one.counts("PGD"), one.counts("FGSM")) for one in found.values()],
+                estimators=[wider(one.counts("PGD"), one.counts("FGSM")) for one in audits.values()],
             ),
         ]
         not_tested = {}
         if context.scale.data == CIFAR:
-            tests += [on_average("kdd21/C8", found), extremes("kdd21/C8", ours)]
+            tests += [on_average("kdd21/C8", audits), extremes("kdd21/C8", ours)]
         else:
             not_tested = other_data("kdd21/C8", context.scale)
         return Findings(
@@ -139,9 +139,9 @@ def _cv_change(accuracy: FloatArray) -> FloatArray:
     return np.asarray(cv[..., 0] - cv[..., 1])
 
 
-def on_average(claim: str, found: Mapping[str, Attacked]) -> Test:
+def on_average(claim: str, audits: Mapping[str, Attacked]) -> Test:
     """Test that class 1 is above and class 3 below every other class, on average over the rows."""
-    tables = [one.main.outcomes for one in found.values()]
+    tables = [one.main.outcomes for one in audits.values()]
     rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
     images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
     pairs = [(CAR, c) for c in range(tables[0].num_classes) if c != CAR]
@@ -186,20 +186,20 @@ class DefencesWithRST(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, tabulate the accuracies, and test claims C7, C8 and C9."""
-        found = audit_defences(context, defences_with_rst(context))
+        audits = audit_defences(context, defences_with_rst(context))
         names = context.test_images.class_names
         ours: dict[Key, ClassCounts] = {
-            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in found.items()
+            (defence, attack): one.counts(attack) for attack in FIVE for defence, one in audits.items()
         }
         printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
         tests: list[Test] = []
         not_tested: dict[str, str] = {}
         if context.scale.data == CIFAR:
             tests = [
-                on_average("iclr21/C7", found),
+                on_average("iclr21/C7", audits),
                 extremes("iclr21/C7", ours),
-                _dropped("iclr21/C8", found, "FGSM", "PGD"),
-                _dropped("iclr21/C9", found, "transfer", "N_attack"),
+                _dropped("iclr21/C8", audits, "FGSM", "PGD"),
+                _dropped("iclr21/C9", audits, "transfer", "N_attack"),
             ]
         else:
             for claim in ("iclr21/C7", "iclr21/C8", "iclr21/C9"):
@@ -216,13 +216,13 @@ class DefencesWithRST(Experiment):
         )
 
 
-def _dropped(claim: str, found: Mapping[str, Attacked], weak: str, strong: str) -> Test:
+def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str) -> Test:
     """Test that class 3 drops more than class 1 from one attack to a stronger one, for every defence."""
     parts: Sequence[Callable[[float], Estimate]] = [
         one.paired(weak, strong).part(
             lambda a: (a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]), 100
         )
-        for one in found.values()
+        for one in audits.values()
     ]
     estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
     return Test(claim=claim, estimand=estimand, estimators=parts)
@@ -269,9 +269,11 @@ class RankConsistency(Experiment):
         )
 
 
-def _agreement_row(name: str, found: Consistency) -> Row:
-    size, agreement = len(found.correlations), found.agreement
-    both = [Cell(f"{one.value:.2f}", _interval_text(one)) for one in (found.lowest, found.mean)]
+def _agreement_row(name: str, consistency_of_rows: Consistency) -> Row:
+    size, agreement = len(consistency_of_rows.correlations), consistency_of_rows.agreement
+    both = [
+        Cell(f"{one.value:.2f}", _interval_text(one)) for one in (consistency_of_rows.lowest, consistency_of_rows.mean)
+    ]
     ends = [Cell(f"{agreement.value:.2f}"), Cell(formatting.probability(agreement.p_value))]
     return Row(name, [Cell(str(size * (size - 1) // 2)), *both, *ends])
 

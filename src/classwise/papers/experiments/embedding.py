@@ -39,9 +39,9 @@ class FeaturesOnAPlane(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""
-        found = embedding(under_pgd(context, context.train("at"), save=("features",)), "PGD")
-        values = found.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
-        places = found.purity.index.to_list()
+        projection = embedding(under_pgd(context, context.train("at"), save=("features",)), "PGD")
+        values = projection.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
+        places = projection.purity.index.to_list()
         purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
         rows = [
             Row(f"{kind}, {level}", [estimate_cell(Estimate(*one[:3])), Cell(f"{100 * one.chance:.1f}")])
@@ -56,7 +56,7 @@ class FeaturesOnAPlane(Experiment):
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:
             not_tested = {"iclr21/C15": f"{context.scale.data} has no superclasses"}
-            return Findings(tables=(table,), figures=((found.figure(), caption),), not_tested=not_tested)
+            return Findings(tables=(table,), figures=((projection.figure(), caption),), not_tested=not_tested)
         separates = Test(
             claim="iclr21/C15",
             estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",
@@ -68,4 +68,4 @@ class FeaturesOnAPlane(Experiment):
             note="the two are treated as independent; images share neighbours, so the intervals are slightly too "
             "narrow",
         )
-        return Findings(tables=(table,), figures=((found.figure(), caption),), tests=(separates,))
+        return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=(separates,))

@@ -116,9 +116,9 @@ class ClassTrend(Experiment):
         run = context.train("at").run
         figures, rows = [], []
         for measure in ("robust", "clean"):
-            found = trend({"AT": run}, measure, window=(0.5, 1.0))
-            figures.append((found.figure(), f"Validation split, {measure}."))
-            turns, epochs = found.summary["turns"]["AT"], found.epochs
+            history = trend({"AT": run}, measure, window=(0.5, 1.0))
+            figures.append((history.figure(), f"Validation split, {measure}."))
+            turns, epochs = history.summary["turns"]["AT"], history.epochs
             late = epochs[epochs["epoch"] > run.recipe.epochs / 2]
             weakest = dict.fromkeys(map(str, late["worst_class"]))
             rows.append(Row(measure, [Cell(f"{turns:.0f}"), Cell(", ".join(weakest))]))
@@ -142,13 +142,13 @@ class Fluctuation(Experiment):
         """Compare both over the epochs on the validation split; test claims C9, C20 and C24."""
         trained = context.train("cfa-at", {"schedules": []})
         averaged = trained.run
-        found = trend({"AT": averaged, "AT + FAWA": (averaged, "valid-average")}, window=WINDOW)
+        history = trend({"AT": averaged, "AT + FAWA": (averaged, "valid-average")}, window=WINDOW)
 
         def change(name: str, column: str) -> Estimate:
-            return Estimate(*(float(found.summary[f"{column}{end}"][name]) for end in ("", "_low", "_high")))
+            return Estimate(*(float(history.summary[f"{column}{end}"][name]) for end in ("", "_low", "_high")))
 
         plain, fair = change("AT", "change"), change("AT + FAWA", "change")
-        noise = _sampling_change(averaged, float(found.summary["worst"]["AT"]))
+        noise = _sampling_change(averaged, float(history.summary["worst"]["AT"]))
         calm = interval(Estimate(0.01 - fair.value, 0.01 - fair.high, 0.01 - fair.low), 100)
         caveat = f"over the epochs of one training; sampling of images alone can cause {noise:.1f} points of change"
         ends = (under_pgd(context, trained, which="average"), under_pgd(context, trained, which="last"))
@@ -167,7 +167,7 @@ class Fluctuation(Experiment):
         heads = ("model", "overall", "worst class")
         return Findings(
             tables=(Table("Mean change between adjacent epochs, in points", heads, rows, note),),
-            figures=((found.figure(), "Validation split; the same training with and without averaging."),),
+            figures=((history.figure(), "Validation split; the same training with and without averaging."),),
             tests=(
                 Test(
                     claim="cfa23/C9",

@@ -140,11 +140,13 @@ class ClassesOfAverages(Experiment):
         }
         rows = []
         for base, pair in pairs.items():
-            found = pair.estimate(_narrowed)
+            estimate = pair.estimate(_narrowed)
             cells = [
                 Cell(f"{float(one.accuracy.std()):.3f}") for one in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
             ]
-            rows.append(Row(base, [*cells, Cell(f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}")]))
+            rows.append(
+                Row(base, [*cells, Cell(f"{estimate.value:.3f}", f"{estimate.low:.3f} to {estimate.high:.3f}")])
+            )
         printed = catalogue.printed("cfa23/F6")["numbers_in_text"]["printed_variance"]
         rows.append(Row("printed", [Cell(f"{printed['EMA']:g}"), Cell(f"{printed['CFA']:g}"), Cell("")]))
         tests = [

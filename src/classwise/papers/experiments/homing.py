@@ -58,8 +58,8 @@ class HomingMatrix(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Compute both matrices, and test claim C19 over all pairs."""
-        found = homing_matrices(context)
-        home, errors = int(found.homing.sum()), int(found.misclassified.sum())
+        matrices = homing_matrices(context)
+        home, errors = int(matrices.homing.sum()), int(matrices.misclassified.sum())
         low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
         share = Estimate(home / errors if errors else math.nan, low, high)
         rows = [
@@ -71,7 +71,7 @@ class HomingMatrix(Experiment):
                     estimate_cell(Estimate(one["share"], one["low"], one["high"])),
                 ],
             )
-            for one in found.table.head(SHOWN).to_dict("records")
+            for one in matrices.table.head(SHOWN).to_dict("records")
         ]
         rows.append(Row("all pairs", [Cell(str(errors)), Cell(str(home)), estimate_cell(share)]))
         heads = ("pair", "misclassified", "homing", "percent")
@@ -80,9 +80,9 @@ class HomingMatrix(Experiment):
                 Table("The most frequent pairs", heads, rows, "Small print: 95 % confidence intervals for new images."),
             ),
             figures=(
-                (found.misclassified_figure(), "Misclassified images under PGD; rows: truth."),
+                (matrices.misclassified_figure(), "Misclassified images under PGD; rows: truth."),
                 (
-                    found.figure(),
+                    matrices.figure(),
                     "Of these, images that are robust for the model trained without the class of the column.",
                 ),
             ),
@@ -131,18 +131,18 @@ class GroupRelations(Experiment):
         )
 
 
-def class_pairs(found: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
+def class_pairs(matrices: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
     """Pairs of the misclassified and of the homing matrix; the diagonal of each is the rest of the class."""
-    rest = np.diag(found.matrix.sum(axis=1) - found.homing.sum(axis=1))
+    rest = np.diag(matrices.matrix.sum(axis=1) - matrices.homing.sum(axis=1))
     return {
-        "Misclassified": pairs(found.matrix, found.class_names, superclasses),
-        "Homing": pairs(found.homing + rest, found.class_names, superclasses),
+        "Misclassified": pairs(matrices.matrix, matrices.class_names, superclasses),
+        "Homing": pairs(matrices.homing + rest, matrices.class_names, superclasses),
     }
 
 
-def _tie_table(title: str, found: Pairs) -> Table:
+def _tie_table(title: str, class_pairs_of_matrix: Pairs) -> Table:
     rows = []
-    for one in found.table.head(SHOWN).to_dict("records"):
+    for one in class_pairs_of_matrix.table.head(SHOWN).to_dict("records"):
         inside = NONE if pd.isna(one["inside"]) else "yes" if one["inside"] else "no"
         cells = [
             str(one["there"]),

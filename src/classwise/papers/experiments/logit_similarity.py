@@ -41,25 +41,25 @@ class SimilarityAndRobustness(Experiment):
         for name, recipe, attack in (("adversarial", "at", "PGD"), ("standard", "standard", "clean")):
             trained = context.train(recipe, {"seed": 1} if recipe == "standard" else None)
             audit = under_pgd(context, trained)
-            found = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
-            assert found.link is not None
-            assert found.interval is not None
-            links[name] = found.interval
-            alike = int(np.nanargmax(found.nearest))
+            similarity = _similarity(trained.run.model().to(context.device), context.test_images, audit, attack)
+            assert similarity.link is not None
+            assert similarity.interval is not None
+            links[name] = similarity.interval
+            alike = int(np.nanargmax(similarity.nearest))
             cells = [
-                estimate_cell(found.interval, 1, 2),
-                Cell(formatting.probability(found.link.p_value)),
-                Cell(f"{found.nearest[alike]:.2f}", found.class_names[alike]),
+                estimate_cell(similarity.interval, 1, 2),
+                Cell(formatting.probability(similarity.link.p_value)),
+                Cell(f"{similarity.nearest[alike]:.2f}", similarity.class_names[alike]),
             ]
             rows.append(Row(f"{name}, {attack}", cells))
-            figures.append((found.figure(), f"The {name} model, clean images."))
+            figures.append((similarity.figure(), f"The {name} model, clean images."))
             drawing = scatter(
                 "Class accuracy and similarity to the nearest class",
-                found.class_names,
-                found.nearest,
+                similarity.class_names,
+                similarity.nearest,
                 audit.counts(attack).accuracy,
                 ("greatest cosine with another class", f"accuracy, {attack}, percent"),
-                f"Spearman {found.link.value:.2f}",
+                f"Spearman {similarity.link.value:.2f}",
             )
             figures.append((drawing, f"The {name} model."))
         heads = ("model", "Spearman", "p", "greatest cosine")

@@ -218,13 +218,13 @@ class _Technique(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Tabulate average, worst class and MCD of each setting, and test the claim."""
-        found = compare(context, self.grid)
-        return Findings(tables=(found.table(), found.classes()), tests=self.claims(found))
+        comparison = compare(context, self.grid)
+        return Findings(tables=(comparison.table(), comparison.classes()), tests=self.claims(comparison))
 
-    def claims(self, found: Compared) -> Sequence[Test]:
+    def claims(self, comparison: Compared) -> Sequence[Test]:
         """Test benz20 C7: a smaller discrepancy."""
-        parts = [found.worst_gain(name) for name in found.techniques]
-        parts += [found.mcd_reduction(name) for name in found.techniques]
+        parts = [comparison.worst_gain(name) for name in comparison.techniques]
+        parts += [comparison.mcd_reduction(name) for name in comparison.techniques]
         estimand = f"each setting compared with {PLAIN}: gain of the worst class, reduction of the MCD"
         return [Test(claim="benz20/C7", estimand=estimand, estimators=parts, note=NOTE, covers=self.covers)]
 
@@ -293,9 +293,9 @@ class TowardsWeakest(_Technique):
         """Settings: the weakest class as the target."""
         return towards_weakest(scale, weak)
 
-    def claims(self, found: Compared) -> Sequence[Test]:
+    def claims(self, comparison: Compared) -> Sequence[Test]:
         """Test benz20 C8: the target class becomes more robust."""
-        parts = [found.gain(name, _of(found.weak)) for name in found.techniques]
+        parts = [comparison.gain(name, _of(comparison.weak)) for name in comparison.techniques]
         estimand = f"robust accuracy of the target class of the attacks, minus that of {PLAIN}"
         return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
 
@@ -309,12 +309,14 @@ class EqualClasses(Experiment):
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
         grids = (class_weights, effective_numbers, ldam_margins, resampled_classes, cosine_penalties, towards_weakest)
-        found = compare(context, *grids)
-        chosen = max(found.techniques, key=lambda name: float(np.nanmin(in_validation(found.trained[name].run))))
-        accuracy = [audit.counts("PGD").accuracy for audit in found.audits.values()]
+        comparison = compare(context, *grids)
+        chosen = max(
+            comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name].run)))
+        )
+        accuracy = [audit.counts("PGD").accuracy for audit in comparison.audits.values()]
         drawing = scatter(
             "All classes equal: worst class against average",
-            list(found.audits),
+            list(comparison.audits),
             [100 * float(row.mean()) for row in accuracy],
             [float(row.min()) for row in accuracy],
             ("average under PGD-20, percent", "worst class, percent"),
@@ -325,17 +327,19 @@ class EqualClasses(Experiment):
                 claim="benz20/C7",
                 covers=("best of all",),
                 estimand=f"{chosen} minus {PLAIN}: worst class; average, plus {_POINTS} point",
-                estimators=[found.worst_gain(chosen), found.gain(chosen, average, slack=LITTLE)],
+                estimators=[comparison.worst_gain(chosen), comparison.gain(chosen, average, slack=LITTLE)],
                 note=f"selected by the worst class on validation images; {NOTE}",
             ),
             Test(
                 claim="benz20/C9",
                 estimand="average minus the class that is weakest on validation images, each training",
-                estimators=[found.part(name, _below(weakest(one.run))) for name, one in found.trained.items()],
+                estimators=[
+                    comparison.part(name, _below(weakest(one.run))) for name, one in comparison.trained.items()
+                ],
                 note=NOTE,
             ),
         ]
-        return Findings(tables=(found.table(),), figures=((drawing, "Up and right is better."),), tests=tests)
+        return Findings(tables=(comparison.table(),), figures=((drawing, "Up and right is better."),), tests=tests)
 
 
 class OneClass(Experiment):
@@ -346,15 +350,15 @@ class OneClass(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""
-        found = compare(context, critical_weights, towards_weakest)
-        weak, name = found.weak, found.names[found.weak]
-        accuracy = np.stack([audit.counts("PGD").accuracy for audit in found.audits.values()])
+        comparison = compare(context, critical_weights, towards_weakest)
+        weak, name = comparison.weak, comparison.names[comparison.weak]
+        accuracy = np.stack([audit.counts("PGD").accuracy for audit in comparison.audits.values()])
         others = _others(weak)
         rows = []
-        for place, (training, optimal) in enumerate(zip(found.audits, pareto_front(accuracy, weak), strict=True)):
-            cells = [estimate_cell(found.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
+        for place, (training, optimal) in enumerate(zip(comparison.audits, pareto_front(accuracy, weak), strict=True)):
+            cells = [estimate_cell(comparison.part(training, metric)(0.05), 1) for metric in (_of(weak), others)]
             cells += [
-                Cell("") if not place else estimate_cell(found.gain(training, metric)(0.05), 1)
+                Cell("") if not place else estimate_cell(comparison.gain(training, metric)(0.05), 1)
                 for metric in (_of(weak), others)
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
@@ -365,7 +369,7 @@ class OneClass(Experiment):
         )
         drawing = scatter(
             f"One critical class, {name}, against the others",
-            list(found.audits),
+            list(comparison.audits),
             100 * others(accuracy),
             accuracy[:, weak],
             ("average of the others under PGD-20, percent", f"{name}, percent"),
@@ -377,7 +381,9 @@ class OneClass(Experiment):
             covers=("one critical class",),
             estimand=f"each weight minus {PLAIN}: critical class; average of the others, plus {_POINTS} point",
             estimators=[
-                part for one in weighted for part in (found.gain(one, _of(weak)), found.gain(one, others, slack=LITTLE))
+                part
+                for one in weighted
+                for part in (comparison.gain(one, _of(weak)), comparison.gain(one, others, slack=LITTLE))
             ],
             note=NOTE,
         )

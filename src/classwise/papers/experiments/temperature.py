@@ -59,12 +59,12 @@ class Temperature(Experiment):
         """Run PGD and the grid on each defence, in the paper's arithmetic; test claims C12, C13 and C14."""
         names = context.test_images.class_names
         attacks = temperature_grid(context)
-        found = {defence: context.audit(one, attacks) for defence, one in train_defences(context).items()}
+        audits = {defence: context.audit(one, attacks) for defence, one in train_defences(context).items()}
         ours: dict[Key, ClassCounts] = {}
         changes = []
         paired: dict[str, Resampled] = {}
         bests: dict[str, str] = {}
-        for defence, audit in found.items():
+        for defence, audit in audits.items():
             robust_counts = {f"{t:g}": int(audit.counts(f"{t:g}").correct.sum()) for t in TEMPERATURES}
             best = bests[defence] = min(robust_counts, key=robust_counts.__getitem__)
             ours[defence, f"1/T = {best}"] = audit.counts(best)
@@ -84,7 +84,7 @@ class Temperature(Experiment):
             Test(
                 claim="kdd21/C12",
                 estimand="total under PGD minus that under the best temperature, each defence",
-                estimators=[largest_drop(audit.outcomes, list(attacks)) for audit in found.values()],
+                estimators=[largest_drop(audit.outcomes, list(attacks)) for audit in audits.values()],
             ),
             Test(
                 claim="kdd21/C13",
@@ -98,7 +98,8 @@ class Temperature(Experiment):
                 covers=("MCD",),
                 estimand="MCD under the best temperature minus that under PGD, each defence",
                 estimators=[
-                    wider(found[defence].counts(best), found[defence].counts("PGD")) for defence, best in bests.items()
+                    wider(audits[defence].counts(best), audits[defence].counts("PGD"))
+                    for defence, best in bests.items()
                 ],
             ),
         ]
@@ -143,8 +144,8 @@ def _drop(accuracy: FloatArray) -> FloatArray:
 def _change_row(defence: str, best: str, one: Resampled) -> Row:
     cells = [Cell(best)]
     for metric, scale in ((_mean, 100), (_mcd, 100), (_cv, 1e4)):
-        found = one.part(lambda a, m=metric: m(a, 0) - m(a, 1), scale)(0.05)  # type: ignore[misc]
-        cells.append(Cell(f"{found.value:+z.1f}", f"{found.low:+z.1f} to {found.high:+z.1f}"))
+        estimate = one.part(lambda a, m=metric: m(a, 0) - m(a, 1), scale)(0.05)  # type: ignore[misc]
+        cells.append(Cell(f"{estimate.value:+z.1f}", f"{estimate.low:+z.1f} to {estimate.high:+z.1f}"))
     return Row(defence, cells)
 
 
@@ -217,20 +218,20 @@ class _Temperatures(Experiment):
     def run(self, context: Context) -> Findings:
         """Run the grid on each model, paired with PGD."""
         tables = audit_temperatures(context, self.models(context), self.temperatures)
-        found = ablation(tables, "PGD", FAMILY)
-        overall = found.rows[found.rows["class"] == OVERALL]
+        result = ablation(tables, "PGD", FAMILY)
+        overall = result.rows[result.rows["class"] == OVERALL]
         rows = []
         for name in tables:
             changes = overall[overall["model"] == name][["change", "low", "high"]].itertuples(index=False)
             rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in changes]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
         note = "Small print: 95 % confidence intervals. Best 1/T: "
-        note += ", ".join(f"{name} {one:g}" for name, one in found.best["inverse_temperature"].items()) + "."
+        note += ", ".join(f"{name} {one:g}" for name, one in result.best["inverse_temperature"].items()) + "."
         note = f"{note} {self.note(context)}".strip()
         tests, not_tested = self.claims(tables, context.scale)
         return Findings(
             tables=(Table("Change of the total from PGD, in points", heads, rows, note),),
-            figures=((found.figure(), "All classes; shaded: 95 % confidence intervals."),),
+            figures=((result.figure(), "All classes; shaded: 95 % confidence intervals."),),
             tests=tests,
             not_tested=not_tested,
         )

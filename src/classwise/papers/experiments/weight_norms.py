@@ -37,10 +37,10 @@ class NormsAndRobustness(Experiment):
         for name, recipe, attack in (("adversarial", "at", "PGD"), ("standard", "standard", "clean")):
             trained = context.train(recipe, {"seed": 1} if recipe == "standard" else None)
             audit = under_pgd(context, trained)
-            found = links[name] = norm_link(audit.outcomes, attack, row_norms(trained.run.model()))
-            cells = [estimate_cell(one, 1, 2) for one in found.intervals]
-            rows.append(Row(f"{name}, {attack}", [*cells, Cell(formatting.probability(found.spearman.p_value))]))
-            figures.append((found.figure(), f"The {name} model, {attack}."))
+            link = links[name] = norm_link(audit.outcomes, attack, row_norms(trained.run.model()))
+            cells = [estimate_cell(one, 1, 2) for one in link.intervals]
+            rows.append(Row(f"{name}, {attack}", [*cells, Cell(formatting.probability(link.spearman.p_value))]))
+            figures.append((link.figure(), f"The {name} model, {attack}."))
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
         size = links["standard"].intervals[1]

@@ -91,11 +91,11 @@ class WhiteBackground(Experiment):
             ADJUSTED: (lowered, data.white),
             ELSEWHERE: (plain, data.elsewhere),
         }
-        found = {
+        outcomes = {
             name: context.audit(trained, case_study_attack(context), images=images).outcomes
             for name, (trained, images) in models.items()
         }
-        predicted = {(name, kind): predictions(table, kind) for name, table in found.items() for kind in KINDS}
+        predicted = {(name, kind): predictions(table, kind) for name, table in outcomes.items() for kind in KINDS}
         not_tested: dict[str, str] = {}
         for claim in ("kdd21/C26", "kdd21/C27", "kdd21/C28") if context.scale.data != CIFAR else ():
             not_tested |= other_data(claim, context.scale)
@@ -103,7 +103,8 @@ class WhiteBackground(Experiment):
         note = f"{len(data.images)} images of {names[VICTIM]}; the paper has 1,000. 'White elsewhere' is a control: as "
         note += f"many pixels are white, in other places. {data.quality_note}"
         share_rows = [
-            Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS]) for name in found
+            Row(name, [estimate_cell(proportion(predicted[name, kind] == VICTIM)) for kind in KINDS])
+            for name in outcomes
         ]
         return Findings(
             tables=(

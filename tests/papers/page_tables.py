@@ -72,8 +72,8 @@ def cell(text: str, small: str) -> str:
 
 def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> None:
     assert table[0] == ["claim", "statement", "verdict", "estimate", "adjusted p"]
-    tests, beyond = place.paper.shown(place.below), place.below.beyond
-    assert len(table) == 1 + len(tests) + len(beyond)
+    tests, untested = place.paper.shown(place.below), place.below.untested
+    assert len(table) == 1 + len(tests) + len(untested)
     for row, mark, one in zip(table[1:], marks[1:], tests, strict=False):
         claim = one.raw.claim
         assert row[:2] == [claim.partition("/")[2], cell(words_of(claim)["claim"], one.raw.estimand)]
@@ -83,7 +83,7 @@ def check_verdicts(place: Place, table: list[list[str]], marks: list[str]) -> No
         check_p(row[4], one)
         assert mark == {"holds": "good", "does not hold": "weak", "inconclusive": ""}[one.answer]
     for row, mark, (claim, reason) in zip(
-        table[1 + len(tests) :], marks[1 + len(tests) :], beyond.items(), strict=True
+        table[1 + len(tests) :], marks[1 + len(tests) :], untested.items(), strict=True
     ):
         words = [
             claim.partition("/")[2],
@@ -185,8 +185,8 @@ def check_counts(
             continue
         labels = [str(label) for label, value in enumerate(printed) if value == pick(printed)]
         assert cells[place + 1] == f"class{'es' * (len(labels) > 1)} {listed(labels)}|{number(pick(printed))}"
-    theirs = [NONE] * 3 if printed is None else [number(printed[0]), NONE, "30.25"]
-    assert [cells[1], cells[3], cells[5]] == theirs
+    printed_metrics = [NONE] * 3 if printed is None else [number(printed[0]), NONE, "30.25"]
+    assert [cells[1], cells[3], cells[5]] == printed_metrics
 
 
 def check_printed(place: Place, table: list[list[str]], marks: list[str]) -> None:

@@ -151,24 +151,24 @@ def over(place: Place, found: re.Match[str]) -> None:
     r"(\d+) (has|have) been run\.(?: Total time: (at least )?([\d,.]+) s, each training and audit counted once\.)?",
 )
 def counts(place: Place, found: re.Match[str]) -> None:
-    rows, mine = rows_of(place.paper.name), place.paper.mine
-    items = {one.item for one in mine}
+    rows, own_results = rows_of(place.paper.name), place.paper.own_results
+    items = {one.item for one in own_results}
     assert int(found[1]) == len(rows)
     assert int(found[2]) == sum(row["id"] in EXPERIMENTS for row in rows)
     assert int(found[1]) == sum(int(found[group]) for group in (2, 3, 4))
     assert int(found[5]) == len(items)
     assert found[6] == ("has" if len(items) == 1 else "have")
-    assert (found[8] is None) == (not mine)
-    if mine:
-        work = {key: seconds for one in mine for key, seconds in (one.work or {}).items()}
-        total = math.fsum([*(one.own for one in mine), *(one for one in work.values() if one is not None)])
+    assert (found[8] is None) == (not own_results)
+    if own_results:
+        work = {key: seconds for one in own_results for key, seconds in (one.work or {}).items()}
+        total = math.fsum([*(one.own for one in own_results), *(one for one in work.values() if one is not None)])
         shows(found[8].replace(",", ""), total, 1)
-        assert bool(found[3 + 4]) == (None in work.values() or any(one.work is None for one in mine))
+        assert bool(found[3 + 4]) == (None in work.values() or any(one.work is None for one in own_results))
 
 
 @statement("h2", "Claims of the paper and verdicts of these runs")
 def claimed(place: Place, found: re.Match[str]) -> None:
-    assert place.paper.mine
+    assert place.paper.own_results
     assert found
 
 
@@ -235,7 +235,7 @@ def run(place: Place, found: re.Match[str]) -> None:
     r"corresponding level\.",
 )
 def note_of_verdicts(place: Place, found: re.Match[str]) -> None:
-    assert place.below.tests or place.below.beyond, found
+    assert place.below.tests or place.below.untested, found
 
 
 @statement("p", "Small print: 95 % confidence intervals for new images of the class with the model fixed\\.")

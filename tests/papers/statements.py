@@ -170,7 +170,7 @@ class RawResult:
     scale: Name
     setting: str
     tests: tuple[RawTest, ...]
-    beyond: dict[str, str]
+    untested: dict[str, str]
     tables: tuple[RawTable, ...]
     figures: tuple[str, ...]
     trainings: int
@@ -190,7 +190,7 @@ class RawResult:
             figures=tuple(Figure(svg=Drawing(40, 20, text).svg(), caption=text) for text in self.figures),
             verdicts=(
                 *evaluate([one.test() for one in self.tests]),
-                *(not_tested(claim, reason) for claim, reason in self.beyond.items()),
+                *(not_tested(claim, reason) for claim, reason in self.untested.items()),
             ),
             runs={f"key {number}": "at" for number in range(self.trainings)},
             seconds=self.seconds,
@@ -225,7 +225,7 @@ class Paper:
         return [one for scale in SIZES for one in self.results if one.item == item and one.scale == scale]
 
     @property
-    def mine(self) -> list[RawResult]:
+    def own_results(self) -> list[RawResult]:
         return [one for one in self.results if one.item.startswith(f"{self.name}/")]
 
     def shown(self, result: RawResult) -> list[Shown]:
@@ -242,7 +242,7 @@ class Paper:
         order = [row["id"] for name in ("kdd21", "iclr21", "benz20", "cfa23") for row in rows_of(name)]
         for item in order:
             for result in self.of(item)[:1]:
-                yield item, self.shown(result), result.beyond
+                yield item, self.shown(result), result.untested
 
 
 def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
@@ -260,11 +260,19 @@ def shown(result: RawResult, family: Sequence[RawResult]) -> list[Shown]:
         p = test.p_value
         ranks = [place for place, one in enumerate(order) if math.isclose(one, p, rel_tol=1e-9)]
         levels = tuple(ALPHA / (len(order) - min(rank, rejected)) for rank in ranks)
-        mine = float(adjusted[ranks[-1]])
+        adjusted_p = float(adjusted[ranks[-1]])
         # an estimate that is conclusive at the level of its item may be inconclusive at that of the paper
         clear = abs(value) > z_of(levels[0] / shares) * error
         found.append(
-            Shown(test, answer if mine <= ALPHA and clear else "inconclusive", value, error, shares, levels, mine)
+            Shown(
+                test,
+                answer if adjusted_p <= ALPHA and clear else "inconclusive",
+                value,
+                error,
+                shares,
+                levels,
+                adjusted_p,
+            )
         )
     return found
 
@@ -284,7 +292,7 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
     parts = parts_of(claim)
     related = {claim, *(one for one, _ in parts)}
     tests = [(item, one) for item, some, _ in paper.newest() for one in some if one.raw.claim in related]
-    reasons = [item for item, _, beyond in paper.newest() for one in beyond if one in related]
+    reasons = [item for item, _, untested in paper.newest() for one in untested if one in related]
     covered = {(one.raw.claim, part) for _, one in tests for part in one.raw.covers or ("",)}
     missing = [pair for pair in parts if pair not in covered]
     if tests and missing:
@@ -298,10 +306,10 @@ def whole(paper: Paper, claim: str) -> tuple[str, str, str]:
         return (ANSWER_TEXTS["inconclusive"], where, "") if reasons else ("not tested yet", "", "")
     answers: dict[str, list[str]] = {}
     items = {item for item, _ in tests}
-    for item, some, beyond in paper.newest():
+    for item, some, untested in paper.newest():
         if item in items:
-            mine = [one.answer for one in some if one.raw.claim in related]
-            for answer in [*mine, *("inconclusive" for one in beyond if one in related)]:
+            tested_answers = [one.answer for one in some if one.raw.claim in related]
+            for answer in [*tested_answers, *("inconclusive" for one in untested if one in related)]:
                 answers.setdefault(ANSWER_TEXTS[answer], []).append(item)
     named = {answer: ", ".join(dict.fromkeys(where)) for answer, where in answers.items()}
     marks: dict[tuple[str, ...], str] = {("holds",): "good", ("does not hold",): "weak"}

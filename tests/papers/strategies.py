@@ -93,7 +93,7 @@ def papers(draw: st.DrawFn) -> Paper:
                     scale=scale,
                     setting=f"{item} at {scale} & its setting",
                     tests=tuple(draw(tests(claim, len(results) + place)) for place, claim in enumerate(tested)),
-                    beyond=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
+                    untested=dict.fromkeys(draw(st.lists(st.sampled_from(claims), max_size=1)), "no cats here"),
                     tables=tuple(draw(st.lists(tables(), max_size=2))),
                     figures=tuple(draw(st.lists(st.sampled_from(CAPTIONS), max_size=1))),
                     trainings=draw(st.integers(0, 2)),

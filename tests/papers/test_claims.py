@@ -92,8 +92,10 @@ def test_joint_correction_equals_one_evaluation() -> None:
         whole = evaluate(tests)
         found = correct_jointly([*single, not_tested("kdd21/C8", "no cats here")])
         assert [one.answer for one in found[:7]] == [one.answer for one in whole]
-        for ours, theirs in zip(found, whole, strict=False):
-            assert (ours.low, ours.high, ours.level) == pytest.approx((theirs.low, theirs.high, theirs.level), rel=1e-6)
+        for joint, expected in zip(found, whole, strict=False):
+            assert (joint.low, joint.high, joint.level) == pytest.approx(
+                (expected.low, expected.high, expected.level), rel=1e-6
+            )
         assert found[7].note == "no cats here"
 
 

@@ -68,14 +68,16 @@ def answers(paper: str) -> dict[str, list[tuple[dict[str, Any], str, float, floa
     rejected, ranks = int((adjusted <= ALPHA).sum()), dict[float, int]()
     found: dict[str, list[tuple[dict[str, Any], str, float, float]]] = {}
     for item, one in everything:
-        mine = found.setdefault(item, [])
+        item_verdicts = found.setdefault(item, [])
         if one["exact"] or one["p_value"] is None:
-            mine.append((one, one["answer"], math.nan, ALPHA))
+            item_verdicts.append((one, one["answer"], math.nan, ALPHA))
             continue
         last = len(p) - 1 - p[::-1].index(one["p_value"])
         ranks[one["p_value"]] = ranks.get(one["p_value"], -1) + 1
         answer = one["answer"] if adjusted[last] <= ALPHA else "inconclusive"
-        mine.append((one, answer, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), rejected))))
+        item_verdicts.append(
+            (one, answer, float(adjusted[last]), ALPHA / (len(p) - min(p.index(one["p_value"]), rejected)))
+        )
     return found
 
 
@@ -192,14 +194,14 @@ def test_claims_table_combines_the_items(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_times_equal_those_of_the_results(name: str) -> None:
-    mine = [found for item, found in results().items() if item.startswith(f"{name}/")]
+    paper_results = [found for item, found in results().items() if item.startswith(f"{name}/")]
     (lead,) = (text for text in page_of(name)[1][""].of("p") if " items: " in text)
-    assert f" {len(mine)} have been run." in lead
-    assert all("work" not in found or found["work"] is None for found in mine), (
+    assert f" {len(paper_results)} have been run." in lead
+    assert all("work" not in found or found["work"] is None for found in paper_results), (
         "durations of work must be summed once each"
     )
-    assert f"at least {math.fsum(found['seconds'] for found in mine):,.1f} s" in lead
-    for found in mine:
+    assert f"at least {math.fsum(found['seconds'] for found in paper_results):,.1f} s" in lead
+    for found in paper_results:
         texts = page_of(name)[1][found["item"]].of("p")
         trainings = f"{len(found['runs'])} training{'' if len(found['runs']) == 1 else 's'}, {found['seconds']:,.1f} s "
         assert any(text.startswith(f"{plain(found['setting'])}. {trainings}") for text in texts)

@@ -145,11 +145,11 @@ def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
 def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
     """kdd21/C23 has one half in F5bc and one in E10."""
     half, other = smoke.results["kdd21/F5bc"], smoke.results["kdd21/E10"]
-    mine = [one for one in half.verdicts if one.claim == "kdd21/C23"]
-    assert mine
+    verdicts = [one for one in half.verdicts if one.claim == "kdd21/C23"]
+    assert verdicts
     (facts,) = _results_facts([half])
     (plain,) = (one for one in facts["verdicts"] if one["claim"] == "kdd21/C23")
-    if mine[0].estimand:
+    if verdicts[0].estimand:
         assert plain["answer"] == "partly tested"
         assert plain["not_tested"] == ["standard training"]
         assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))

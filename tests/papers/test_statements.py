@@ -50,7 +50,7 @@ def check_section(paper: Paper, section: Section) -> None:
     tables = list(zip(section.tables, section.marks, strict=True))
     for one in paper.of(section.name):
         place = Place(paper, section.name, one)
-        if one.tests or one.beyond:
+        if one.tests or one.untested:
             check_verdicts(place, *tables.pop(0))
         for raw in one.tables:
             check_table(raw, *tables.pop(0))
@@ -113,7 +113,7 @@ def claim_lines(paper: Paper) -> list[str]:
     ]
 
 
-def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[str, str]) -> None:
+def check_lines_of_verdicts(lines: list[str], tests: list[Shown], untested: dict[str, str]) -> None:
     for one in tests:
         claim = one.raw.claim
         if one.raw.covers:
@@ -127,7 +127,7 @@ def check_lines_of_verdicts(lines: list[str], tests: list[Shown], beyond: dict[s
         check_estimate(one, found[1], found[2] or "")
         if one.raw.note:
             assert lines.pop(0) == f"  {one.raw.note}"
-    for claim, reason in beyond.items():
+    for claim, reason in untested.items():
         assert lines.pop(0) == f"{claim} {ANSWER_TEXTS['inconclusive']}: {words_of(claim)['claim']}"
         assert lines.pop(0) == f"  {reason}"
 
@@ -154,7 +154,7 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
             if table.note:
                 assert lines.pop(0) == table.note.replace("\u00a0", " ")
         assert lines.pop(0) == ""
-        check_lines_of_verdicts(lines, single.shown(raw), raw.beyond)
+        check_lines_of_verdicts(lines, single.shown(raw), raw.untested)
         for line in claim_lines(single):
             assert lines.pop(0) == line
         notes = [f"note {one['id']} ({one['kind']}): {one['text']}" for one in notes_of(raw.item)]
@@ -162,15 +162,15 @@ def test_every_line_of_a_run_follows_from_its_results(paper: Paper) -> None:
     if len(call) > 1:
         family = Paper(paper.name, tuple(call))
         lines = printed_by(_report_together, [raw.result() for raw in call])
-        assert lines.pop(0) == "All claims of a paper in this call corrected together (Holm):"
+        assert lines.pop(0) == "Joint Holm correction of all claims of a paper in this call:"
         pairs = [pair for raw in call for pair in zip(Paper("", (raw,)).shown(raw), family.shown(raw), strict=True)]
         changed = [
-            f"{mine.raw.claim} {now.covered} (by itself: {ANSWER_TEXTS[mine.answer]}): {mine.raw.estimand}"
-            for mine, now in pairs
-            if mine.answer != now.answer
+            f"{one.raw.claim} {joint.covered} (separately: {ANSWER_TEXTS[one.answer]}): {one.raw.estimand}"
+            for one, joint in pairs
+            if one.answer != joint.answer
         ]
-        verdicts = len(pairs) + sum(len(raw.beyond) for raw in call)
-        assert lines == [*(changed or [f"none of the {verdicts} verdicts changes"]), *claim_lines(family)]
+        verdicts = len(pairs) + sum(len(raw.untested) for raw in call)
+        assert lines == [*(changed or [f"none of the {verdicts} verdicts change"]), *claim_lines(family)]
 
 
 @pytest.mark.parametrize("name", ["kdd21", "iclr21", "benz20", "cfa23"])
@@ -190,4 +190,4 @@ def test_the_list_contains_every_item_with_its_status(name: str) -> None:
 def test_every_statement_is_generated() -> None:
     """After the test above: the generator reaches every statement of the list."""
     if SEEN:
-        assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing now
+        assert {checked.__name__ for *_, checked in STATEMENTS} - SEEN <= {"missing"}  # no item is missing today

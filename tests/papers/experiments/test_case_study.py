@@ -51,9 +51,9 @@ def test_claims_of_the_printed_counts() -> None:
 def test_rows_precede_the_printed_ones() -> None:
     rows = count_rows(printed(), 10, printed=True)
     assert len(rows) == 12
-    for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
-        assert theirs.name == f"{ours.name}, printed"
-        assert ours.cells == theirs.cells
+    for measured, reference in zip(rows[::2], rows[1::2], strict=True):
+        assert reference.name == f"{measured.name}, printed"
+        assert measured.cells == reference.cells
     assert len(count_rows(printed(), 10, printed=False)) == 6
 
 

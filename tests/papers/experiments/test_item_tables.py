@@ -83,9 +83,9 @@ def test_printed_drops_equal_the_printed_rows() -> None:
     lost: dict[str, dict[int, float]] = {}
     for row in table["rows"]:
         if row["attack"] in {"FGSM", "PGD"}:
-            mine = lost.setdefault(row["defence"], {})
+            drops = lost.setdefault(row["defence"], {})
             for label, value in enumerate(row["per_class"]):
-                mine[label] = mine.get(label, 0) + (value if row["attack"] == "FGSM" else -value)
+                drops[label] = drops.get(label, 0) + (value if row["attack"] == "FGSM" else -value)
     for name, value in WhiteBoxDrop().printed().items():
         weak, others = (
             [lost[name][label] for label in (2, 3, 4, 5)],

@@ -82,7 +82,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         "benz20/P1.6": "classwise.papers.experiments.weak_classes:DenseNets",
         "benz20/P1.7": "classwise.papers.experiments.weak_classes:Inceptions",
         "benz20/P1.8": "classwise.papers.experiments.weak_classes:Optimisers",
-        "benz20/P1.9": "classwise.papers.experiments.weak_classes:Rates",
+        "benz20/P1.9": "classwise.papers.experiments.weak_classes:LearningRateSchedules",
         "benz20/P1.10": "classwise.papers.experiments.weak_classes:WeightDecays",
         "benz20/P1.11": "classwise.papers.experiments.epochs:ClassTrend",
         "benz20/P2.1": "classwise.papers.experiments.weak_classes:AllNetworks",

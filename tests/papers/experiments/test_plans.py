@@ -81,7 +81,7 @@ def test_networks_are_recipes(scale: Scale, tmp_path_factory: pytest.TempPathFac
     names = {one.model.name for one in found}
     expected = 2 if scale.name == "smoke" else 1 + len(weak_classes.WIDTHS)
     assert len(found) == len({one.digest() for one in found}) == expected
-    assert names >= ({weak_classes.STAND_IN} if scale.name == "smoke" else set(weak_classes.WIDTHS))
+    assert names >= ({weak_classes.SMOKE_NETWORK} if scale.name == "smoke" else set(weak_classes.WIDTHS))
     assert [one.model.name for one in plain] == ([] if scale.name == "smoke" else [one.model.name for one in found])
     assert found[0].digest() == context.recipe("at").digest()
 
@@ -110,10 +110,11 @@ def test_the_critical_class_is_selected_on_the_validation_split(smoke: Smoke) ->
 
 
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
-def test_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
+def test_learning_rates_are_stepwise_and_cyclic(scale: Scale, tmp_path: Path) -> None:
     context = Context(scale, Store(tmp_path / "store"))
     recipes = {
-        name: context.recipe(recipe, overrides) for name, (recipe, overrides) in weak_classes.rates(scale).items()
+        name: context.recipe(recipe, overrides)
+        for name, (recipe, overrides) in weak_classes.lr_schedules(scale).items()
     }
     stepwise, cyclic = (recipes[name].parts.lr_schedule for name in ("stepwise", "cyclic"))
     assert [stepwise.factor(share) for share in (0.0, 0.4, 0.6, 0.8)] == pytest.approx([1, 1, 0.1, 0.01])

@@ -21,8 +21,8 @@ from classwise.stats.interval_estimators import interval, lowered
 
 Grid = Mapping[str, tuple[str, Mapping[str, Any]]]
 """Name of a setting to a recipe and its overrides."""
-ADAM_RATE = 1e-3
-CYCLIC_RATE = 0.2
+ADAM_LR = 1e-3
+CYCLIC_LR = 0.2
 """Maximum learning rate of the cyclic schedule."""
 DECAYS: Mapping[Name, Sequence[float]] = {
     "smoke": (5e-4, 1e-3),
@@ -41,10 +41,10 @@ WIDTHS: Mapping[str, float] = {
     "inception-v3": 0.125,
 }
 """Networks of the plan, and their width factors at laptop scale."""
-STAND_IN = "lenet"
+SMOKE_NETWORK = "lenet"
 """Network used for all of them at smoke scale: deep networks reduce an 8x8 image to one or two pixels."""
 SCALES: Mapping[Name, Scale] = {
-    "smoke": replace(SMOKE, about=f"{SMOKE.about}; {STAND_IN} replaces every network"),
+    "smoke": replace(SMOKE, about=f"{SMOKE.about}; {SMOKE_NETWORK} replaces every network"),
     "laptop": replace(
         FASHION,
         about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
@@ -70,7 +70,7 @@ SCALES: Mapping[Name, Scale] = {
 def optimisers(scale: Scale) -> Grid:
     """SGD and Adam; the learning rate of the scale applies to SGD only."""
     del scale
-    return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_RATE})}
+    return {"SGD": ("at", {}), "Adam": ("at-adam", {"optimizer.lr": ADAM_LR})}
 
 
 def weight_decays(scale: Scale) -> Grid:
@@ -81,11 +81,11 @@ def weight_decays(scale: Scale) -> Grid:
     }
 
 
-def rates(scale: Scale) -> Grid:
+def lr_schedules(scale: Scale) -> Grid:
     """A stepwise and a cyclic (one triangle) learning rate; one of the two is the recipe's own."""
     if scale.budget == "short":
         return {"cyclic": ("at", {}), "stepwise": ("at", {"lr_schedule": {"name": "step"}})}
-    rate = {} if "optimizer.lr" in scale.overrides else {"optimizer.lr": CYCLIC_RATE}
+    rate = {} if "optimizer.lr" in scale.overrides else {"optimizer.lr": CYCLIC_LR}
     return {"stepwise": ("at", {}), "cyclic": ("at", {"lr_schedule": {"name": "cyclic"}, **rate})}
 
 
@@ -185,7 +185,7 @@ class WeightDecays(WeakClasses):
         return weight_decays(scale)
 
 
-class Rates(WeakClasses):
+class LearningRateSchedules(WeakClasses):
     """benz20 plan: a stepwise against a cyclic learning rate."""
 
     item = "benz20/P1.9"
@@ -193,7 +193,7 @@ class Rates(WeakClasses):
 
     def grid(self, scale: Scale) -> Grid:
         """Settings: two learning-rate schedules."""
-        return rates(scale)
+        return lr_schedules(scale)
 
 
 class Optimisation(WeakClasses):
@@ -204,7 +204,7 @@ class Optimisation(WeakClasses):
 
     def grid(self, scale: Scale) -> Grid:
         """Settings of the three grids, with the unmodified model once."""
-        unmodified, *others = {**optimisers(scale), **weight_decays(scale), **rates(scale)}.items()
+        unmodified, *others = {**optimisers(scale), **weight_decays(scale), **lr_schedules(scale)}.items()
         return dict([unmodified, *(one for one in others if one[1] != unmodified[1])])
 
 
@@ -216,7 +216,7 @@ class _Networks(WeakClasses):
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Names of the networks, or of their substitute at smoke scale."""
-        return (STAND_IN,) if scale.name == "smoke" else self.varied
+        return (SMOKE_NETWORK,) if scale.name == "smoke" else self.varied
 
     def grid(self, scale: Scale) -> Grid:
         """Adversarial training of each network."""
@@ -229,7 +229,7 @@ class _Networks(WeakClasses):
     def _each(self, scale: Scale, recipe: str) -> Grid:
         """Settings of a recipe for each network; the reference is unmodified, so that its run is shared."""
         reference = str(scale.overrides.get("model.name", "preactresnet18"))
-        chosen = (STAND_IN,) if scale.name == "smoke" else self.networks
+        chosen = (SMOKE_NETWORK,) if scale.name == "smoke" else self.networks
         width = (lambda name: WIDTHS[name]) if scale.name == "laptop" else (lambda _: 1)
         own = {name: (recipe, {"model.name": name, "model.width": width(name)}) for name in chosen}
         shared = {"seed": 1} if recipe == "standard" else {}  # as in the other experiments

@@ -1,4 +1,4 @@
-"""Random comparisons with their raw answers, and what follows from these by textbook formulas.
+"""Random comparisons with their raw outcomes, and statistics of these by textbook formulas.
 
 Nothing here uses the package's statistics. The intervals of worst-class accuracies over seeds are bootstrap intervals
 with a fixed seed; they are repeated with the same random numbers by sums over the resampled images.
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 RESAMPLES = 2000
 METHODS = ("at", "cfa", "dafa")
-CAUTIONS = (
+WARNINGS = (
     AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5),
     AuditWarning("few-images", "A class has 3 images.", 3.0),
 )
@@ -335,7 +335,7 @@ class Compared:
         ids: (N,) the class of each image, or the group in its place.
         units: the names of these.
         order: the attacks of the audits, ``clean`` among them.
-        cautions: of each method the names of each run's cautions.
+        warnings: of each method the names of each run's warnings.
     """
 
     comparison: Comparison
@@ -345,7 +345,7 @@ class Compared:
     ids: Ints
     units: tuple[str, ...]
     order: tuple[str, ...]
-    cautions: dict[str, list[tuple[str, ...]]]
+    warnings: dict[str, list[tuple[str, ...]]]
 
     def __repr__(self) -> str:
         runs = {name: len(right) for name, right in self.correct.items()}
@@ -515,7 +515,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
     correct: dict[str, Bools] = {}
     clean: dict[str, list[Bools | None]] = {}
     seeds: dict[str, list[int | None]] = {}
-    cautions: dict[str, list[tuple[str, ...]]] = {}
+    warnings: dict[str, list[tuple[str, ...]]] = {}
     audits: dict[str, list[Audit]] = {}
     methods = METHODS[: draw(st.sampled_from((1, 2, 2, 2, 3)))]
     for method in methods:
@@ -526,7 +526,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
         start = 10 + 3 * METHODS.index(method) if known == "own" else 0
         numbered: list[int | None] = [None if known == "none" else start + run for run in range(runs)]
         mine = draw(st.permutations(numbered))
-        seeds[method], clean[method], cautions[method], audits[method], answers = mine, [], [], [], []
+        seeds[method], clean[method], warnings[method], audits[method], answers = mine, [], [], [], []
         for seed in mine:
             if same:
                 random, rates = np.random.default_rng(0), np.full(number, 0.5)
@@ -549,10 +549,10 @@ def comparisons(draw: st.DrawFn) -> Compared:
                 **about,
                 cascade=cascade,
             ).add_groups("site", sites, SITES)
-            raised = draw(st.sampled_from(((), (), CAUTIONS[:1], CAUTIONS)))
+            raised = draw(st.sampled_from(((), (), WARNINGS[:1], WARNINGS)))
             path = None if seed is None else Path("/nowhere") / method / f"seed-{seed}"
             audits[method].append(Audit(outcomes, raised, path=path))
-            cautions[method].append(tuple(caution.name for caution in raised))
+            warnings[method].append(tuple(warning.name for warning in raised))
             clean[method].append(right["clean"] if "clean" in listed else None)
             answers.append(_under(attack, {each: right[each] for each in listed}))
         correct[method] = np.stack(answers)
@@ -566,7 +566,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
         np.asarray(ids, dtype=np.int64),
         units,
         order,
-        cautions,
+        warnings,
     )
 
 

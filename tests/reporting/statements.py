@@ -1,4 +1,4 @@
-"""Random outcomes as raw rows, and what these rows say, computed without the package's counts and intervals."""
+"""Random outcomes as raw rows, with statistics computed without the package's counts and intervals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Case:
     """An audit, and its rows as plain dictionaries.
 
     Attributes:
-        audit: what the pages are made of.
-        right: of each attack in its order: image to whether it is classified correctly.
-        predicted: of each attack: image to the predicted class; None without a prediction.
-        truth: image to class.
-        unit: image to the class or group that the tables have a row for.
-        units: the names of these rows.
+        audit: the audit to report.
+        right: for each attack in its order, whether each image is classified correctly.
+        predicted: for each attack, the predicted class of each image; None without a prediction.
+        truth: the true class of each image.
+        unit: the class or group of each image, a row of the tables.
+        units: names of the classes or groups.
     """
 
     audit: Audit
@@ -64,7 +64,7 @@ class Case:
         return self.audit.group or "class"
 
     def wins(self, name: str) -> dict[int, bool]:
-        """Image to whether it survives what the name stands for."""
+        """For each image, whether it survives the attack or family of this name."""
         members = [name] if name in self.right else self.members(name)
         return {image: all(self.right[member][image] for member in members) for image in self.truth}
 
@@ -75,7 +75,7 @@ class Case:
         return family if name == "t-union" else self.attacks
 
     def cells(self, name: str = "all") -> dict[str, tuple[int, int]]:
-        """Row to (right, images), for rows with images."""
+        """(correct, images) of each row with images."""
         wins, found = self.wins(name), dict[str, tuple[int, int]]()
         for unit in self.units:
             images = [image for image, mine in self.unit.items() if mine == unit]
@@ -93,8 +93,8 @@ class Case:
         return [unit for unit in self.shares if self.shares[unit] == least]
 
     @cached_property
-    def suspects(self) -> list[str]:
-        """Rows that are significantly above no other row."""
+    def candidates(self) -> list[str]:
+        """Rows that are not significantly above any other row."""
         return [unit for unit in self.shares if not any(self.above(unit, other) for other in self.shares)]
 
     def above(self, one: str, other: str) -> bool:
@@ -144,7 +144,7 @@ def span(low: float, high: float) -> str:
 
 
 def percent(share: float) -> str:
-    """What a share may be printed as: rounded, but never 0 or 100 for what is neither."""
+    """Format a share: rounded, but never to 0 or 100."""
     text = f"{100 * share:.1f}"
     if share > 0 and text == "0.0":
         text = "< 0.1"
@@ -153,7 +153,7 @@ def percent(share: float) -> str:
     return f"{text} %"
 
 
-def process_group(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     if len(names) > 8:
         return ", ".join(names[:8]) + f" and {len(names) - 8} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
@@ -165,7 +165,7 @@ _SHARES = st.sampled_from((0.0, 0.02, 0.1, 0.3, 0.5, 0.9, 1.0))
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """1 to 12 classes, some empty; shares from none to all; lost logits; families; cascades; other groupings."""
+    """1 to 12 classes, some empty; accuracies from 0 to 1; non-finite logits; families; cascades; other groupings."""
     number = draw(st.integers(1, 12))
     names = CLASSES[:number]
     sizes = draw(st.lists(_SIZES, min_size=number, max_size=number).filter(any))
@@ -243,7 +243,7 @@ def _column(frame: pd.DataFrame, attack: str, column: str, read: Callable[[Any],
 
 
 def pairs_inside(row: dict[str, dict[str, int]], names: tuple[str, ...]) -> tuple[int, int, float]:
-    """Errors, errors inside the superclass, and the share of errors inside it if they fell on all others alike."""
+    """Errors, errors within the superclass, and the expected share within it of uniform errors."""
     kingdom = {name: place % 3 for place, name in enumerate(names)}
     errors = [(one, other, count) for one, found in row.items() for other, count in found.items()]
     total = sum(count for *_, count in errors)

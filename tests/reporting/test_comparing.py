@@ -1,4 +1,4 @@
-"""Every sentence and number of a comparison, on the page and on the terminal, recomputed from the raw answers.
+"""Every sentence and number of a comparison, on the page and on the terminal, recomputed from the raw outcomes.
 
 A page is read back from its HTML. Each text must be wholly made of statements of the list below, each with the function
 that checks its numbers and its claim against the answers; a text that no statement fits fails the test.
@@ -29,8 +29,8 @@ from classwise.reporting.templating import render
 from classwise.reporting.untested import crossing_context
 
 from .comparisons import (
-    CAUTIONS,
     METHODS,
+    WARNINGS,
     Compared,
     Ends,
     comparisons,
@@ -38,7 +38,7 @@ from .comparisons import (
     resampled_minima,
     worst_of_seeds,
 )
-from .statements import CLASSES, percent, process_group
+from .statements import CLASSES, join_names, percent
 from .test_statements import Texts
 
 Check = Callable[[Compared, re.Match[str]], None]
@@ -135,55 +135,50 @@ def claims_best(made: Compared) -> bool:
     return all(made.minima(made.best[0], name, made.alpha / len(others)).low > 1e-9 for name in others)
 
 
-@statement(rf"({NAME}) has the best worst-class accuracy: (?:(.+?), )?({SHARE})(?: on average over (\d) seeds)?$")
+@statement(rf"({NAME}) has the highest worst-class accuracy: ({SHARE}) \((?:mean over (\d) seeds|(.+?))\)$")
 def headline_best(made: Compared, found: re.Match[str]) -> None:
-    name, classes, share, seeds = found.groups()
+    name, share, seeds, classes = found.groups()
     assert len(made.correct) > 1
     assert [name] == made.best
     assert claims_best(made)
     assert is_share(share, float(made.worst[name]))
     assert (int(seeds) if seeds else 1) == runs(made, name)
-    assert classes == (process_group(made.lowest(name)) if seeds is None else None)
+    assert classes == (join_names(made.lowest(name)) if seeds is None else None)
 
 
-@statement(rf"No clear difference in worst-class accuracy: ({SHARE}) at best, with (.+)$")
-def headline_unclear(made: Compared, found: re.Match[str]) -> None:
+@statement(rf"No significant difference in worst-class accuracy; the highest is ({SHARE}) with (.+)$")
+def headline_not_significant(made: Compared, found: re.Match[str]) -> None:
     share, names = found.groups()
     assert len(made.correct) > 1
     assert not claims_best(made)
     assert is_share(share, float(max(made.worst.values())))
-    assert names == process_group(
-        [name + f" on average over {runs(made, name)} seeds" * (runs(made, name) > 1) for name in made.best]
+    assert names == join_names(
+        [name + f" (mean over {runs(made, name)} seeds)" * (runs(made, name) > 1) for name in made.best]
     )
 
 
-@statement(
-    rf"(The worst class is|The worst classes are|Worst-class accuracy:) (?:([^%]+), )?({SHARE})"
-    r"(?: on average over (\d) seeds)?$"
-)
-def headline_alone(made: Compared, found: re.Match[str]) -> None:
-    start, classes, share, seeds = found.groups()
+@statement(rf"Worst-class accuracy: ({SHARE}) \((?:mean over (\d) seeds|(.+?))\)$")
+def headline_of_one_method(made: Compared, found: re.Match[str]) -> None:
+    share, seeds, classes = found.groups()
     (name,) = made.correct
-    lowest = made.lowest(name)
     assert is_share(share, float(made.worst[name]))
     if runs(made, name) > 1:
-        assert (start, classes, seeds) == ("Worst-class accuracy:", None, str(runs(made, name)))
+        assert (classes, seeds) == (None, str(runs(made, name)))
     else:
-        assert (classes, seeds) == (process_group(lowest), None)
-        assert start == ("The worst class is" if len(lowest) == 1 else "The worst classes are")
+        assert (classes, seeds) == (join_names(made.lowest(name)), None)
 
 
 @statement(
-    rf"({NAME}) \(one training\): worst (class|classes) (.+?) with ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\), "
-    rf"overall ({SHARE}) \(({SPAN})\)\."
+    rf"({NAME}) \(one training run\): worst-class accuracy ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\) on (.+?), "
+    rf"overall ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\)\."
 )
 def method_of_one_run(made: Compared, found: re.Match[str]) -> None:
-    name, noun, classes, worst, percents, ends, overall, overall_ends = found.groups()
+    name, worst, percents, ends, classes, overall, overall_percents, overall_ends = found.groups()
     row = made.rows[name]
     assert runs(made, name) == 1
-    assert classes == process_group(made.lowest(name))
-    assert (noun == "class") == (len(made.lowest(name)) == 1)
+    assert classes == join_names(made.lowest(name))
     assert percents == level(made)
+    assert overall_percents == (None if overall_ends == "no interval" else level(made))
     assert is_share(worst, row["worst"].value)
     assert is_span(ends, row["worst"])
     assert is_share(overall, row["overall"].value)
@@ -192,15 +187,16 @@ def method_of_one_run(made: Compared, found: re.Match[str]) -> None:
 
 @statement(
     rf"({NAME}) \(mean over (\d) seeds\): worst-class accuracy ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\), "
-    rf"overall ({SHARE}) \(({SPAN})\); (.+?) (has|have) the lowest mean\."
+    rf"overall ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\); (.+?) (has|have) the lowest mean\."
 )
 def method_of_seeds(made: Compared, found: re.Match[str]) -> None:
-    name, seeds, worst, percents, ends, overall, overall_ends, classes, verb = found.groups()
+    name, seeds, worst, percents, ends, overall, overall_percents, overall_ends, classes, verb = found.groups()
     row = made.rows[name]
     assert int(seeds) == runs(made, name) > 1
-    assert classes == process_group(made.lowest(name))
+    assert classes == join_names(made.lowest(name))
     assert (verb == "has") == (len(made.lowest(name)) == 1)
     assert percents == level(made)
+    assert overall_percents == (None if overall_ends == "no interval" else level(made))
     assert is_share(worst, float(made.worst[name]))
     assert is_span(ends, row["worst"])
     assert is_share(overall, row["overall"].value)
@@ -208,8 +204,9 @@ def method_of_seeds(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    rf"Worst-class accuracy: ({NUMBER}) points \(([\d.]+) % interval ({SIGNED})\)\. Overall: ({NUMBER}) points "
-    rf"\(({SIGNED}); p (–|< 0\.001|\d\.\d+), (.+?), not adjusted for other comparisons\), on ([\d,]+) (images?)\."
+    rf"Difference in worst-class accuracy: ({NUMBER}) percentage points \(([\d.]+) % interval ({SIGNED})\)\. "
+    rf"Difference in overall accuracy: ({NUMBER}) percentage points \(({SIGNED}); p (–|< 0\.001|\d\.\d+), "
+    r"(.+?), not adjusted for other comparisons\), on ([\d,]+) (images?)\."
 )
 def pair_overall(made: Compared, found: re.Match[str]) -> None:
     worst, percents, worst_ends, overall, ends, p, test, images, noun = found.groups()
@@ -234,7 +231,8 @@ def how_tested(made: Compared, first: str, second: str) -> str:
 
 
 @statement(
-    r"(Groups|Classes) that differ significantly \(p below ([\d.]+) after Holm's correction over (\d+)\): (.+?)\.$"
+    r"(Groups|Classes) with a significant difference \(p < ([\d.]+) after Holm's correction over (\d+) tests\): "
+    r"(.+?)\.$"
 )
 def pair_classes(made: Compared, found: re.Match[str]) -> None:
     what, threshold, tested, names = found.groups()
@@ -242,7 +240,7 @@ def pair_classes(made: Compared, found: re.Match[str]) -> None:
     assert what == ("Classes" if made.kind == "class" else "Groups")
     assert float(threshold) == made.alpha
     assert int(tested) == sum(not math.isnan(p) for p in adjusted.values())
-    assert names == (process_group([unit for unit, p in adjusted.items() if p < made.alpha]) or "none")
+    assert names == (join_names([unit for unit, p in adjusted.items() if p < made.alpha]) or "none")
 
 
 @statement(
@@ -266,22 +264,24 @@ def about(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: "
-    r"harmonic mean of clean and robust; HMW: of overall and worst\. Of several seeds the mean; ± is the standard "
-    r"deviation over seeds, and the lowest class that of the lowest mean \(of equal ones the first\)\."
+    r"Overall: mean over images\. Class mean: mean over classes\. Worst 20 %: mean over the 20 % of classes with the "
+    r"lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class accuracy, in percentage points\. "
+    r"CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic mean of clean and robust accuracy\. "
+    r"HMW: harmonic mean of overall and worst-class accuracy\. With several seeds: mean ± standard deviation over "
+    r"seeds; the worst class is the class with the lowest mean \(the first one if several are equal\)\."
 )
 def columns(made: Compared, found: re.Match[str]) -> None:
     del made, found  # the cells are recomputed by these definitions
 
 
-@statement(r"The highest worst-class accuracy is set off, significant or not\.")
-def set_off(made: Compared, found: re.Match[str]) -> None:
+@statement(r"The highest worst-class accuracy is in bold, whether or not the difference is significant\.")
+def in_bold(made: Compared, found: re.Match[str]) -> None:
     del found
     assert len(made.correct) > 1
 
 
 @statement(r"No audit states these, so that they could not be checked to be the same: (.+?)\.(?= |$)")
-def silent(made: Compared, found: re.Match[str]) -> None:
+def unchecked(made: Compared, found: re.Match[str]) -> None:
     meta = next(iter(made.comparison.audits.values()))[0].outcomes.meta
     stated = {"threat": meta.threat, "early stop": meta.early_stop} if made.attack != "clean" else {}
     expected = ["data hash", *(field for field, value in stated.items() if value is None)]
@@ -296,24 +296,24 @@ def pair_note(made: Compared, found: re.Match[str]) -> None:
     check(made, found[2][0].upper() + found[2][1:])
 
 
-@statement(r"Of several seeds the mean ± the standard deviation over seeds\.")
+@statement(r"With several seeds: mean ± standard deviation over seeds\.")
 def several_seeds(made: Compared, found: re.Match[str]) -> None:
     del found
     assert any(len(right) > 1 for right in made.correct.values())
 
 
-@statement(r"Made by classwise [\w.+]+\.")
+@statement(r"Generated by classwise [\w.+]+\.")
 def foot(made: Compared, found: re.Match[str]) -> None:
     del made, found
 
 
-@statement(r"Accuracy is in percent, class-wise variance in percent squared\. Point at a mark to read its numbers\.$")
+@statement(r"Accuracies are in percent, class-wise variances in percent squared\. Hover over a mark for its values\.$")
 def units(made: Compared, found: re.Match[str]) -> None:
     del made, found
 
 
 @statement(
-    rf"({NAME}(?: class)?), ({NAME}): (?:({SHARE}) of ([\d,]+)|([+−]?\d+\.\d) points on ([\d,]+) (images?)) "
+    rf"({NAME}(?: class)?), ({NAME}): (?:({SHARE}) of ([\d,]+)|([+−]?\d+\.\d) percentage points on ([\d,]+) (images?)) "
     rf"\((?:([\d.]+) % interval )?({SPAN}|{SIGNED})\)$"
 )
 def mark(made: Compared, found: re.Match[str]) -> None:
@@ -334,16 +334,16 @@ def mark(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(r"(.*?) ?(Half of the gradients are zero|A class has 3 images)\. (zero-gradients|few-images)$")
-def caution(made: Compared, found: re.Match[str]) -> None:
+def warning(made: Compared, found: re.Match[str]) -> None:
     start, sentence, name = found.groups()
-    assert {each.name: each.sentence for each in CAUTIONS}[name] == f"{sentence}."
+    assert {each.name: each.sentence for each in WARNINGS}[name] == f"{sentence}."
     names = []
-    for method, raised in made.cautions.items():
+    for method, raised in made.warnings.items():
         which = [number for number, each in enumerate(raised) if name in each]
         whole = [method] if len(which) == len(raised) else []
         names += whole or [f"{method}, run {number + 1} of {len(raised)}" for number in which]
-    everywhere = all(name in each for raised in made.cautions.values() for each in raised)
-    assert start == ("" if everywhere else f"{process_group(names)}:")
+    everywhere = all(name in each for raised in made.warnings.values() for each in raised)
+    assert start == ("" if everywhere else f"{join_names(names)}:")
 
 
 PAIR = [0]
@@ -356,7 +356,7 @@ def sections(page: str) -> Iterator[tuple[int, str]]:
     start, *pairs = re.split(r"(?=<h2>\w+ minus \w+</h2>)", page)
     yield 0, start
     for place, part in enumerate(pairs, 1):
-        pair, every, end = part.partition("<h2>Every class</h2>")
+        pair, every, end = part.partition("<h2>Results per class</h2>")
         yield place, pair
         if every:
             yield 0, every + end
@@ -374,7 +374,7 @@ def test_every_text_of_the_page_follows_from_the_answers(made: Compared) -> None
         texts = Texts(part)
         _inert_texts(made, texts)
         for text in texts.of("h1", "p", "figcaption", "li", "title"):
-            if text == f"Comparison: {process_group(list(names))}" or text.startswith("classwise comparison"):
+            if text == f"Comparison: {join_names(list(names))}" or text.startswith("classwise comparison"):
                 assert text.startswith("Comparison") or text == _over(made)
             else:
                 SEEN.update(check(made, text))
@@ -403,25 +403,23 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
     """Names, numbers on axes, headings and the settings."""
     names = list(made.comparison.names)
     allowed = {*names, *made.present, "Overall", "Worst class", f"Accuracy {conditions(made)}, percent"}
-    allowed |= {f"Accuracy of each {made.kind} {conditions(made)}, percent"}
-    allowed |= {f"{name} minus {names[0]}, points" for name in names[1:]}
+    allowed |= {f"Accuracy per {made.kind} {conditions(made)}, percent"}
+    allowed |= {f"{name} minus {names[0]}, percentage points" for name in names[1:]}
     for text in texts.of("text"):
         assert text in allowed or re.fullmatch(r"[+−]?\d+(\.\d)?", text), text
-    headings = {"Side by side", "Every class", "How this was measured", "Read these numbers with care"}
+    headings = {"Comparison", "Results per class", "Settings", "Warnings"}
     for text in texts.of("h2", "h3"):
         assert text in headings or " minus " in text
     of_runs = [name if number == 1 else f"{name}, run {run + 1} of {number}" for name in names
                for number in [runs(made, name)] for run in range(number)]  # fmt: skip
-    assert [text for text in texts.of("summary") if text != "The numbers"] in ([], of_runs)
+    assert [text for text in texts.of("summary") if text != "Table"] in ([], of_runs)
     meta = made.comparison.audits[names[0]][0].outcomes.meta
     size = f"{len(made.ids):,} images, {len(meta.class_names)} classes"
     known = {"Data": f"{meta.data}: {size}" if meta.data else size, "Model": "net", "Threat": meta.threat}
     known |= (
-        {"Early stop": "no: an attack runs all its steps, and the last iterate counts"}
-        if meta.early_stop is False
-        else {}
+        {"Early stop": "no: an attack runs all steps and returns its last iterate"} if meta.early_stop is False else {}
     )
-    known |= {"Predictions": "made elsewhere, given as tables"}
+    known |= {"Predictions": "imported, not computed by classwise"}
     adds = "yes: each attack runs only on the images that survive all earlier ones, so counts are cumulative"
     known |= {"Cascade": adds} if made.cascade else {}
     for name, value in zip(texts.of("dt"), texts.of("dd"), strict=True):
@@ -440,7 +438,7 @@ def _methods(made: Compared, rows: list[list[str]]) -> None:
         "n",
         "clean",
         "overall",
-        "lowest class",
+        "worst class",
         "worst",
         "worst 20 %",
         "MCD",
@@ -453,7 +451,7 @@ def _methods(made: Compared, rows: list[list[str]]) -> None:
     for cells in (dict(zip(heads, row, strict=True)) for row in rows[1:]):
         name = cells["method"]
         assert (cells["seeds"], cells["n"]) == (str(runs(made, name)), f"{len(made.ids):,}")
-        assert cells["lowest class"] == made.lowest(name)[0]
+        assert cells["worst class"] == made.lowest(name)[0]
         for head in ("overall", "worst"):
             value, deviation = made.rows[name][head], made.deviation(name, head)
             text, ends = cells[head].split("|")
@@ -554,7 +552,7 @@ def test_every_line_of_the_terminal_follows_from_the_answers(
     PAIR[0] = 0
     assert check(made, f"{people[0].upper()}{people[1:]}.") == {"about"}
     for note in notes:
-        assert check(made, note.removeprefix("note: ")) == {"silent"}
+        assert check(made, note.removeprefix("note: ")) == {"unchecked"}
     assert len(blocks) == len(made.correct) - 1
     for place, block in enumerate(blocks, 1):
         PAIR[0] = place
@@ -643,8 +641,9 @@ def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -
     predictions = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2])
     comparison = compare({"at": Audit(Outcomes.from_predictions(labels, predictions, None, CLASSES[:3]))})
     context = comparison_context(comparison)
-    assert "".join(context["headline"].values()) == "The worst classes are ant and bee, 50.0\u00a0%"
-    assert context["sentences"][0].startswith("at (one training): worst classes ant and bee with 50.0")
+    assert "".join(context["headline"].values()) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
+    assert context["sentences"][0].startswith("at (one training run): worst-class accuracy 50.0\u00a0% (")
+    assert " on ant and bee, overall " in context["sentences"][0]
     show_comparison(comparison)
     assert "of equally low classes the first" in capsys.readouterr().out
 
@@ -660,7 +659,7 @@ def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:
 
     context = comparison_context(compare({"at": [audit(2)], "cfa": [audit(1), audit(2), audit(3)]}))
     assert [row.good for row in context["table"].rows] == [True, True]
-    assert context["headline"]["after"] == ", with at and cfa on average over 3 seeds"
+    assert context["headline"]["after"] == " with at and cfa (mean over 3 seeds)"
 
 
 def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> None:
@@ -680,7 +679,10 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
             ]
             two, three = (dict(zip(METHODS, audits[:number], strict=False)) for number in (2, 3))
             found = [comparison_context(compare(each))["headline"]["before"] for each in (two, three)]
-    assert found == ["at has the best worst-class accuracy: ", "No clear difference in worst-class accuracy: "]
+    assert found == [
+        "at has the highest worst-class accuracy: ",
+        "No significant difference in worst-class accuracy; the highest is ",
+    ]
 
 
 def _page(comparison: Comparison | Crossing) -> str:
@@ -758,9 +760,9 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     conditions += ", counts cumulative over the cascade" * (cascade and attack != "all")
     assert paragraphs[0] == f"classwise comparison40 images{conditions}"
     reason = (
-        f"{judged_by_all.sum()} of 40 images are judged by every audit under every attack that is compared. Which "
-        "images are judged first depends on the outcome (an attack that succeeds early is over early), so accuracies "
-        "of these images alone would be biased: no accuracy, difference or test is given, only bounds."
+        f"{judged_by_all.sum()} of 40 images are evaluated in every audit under every compared attack. Which images "
+        "are evaluated first depends on the outcome (successful attacks end early), so accuracies on these images "
+        "alone are biased. Only bounds are reported, no accuracies, differences or tests."
     )
     assert paragraphs[1 + len(gaps)] == reason
     assert list(texts.of("h1")) == ["Incomplete audits: bounds only, no comparison"]
@@ -770,7 +772,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     assert reason in terminal
     assert f"Bounds of the accuracies, percent, {conditions}" in terminal
     (rows_shown,) = texts.rows
-    assert rows_shown[0] == ["method", "seeds", "n", "verdict known", "overall", "worst"]
+    assert rows_shown[0] == ["method", "seeds", "n", "known outcomes", "overall", "worst"]
     for row, (name, found) in zip(rows_shown[1:], expected.items(), strict=True):
         judged, *ends = (np.array(column) for column in zip(*found, strict=True))
         assert row[:4] == [name, str(len(found)), "40", f"{judged.min():.0f}"]
@@ -827,8 +829,8 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     paragraphs = [each.replace("\u00a0", " ") for each in page.of("p")]
     assert paragraphs[0] == f"classwise comparison60 images{conditions}"
     assert paragraphs[1] == (
-        "The audits differ in threat: Linf:1/255 and Linf:4/255. A difference between them may come from the threat, "
-        "from the model or from both, so no difference is computed and nothing is tested."
+        "The audits differ in threat: Linf:1/255 and Linf:4/255. A difference in accuracy may be due to the threat, "
+        "the model or both, so no differences are computed or tested."
     )
     numbers = [len(each.correct[name]) for (name, _), each in made.items()]
     population = {
@@ -843,18 +845,18 @@ def test_everything_on_the_page_of_a_crossing_follows_from_the_answers(
     if methods == 1:
         population = population.replace(" of each method", "")
     assert paragraphs[2] == (
-        f"{population} Of several seeds the mean; the lowest class is that of the lowest mean, and of equal ones the "
-        "first. Nothing is tested."
+        f"{population} With several seeds: mean over seeds; the worst class is the class with the lowest mean (the "
+        "first one if several are equal). No tests are computed."
     ) + " No audit states these, so that they could not be checked to be the same: data hash, early stop, attacks." * (
         max(numbers) > 1 or methods > 1
     )
-    assert paragraphs[3].startswith("Made by classwise ")
+    assert paragraphs[3].startswith("Generated by classwise ")
     assert paragraphs[3].partition(". ")[2].startswith(population)
     assert next(page.of("h2")).replace("\u00a0", " ") == (
-        f"Accuracy across the threat, percent [{100 - 100 * alpha:g} % interval]"
+        f"Accuracy by threat, percent [{100 - 100 * alpha:g} % interval]"
     )
     (rows,) = page.rows
-    assert rows[0] == ["method", "threat", "seeds", "n", "overall", "lowest class", "worst"]
+    assert rows[0] == ["method", "threat", "seeds", "n", "overall", "worst class", "worst"]
     capsys.readouterr()
     show_comparison(crossing)
     terminal = capsys.readouterr().out

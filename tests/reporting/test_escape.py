@@ -1,4 +1,4 @@
-"""Hostile names in every form that a report takes: read back, they are the names, and nothing else."""
+"""Hostile names in every output format of a report are read back unchanged."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ NAMES = st.lists(
 
 
 def original(text: str) -> str:
-    """What `visible` showed."""
+    """Invert `visible`."""
     return re.sub(r"⟨U\+([0-9A-F]{4,})⟩", lambda match: chr(int(match[1], 16)), text)
 
 
 def unescaped(text: str) -> str:
-    """What a spreadsheet's text was."""
+    """Invert `spreadsheet_text`."""
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
@@ -142,7 +142,7 @@ ATTRIBUTES = frozenset(
 @pytest.mark.slow
 @settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
-def test_names_come_back_from_every_form(names: list[str]) -> None:
+def test_names_are_read_back_from_every_format(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         audit, target = audit_of(names, names[0]), Path(folder)
         export(audit, target, ("csv", "md", "svg"))
@@ -176,7 +176,7 @@ def test_names_come_back_from_every_form(names: list[str]) -> None:
 @pytest.mark.slow
 @settings(max_examples=5, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(NAMES)
-def test_names_of_methods_and_curves_too(names: list[str]) -> None:
+def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder)
         comparison = compare({name: audit_of(names, name) for name in names[:2]})
@@ -206,7 +206,7 @@ def test_texts_of_spreadsheets_and_markdown_can_be_read_back(text: str) -> None:
     assert original(parser.rows[0][0]) == f"x{text}x"
 
 
-def test_numbers_stay_numbers() -> None:
+def test_numeric_columns_are_unchanged() -> None:
     frame = pd.DataFrame({"=class": ["-1", "b"], "value": [-0.5, 2.0], "count": [-3, 4]})
     safe = spreadsheet_frame(frame)
     assert safe.columns.tolist() == ["'=class", "value", "count"]
@@ -233,12 +233,12 @@ def test_a_table_of_hostile_names_keeps_its_shape() -> None:
         "<svg>",
     ],
 )
-def test_figures_that_were_read_from_a_file_hold_shapes_only(svg: str) -> None:
-    with pytest.raises(ClasswiseError, match="only shapes and texts of a drawing are accepted"):
+def test_svg_files_may_contain_only_shapes_and_texts(svg: str) -> None:
+    with pytest.raises(ClasswiseError, match="figure: must contain only the shapes and texts of a drawing"):
         checked_svg(svg)
 
 
-def test_raw_csv_is_asked_for_by_name(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_raw_csv_disables_escaping(make_audit: MakeAudit, tmp_path: Path) -> None:
     audit = make_audit(names=("=a", "b", "c", "d"))
     export(audit, tmp_path / "safe", ("csv",))
     export(audit, tmp_path / "raw", ("csv",), raw_csv=True)

@@ -34,17 +34,17 @@ def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_pa
 
 
 @pytest.mark.slow
-def test_only_the_forms_asked_for(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_only_the_requested_formats_are_written(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert {path.suffix for path in export(make_audit(), tmp_path, ("pdf",))} == {".pdf"}
 
 
-def test_an_unknown_form_is_one_line_and_writes_nothing(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused_before_writing(make_audit: MakeAudit, tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"unknown format 'pgn'; did you mean 'png'\?"):
         export(make_audit(), tmp_path / "out", ("csv", "pgn"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_comparison_is_written_too(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     one, two = make_audit(accuracy=(0.6, 0.6, 0.3, 0.1)), make_audit(accuracy=(0.6, 0.6, 0.3, 0.3))
     written = export_comparison(compare({"old": one, "new": two}), tmp_path, ("csv", "md", "svg"))
     assert sorted(written) == sorted(tmp_path.iterdir())

@@ -38,7 +38,7 @@ from classwise.reporting import formatting
         (formatting.measured(0.142, 0.121, 0.165, 1000), "14.2\u00a0% of 1,000 (95\u00a0% interval 12.1–16.5\u00a0%)"),
     ],
 )
-def test_numbers_read_as_people_read_them(made: str, expected: str) -> None:
+def test_formatted_numbers(made: str, expected: str) -> None:
     assert made == expected
 
 
@@ -54,7 +54,7 @@ def test_numbers_read_as_people_read_them(made: str, expected: str) -> None:
         (0.5, "50.0"),
     ],
 )
-def test_what_is_neither_none_nor_all_is_not_printed_so(share: float, text: str) -> None:
+def test_fractions_are_never_rounded_to_0_or_100(share: float, text: str) -> None:
     assert formatting.percent(share) == f"{text}\u00a0%"
 
 

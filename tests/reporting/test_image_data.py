@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.image_data import MOST, SIDE, ExampleImages, data_uri, triples
+from classwise.reporting.image_data import MAX_EXAMPLES, SIDE, ExampleImages, data_uri, triples
 
 
 def pixels(uri: str) -> NDArray[np.uint8]:
@@ -26,7 +26,7 @@ def examples(count: int = 3, change: float = 8 / 255) -> ExampleImages:
     return ExampleImages(clean, example, [f"image {number}" for number in range(count)])
 
 
-def test_colours_and_places_survive() -> None:
+def test_colours_and_positions_are_unchanged() -> None:
     image = np.zeros((3, 2, 3), np.float32)
     image[0, 0, 2] = 1
     image[2, 1, 0] = 100 / 255
@@ -43,7 +43,7 @@ def test_other_channel_counts_are_grey(channels: int) -> None:
     assert (shown == 51).all()
 
 
-def test_large_images_are_made_small_and_small_ones_left_alone() -> None:
+def test_only_large_images_are_downsampled() -> None:
     assert pixels(data_uri(np.zeros((3, 200, 100), np.float32))).shape == (SIDE, SIDE // 2, 3)
     assert pixels(data_uri(np.zeros((1, 8, 8), np.float32))).shape == (8, 8)
 
@@ -62,8 +62,8 @@ def test_an_attack_that_changed_nothing_gives_grey() -> None:
     assert (pixels(found[0].difference) == 128).all()
 
 
-def test_no_more_than_a_page_holds() -> None:
-    assert len(triples(examples(MOST + 3))[0]) == MOST
+def test_the_number_of_examples_is_limited() -> None:
+    assert len(triples(examples(MAX_EXAMPLES + 3))[0]) == MAX_EXAMPLES
 
 
 def test_images_of_another_shape_are_refused() -> None:

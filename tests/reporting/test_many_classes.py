@@ -1,4 +1,4 @@
-"""Ten thousand classes: what a report takes grows with the images, not with the square of the classes."""
+"""Ten thousand classes: the cost of a report grows with the images, not with the squared number of classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from classwise.auditing.result import Audit
 from classwise.cli.tables import audit_facts, worst_line
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
-from classwise.reporting.findings import Findings
+from classwise.reporting.audit_summary import AuditSummary
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
@@ -25,7 +25,7 @@ from classwise.stats.worst_class import possibly_worst, significantly_above
 
 CLASSES, IMAGES = 10_000, 20_000
 MEGABYTES = 200
-"""A dense matrix of these classes takes 800."""
+"""A dense matrix of these classes needs 800 MB."""
 
 
 def outcomes(classes: int, images: int, **more: Any) -> Outcomes:
@@ -75,10 +75,10 @@ def test_the_figures_of_a_sparse_matrix_are_those_of_a_dense_one(monkeypatch: py
     groups = tuple(label // 8 for label in range(40))
     for more in ({}, {"superclasses": groups, "superclass_names": ("a", "b", "c", "d", "e")}):
         audit = Audit(outcomes(40, 800, **more))
-        dense = Findings.of(audit).confusions["all"]
-        for module in ("classwise.reporting.findings", "classwise.auditing.outcomes"):
+        dense = AuditSummary.of(audit).confusions["all"]
+        for module in ("classwise.reporting.audit_summary", "classwise.auditing.outcomes"):
             monkeypatch.setattr(f"{module}.MOST_DENSE", 10)
-        sparse = Findings.of(audit).confusions["all"]
+        sparse = AuditSummary.of(audit).confusions["all"]
         monkeypatch.undo()
         assert not isinstance(sparse.matrix, np.ndarray)
         assert sparse.wrong == dense.wrong
@@ -91,7 +91,7 @@ def test_the_figures_of_a_sparse_matrix_are_those_of_a_dense_one(monkeypatch: py
     assert len(dense.names) < MOST_DENSE
 
 
-def test_leakage_of_a_sparse_matrix_is_that_of_a_dense_one() -> None:
+def test_superclass_leakage_of_sparse_and_dense_matrices_is_equal() -> None:
     rng = np.random.default_rng(1)
     labels, predictions = rng.integers(0, 30, (2, 500))
     groups = rng.integers(0, 4, 30)
@@ -103,9 +103,9 @@ def test_classes_of_equal_counts_are_compared_once_with_the_same_answer(monkeypa
     rng = np.random.default_rng(2)
     count = rng.integers(0, 40, 60)
     counts = ClassCounts(count, rng.binomial(count, rng.uniform(0.05, 0.95, 60)))
-    above, kept = significantly_above(counts), possibly_worst(counts)
+    above, candidates = significantly_above(counts), possibly_worst(counts)
     assert above.any()
-    assert (kept == (counts.present & ~above.any(axis=1))).all()
+    assert (candidates == (counts.present & ~above.any(axis=1))).all()
     monkeypatch.setattr("classwise.stats.worst_class.BLOCK_CELLS", 100)
     assert (significantly_above(counts) == above).all()
     for one, other in ((3, 7), (10, 50), (20, 21)):  # the verdict on a pair does not depend on the other classes

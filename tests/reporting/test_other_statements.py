@@ -1,4 +1,4 @@
-"""Sentences and numbers of curves, trainings and searches for the worst class, recomputed from random rows."""
+"""Sentences and numbers on curves, training runs and worst-class searches, recomputed from random rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.meta import Meta
 from classwise.cli.worst_class import show_worst_class
-from classwise.reporting.pages.curve import _context, radius_table, searched
+from classwise.reporting.pages.curve import _context, radius_table, search_sentence
 from classwise.reporting.templating import render
 from classwise.reporting.training_curves import curves_of
 from classwise.stats.best_arm import WorstClassVerdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 
-from .statements import CLASSES, percent, process_group
+from .statements import CLASSES, join_names, percent
 from .test_statements import Texts
 
 QUICK = settings(max_examples=30, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -35,7 +35,7 @@ HIGHEST = 0.5
 
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
-    """Brackets of 1 to 40 images of up to 12 classes: wrong when clean, never broken, and all between; ties."""
+    """Brackets of 1 to 40 images of up to 12 classes: clean errors, robust images, and all between; ties."""
     classes, images = draw(st.integers(1, 12)), draw(st.integers(1, 40))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     step = draw(st.sampled_from((0.5, 0.25, 0.0625)))
@@ -60,7 +60,7 @@ def curves(draw: st.DrawFn) -> Curve:
 @pytest.mark.slow
 @QUICK
 @given(curves())
-def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> None:
+def test_every_sentence_on_a_curve_follows_from_the_brackets(found: Curve) -> None:
     rows = found.frame.to_dict("records")
     radii: dict[str, list[float]] = {}
     for row in rows:
@@ -71,60 +71,67 @@ def test_what_a_page_says_of_a_curve_follows_from_the_brackets(found: Curve) -> 
     lowest = [name for name in order if means[name] == least]
     page = Texts(render("curve.html", _context(found)))
     (head,) = page.of("h1")
+    overall = float(np.mean([min(row["high"], HIGHEST) for row in rows]))
     if len(order) == 1:
-        assert head == f"The only class with images is {lowest[0]}: {least:.3g}"
+        assert head == f"Mean robust radius {least:.3g} on the only class with images ({lowest[0]})"
+    elif len(lowest) == len(order):
+        assert head == f"Mean robust radius {least:.3g} on each of {len(order)} classes ({join_names(lowest)})"
     elif len(lowest) == 1:
-        assert head == f"The class with the smallest mean radius is {lowest[0]}: {least:.3g}"
+        assert head == f"Mean robust radius {overall:.3g} overall, {least:.3g} on the worst class ({lowest[0]})"
     else:
-        assert head == f"{len(lowest)} classes have the smallest mean radius: {process_group(lowest)}: {least:.3g}"
+        assert head == (
+            f"Mean robust radius {overall:.3g} overall, {least:.3g} on each of the {len(lowest)} worst classes "
+            f"({join_names(lowest)})"
+        )
     lead = next(text for text in page.of("p") if text.startswith("Mean over"))
     images = sum(len(radii[name]) for name in lowest)
-    overall = float(np.mean([min(row["high"], HIGHEST) for row in rows]))
     assert lead.startswith(
         f"Mean over {images} {'image' if images == 1 else 'images'} of the largest radius without a known adversarial "
-        f"example (at most {HIGHEST:.3g}); over all images it is {overall:.3g}."
+        f"example (at most {HIGHEST:.3g}); the mean over all images is {overall:.3g}."
     )
     values = radii[lowest[0]]
     spread = np.std(values, ddof=1) if len(values) > 1 else math.inf
     assert ("interval" in lead) == (len(lowest) == 1 and spread > 0)
-    assert _open(found) == searched(found).replace("\u00a0", " ")
+    assert _search_sentence(found) == search_sentence(found).replace("\u00a0", " ")
     table = radius_table(found)
     assert [row.name for row in table.rows[:-1]] == sorted(order, key=lambda name: (means[name], order.index(name)))
     for line in table.rows[:-1]:
-        mine = [one["high"] for one in rows if CLASSES[one["label"]] == line.name]
-        assert line.cells[0].text == str(len(mine))
-        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in mine]):.1f}"
+        upper = [one["high"] for one in rows if CLASSES[one["label"]] == line.name]
+        assert line.cells[0].text == str(len(upper))
+        assert line.cells[1].text == f"{100 * np.mean([high > 0 for high in upper]):.1f}"
         assert line.cells[2].text == f"{means[line.name]:.3g}"
-        median = sorted(mine)[(len(mine) - 1) // 2]
+        median = sorted(upper)[(len(upper) - 1) // 2]
         assert line.cells[3].text == (f"{median:.3g}" if median <= HIGHEST else f"over {HIGHEST:.3g}")
         assert line.weak == (line.name == lowest[0])
     caption = next(text for text in page.of("figcaption"))
     level = f"{100 - 100 * found.alpha:g} %"
-    assert caption.endswith(f"The shade is the {level} interval of {table.rows[0].name} at each radius.")
+    assert caption.endswith(f"The shaded area is the {level} interval of {table.rows[0].name} at each radius.")
     for name, lines in found.table().groupby("class"):
-        assert (np.diff(lines["accuracy"]) <= 0).all(), f"the line of {name} rises"
+        assert (np.diff(lines["accuracy"]) <= 0).all(), f"the line of {name} increases"
 
 
-def _open(found: Curve) -> str:
+def _search_sentence(found: Curve) -> str:
     brackets = [
         (row["label"], row["low"], row["high"])
         for row in found.frame.to_dict("records")
         if math.isfinite(row["high"]) and row["high"] > row["low"]
     ]
     if not brackets:
-        return "No image has a bracket: every image is misclassified without an attack, or survives the largest radius."
+        return (
+            "No image has a bracket: every image is misclassified without an attack, or robust at the largest radius."
+        )
     most = 0.0
     for label in {label for label, *_ in brackets}:
         size = int((found.frame["label"] == label).sum())
         for radius in {(low + high) / 2 for _, low, high in brackets}:
-            inside = sum(low < radius < high for mine, low, high in brackets if mine == label)
+            inside = sum(low < radius < high for other, low, high in brackets if other == label)
             most = max(most, inside / size)
     return (
-        "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
-        "succeeded, and the smallest at which one did. The brackets are at most "
-        f"{max(high - low for _, low, high in brackets):.3g} wide; inside it is not known whether an adversarial "
-        f"example exists. At any one radius at most {percent(most)} of the images of a class have it inside their "
-        "bracket. A radius is an upper bound: other attacks may succeed at a smaller one."
+        "Radii were found by bisection: the attacks were repeated at the midpoint of each image's bracket, which lies "
+        "between the largest radius without and the smallest radius with a successful attack. Brackets are at most "
+        f"{max(high - low for _, low, high in brackets):.3g} wide; it is unknown whether an adversarial example exists "
+        f"inside them. Each radius is inside the brackets of at most {percent(most)} of the images of a class. Robust "
+        "radii are upper bounds: other attacks may succeed at smaller radii."
     )
 
 
@@ -137,7 +144,7 @@ def _open(found: Curve) -> str:
     selected=st.booleans(),
     validated=st.booleans(),
 )
-def test_what_a_page_says_of_a_training_follows_from_its_files(
+def test_every_sentence_on_a_training_run_follows_from_its_files(
     done: int, gates: list[bool], classes: int, selected: bool, validated: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -158,17 +165,16 @@ def test_what_a_page_says_of_a_training_follows_from_its_files(
         found = curves_of(run)
         assert found is not None
         total = run.recipe.epochs
-        assert f"{done} of {total} epochs so far." in found.sentences[0]
-        judged, admitted = len(gates), sum(gates)
-        epochs = "1 epoch" if judged == 1 else f"{judged} epochs"
-        end = f"admitted {admitted}." if admitted else "admitted none; the plain average was saved."
+        assert found.sentences[0].endswith(f", {done} of {total} epochs.")
+        epochs = "1 epoch" if len(gates) == 1 else f"{len(gates)} epochs"
+        end = "." if any(gates) else "; the plain average was saved."
         assert list(found.sentences[1:]) == (
-            [f"The gate of the weight averaging judged {epochs} and {end}"] if judged else []
+            [f"Weight averaging (FAWA) accepted {sum(gates)} of {epochs}{end}"] if gates else []
         )
-        assert ("dashed upright line" in found.caption) == (selected and validated)
+        assert ("dashed vertical line" in found.caption) == (selected and validated)
         drawn = "".join(drawing.svg() for drawing in found.drawings.values())
-        assert ("weights kept" in drawn) == (selected and validated)
-        assert found.caption.startswith("A line for each class;")
+        assert ("selected weights" in drawn) == (selected and validated)
+        assert found.caption.startswith("One line per class;")
 
 
 @QUICK

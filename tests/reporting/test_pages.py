@@ -12,7 +12,7 @@ from classwise.auditing.compare import compare
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit, AuditWarning
 from classwise.reporting import report
-from classwise.reporting.pages.audit import MOST_BYTES
+from classwise.reporting.pages.audit import MAX_BYTES
 
 from .conftest import SUPERCLASSES, MakeAudit
 
@@ -54,9 +54,9 @@ def test_the_headline_is_the_worst_class_with_its_interval(make_audit: MakeAudit
     audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), meta=SUPERCLASSES)
     path = report(audit, tmp_path / "a.html")
     text, worst = visible(path), audit.worst_class()
-    assert "The weakest class is cat : 10.0 %" in text
+    assert "42.5 % robust accuracy overall, 10.0 % on the worst class ( cat )" in text
     assert f"95 % interval {100 * worst.low:.1f}–{100 * worst.high:.1f} %" in text
-    assert "No guard of the evaluation raised a warning" in text
+    assert "No evaluation guard raised a warning" in text
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -76,84 +76,88 @@ def test_the_same_audit_gives_the_same_bytes(make_audit: MakeAudit, tmp_path: Pa
 @pytest.mark.parametrize("classes", [2, 4, 100, 1000])
 def test_a_page_stays_small_for_any_number_of_classes(make_audit: MakeAudit, tmp_path: Path, classes: int) -> None:
     path = report(make_audit(classes, 20), tmp_path / "a.html")
-    assert path.stat().st_size < MOST_BYTES
+    assert path.stat().st_size < MAX_BYTES
     Page(path.read_text(encoding="utf-8"))
 
 
 def test_warnings_are_read_before_the_numbers(make_audit: MakeAudit, tmp_path: Path) -> None:
-    caution = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
-    text = visible(report(make_audit(warnings=(caution,)), tmp_path / "a.html"))
-    assert text.index("Half of the gradients are zero.") < text.index("Every class under every attack")
-    assert "No guard" not in text
+    warning = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
+    text = visible(report(make_audit(warnings=(warning,)), tmp_path / "a.html"))
+    assert text.index("Half of the gradients are zero.") < text.index("Accuracy per class and attack")
+    assert "No evaluation guard" not in text
 
 
-def test_predictions_made_elsewhere_claim_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_the_page_of_imported_predictions_mentions_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
     text = visible(report(make_audit(meta={"model_hash": ""}), tmp_path / "a.html"))
-    assert "No guard" not in text
-    assert "made elsewhere" in text
+    assert "No evaluation guard" not in text
+    assert "imported, not computed by classwise" in text
 
 
-def test_names_of_users_are_quoted(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_user_supplied_names_are_escaped(make_audit: MakeAudit, tmp_path: Path) -> None:
     bad = ("<script>alert(1)</script>", 'a"b', "c&d", "'e'")
     text = report(make_audit(names=bad, accuracy=(0.1, 0.5, 0.5, 0.5)), tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<script" not in text
     Page(text)
 
 
-def test_an_unfinished_audit_says_so(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_the_page_of_an_incomplete_audit_reports_bounds(make_audit: MakeAudit, tmp_path: Path) -> None:
     whole = make_audit().outcomes
     frame = whole.frame[~((whole.frame["attack"] == "cw") & (whole.frame["index"] >= 300))]
     text = visible(report(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
-    assert "Incomplete: 100 of 400 images are not judged by every attack" in text
-    assert "weakest class" not in text
+    assert "Incomplete audit: 100 of 400 images are not evaluated under every attack" in text
+    assert "on the worst class" not in text
 
 
-def test_clean_predictions_alone_make_a_page(tmp_path: Path) -> None:
+def test_a_page_from_clean_predictions_only(tmp_path: Path) -> None:
     outcomes = Outcomes.from_predictions([0, 0, 1, 1], [0, 1, 1, 1], class_names=["a", "b"])
-    assert "The weakest class is a : 50.0 %" in visible(report(Audit(outcomes), tmp_path / "a.html"))
+    assert "75.0 % clean accuracy overall, 50.0 % on the worst class ( a )" in visible(
+        report(Audit(outcomes), tmp_path / "a.html")
+    )
 
 
-def kept_of(shape: tuple[int, int, int] = (3, 8, 8)) -> Artifacts:
-    """The images 300-303 (of the worst class), as they are and under pgd."""
-    kept, index = Artifacts(), np.arange(300, 304)
+def saved_examples(shape: tuple[int, int, int] = (3, 8, 8)) -> Artifacts:
+    """Clean and pgd images 300-303 (of the worst class)."""
+    artifacts, index = Artifacts(), np.arange(300, 304)
     images = np.random.default_rng(0).random((4, *shape)).astype(np.float16)
     examples = np.clip(images + np.float16(8 / 255), 0, 1)
-    kept.add("examples", "pgd", index, np.stack([images, examples], axis=1))
-    return kept
+    artifacts.add("examples", "pgd", index, np.stack([images, examples], axis=1))
+    return artifacts
 
 
-def test_twins_of_the_worst_class_are_shown_broken_ones_first(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit: MakeAudit, tmp_path: Path) -> None:
     plain = make_audit(accuracy=(0.6, 0.7, 0.3, 0.02))
-    audit = Audit(plain.outcomes, artifacts=kept_of())
+    audit = Audit(plain.outcomes, artifacts=saved_examples())
     path = report(audit, tmp_path / "a.html")
     addresses = Page(path.read_text(encoding="utf-8")).addresses
     assert len(addresses) == 12
     text = visible(path)
-    assert text.index("Image 302, pgd: taken for airplane") < text.index("Image 300, pgd: still cat")
+    assert text.index("Image 302, pgd: misclassified as airplane") < text.index(
+        "Image 300, pgd: correctly classified as cat"
+    )
     assert "amplified 16 times" in text
 
 
-def test_without_kept_images_there_is_no_such_section(make_audit: MakeAudit, tmp_path: Path) -> None:
-    assert "What it looks like" not in visible(report(make_audit(), tmp_path / "a.html"))
+def test_without_saved_examples_there_is_no_such_section(make_audit: MakeAudit, tmp_path: Path) -> None:
+    assert "Adversarial examples" not in visible(report(make_audit(), tmp_path / "a.html"))
 
 
-def test_a_comparison_claims_a_difference_only_beyond_chance(make_audit: MakeAudit, tmp_path: Path) -> None:
+def test_a_comparison_names_a_best_method_only_if_it_is_significant(make_audit: MakeAudit, tmp_path: Path) -> None:
     low = make_audit(per_class=400, accuracy=(0.6, 0.6, 0.3, 0.1))
     high = make_audit(per_class=400, accuracy=(0.7, 0.7, 0.5, 0.4))
     near = make_audit(per_class=400, accuracy=(0.6, 0.6, 0.3, 0.11))
     clear = visible(report(compare({"old": low, "new": high}), tmp_path / "a.html"))
-    assert "new has the best worst-class accuracy: cat, 40.0 %" in clear
+    assert "new has the highest worst-class accuracy: 40.0 % (cat)" in clear
     unclear = visible(report(compare({"old": low, "new": near}), tmp_path / "b.html"))
-    assert "No clear difference in worst-class accuracy: 11.0 % at best , with new" in unclear
+    assert "No significant difference in worst-class accuracy; the highest is 11.0 % with new" in unclear
 
 
-def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
-    """Of more methods than inks each has a row of its own, named at its left."""
+def test_each_colour_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """With more methods than colours, each has a row of its own, named at its left."""
     audits = {f"method {place}": make_audit(seed=place) for place in range(6)}
     page_of_six = report(compare(audits), tmp_path / "six.html").read_text(encoding="utf-8")
     del audits["method 5"]
     page_of_five = report(compare(audits), tmp_path / "five.html").read_text(encoding="utf-8")
-    legend = "Accuracy of each class under every attack together, percent"
+    legend = "Accuracy per class under every attack together, percent"
     assert legend in page_of_five
     assert legend not in page_of_six
     reading = "method 1, Worst class: "
@@ -162,15 +166,15 @@ def test_each_ink_is_one_method(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert "Worst class, method 1: " in page_of_five
 
 
-def test_a_comparison_page_is_whole_and_small(make_audit: MakeAudit, tmp_path: Path) -> None:
-    caution = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
+def test_a_comparison_page_is_well_formed_and_small(make_audit: MakeAudit, tmp_path: Path) -> None:
+    warning = AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5)
     audits = {
-        f"method {seed}": make_audit(classes=100, per_class=20, seed=seed, warnings=(caution,)) for seed in range(3)
+        f"method {seed}": make_audit(classes=100, per_class=20, seed=seed, warnings=(warning,)) for seed in range(3)
     }
     path = report(compare(audits), tmp_path / "a.html")
     text = path.read_text(encoding="utf-8")
     Page(text)
-    assert len(text.encode()) < MOST_BYTES
+    assert len(text.encode()) < MAX_BYTES
     assert text.count("Half of the gradients are zero.") == 1
 
 

@@ -27,12 +27,12 @@ def test_text_can_be_read_on_paper_and_on_wash(theme: str, colour: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_series_stand_out_from_paper(theme: str) -> None:
+def test_series_contrast_with_paper(theme: str) -> None:
     for colour in SERIES:
         assert contrast(getattr(PALETTE[colour], theme), getattr(PALETTE["paper"], theme)) >= 3
 
 
-def test_every_style_uses_inks_that_exist_and_has_a_rule() -> None:
+def test_every_style_uses_known_colours_and_has_a_rule() -> None:
     rules = style_rules()
     for name, style in STYLES.items():
         assert style.fill or style.stroke
@@ -41,6 +41,6 @@ def test_every_style_uses_inks_that_exist_and_has_a_rule() -> None:
     assert set(re.findall(r"var\(--(\w+)\)", rules)) <= set(PALETTE)
 
 
-def test_both_themes_define_every_ink() -> None:
+def test_both_themes_define_every_colour() -> None:
     for theme in ("light", "dark"):
         assert re.findall(r"--(\w+): #[0-9a-f]{6};", variables(theme)) == list(PALETTE)

@@ -61,11 +61,11 @@ def test_class_by_class(make: MakeAudit, tmp_path: Path) -> None:
     assert block["classes"]["cat"]["low"] == pytest.approx(audit.by_class.loc["cat", "low"])
     assert block["hashes"]["model_sha256"] == "ab" * 32
     assert block["guards"] == [{"name": "noise", "sentence": "It is noisy.", "value": None}]
-    assert block["notes"] == ["400 images were judged; the leaderboard judges 10000"]
+    assert block["notes"] == ["400 images were evaluated; the leaderboard evaluates 10000"]
     assert list(block["settings"]["attacks"]) == ["pgd", "fgsm"]
 
 
-def test_what_only_the_author_knows(make: MakeAudit) -> None:
+def test_fields_of_the_author(make: MakeAudit) -> None:
     info = {
         "name": "Mine",
         "venue": "ICML 2020",
@@ -83,7 +83,7 @@ def test_what_only_the_author_knows(make: MakeAudit) -> None:
 
 def test_other_radii_are_noted(make: MakeAudit) -> None:
     notes = robustbench(make(threat="L2:0.25"))["classwise"]["notes"]
-    assert "the L2 leaderboard of cifar10 is at 0.5, this is at 0.25" in notes
+    assert "the L2 leaderboard of cifar10 uses radius 0.5, this audit 0.25" in notes
     assert "RobustBench has no L2 leaderboard for imagenet" in str(robustbench(make(threat="L2:0.5", data="imagenet")))
 
 
@@ -94,22 +94,22 @@ def other_suite() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("meta", "info", "message"),
     [
-        ({"threat": "L1:12"}, {}, "one radius in Linf or L2; the threat here is L1:12"),
-        ({"threat": "Linf:per-image"}, {}, "one radius in Linf or L2"),
-        ({"threat": None}, {}, "one radius in Linf or L2"),
-        ({"attacks": other_suite}, {}, "autoattack_acc means AutoAttack's standard version"),
-        ({"early_stop": False}, {}, "run it with early_stop=True"),
-        ({"split": "train"}, {}, "this audit is of the training split"),
+        ({"threat": "L1:12"}, {}, "threat L1:12: RobustBench accepts a single radius in Linf or L2"),
+        ({"threat": "Linf:per-image"}, {}, "a single radius in Linf or L2"),
+        ({"threat": None}, {}, "a single radius in Linf or L2"),
+        ({"attacks": other_suite}, {}, "autoattack_acc requires exactly the attacks of AutoAttack's standard version"),
+        ({"early_stop": False}, {}, "audit with early_stop=True"),
+        ({"split": "train"}, {}, "split 'train': RobustBench evaluates test images"),
         ({"images": 900}, {}, "the audit is incomplete"),
         ({"data": "photos"}, {}, "no data set 'photos'"),
-        ({}, {"clean_acc": "99"}, "clean_acc is measured"),
+        ({}, {"clean_acc": "99"}, "clean_acc: measured by the audit, cannot be set"),
         ({}, {"venu": "ICML"}, "did you mean 'venue'"),
-        ({}, {"additional_data": "maybe"}, "additional_data=maybe: true or false"),
-        ({}, {"number_forward_passes": "0"}, "a whole number"),
-        ({}, {"reported": "0.58 or so"}, "in percent"),
+        ({}, {"additional_data": "maybe"}, "additional_data 'maybe': must be true or false"),
+        ({}, {"number_forward_passes": "0"}, "must be a positive integer"),
+        ({}, {"reported": "0.58 or so"}, "must be an accuracy in percent"),
     ],
 )
-def test_what_would_mean_something_else_is_refused(
+def test_fields_without_their_robustbench_meaning_are_refused(
     make: MakeAudit, meta: dict[str, Any], info: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     chosen = {key: value() if callable(value) else value for key, value in meta.items()}
@@ -120,5 +120,5 @@ def test_what_would_mean_something_else_is_refused(
 
 
 def test_other_attacks_are_named(make_audit: MakeAudit) -> None:
-    with pytest.raises(ClasswiseError, match=r"this audit ran pgd, cw; audit with --attack autoattack"):
+    with pytest.raises(ClasswiseError, match=r"this audit ran pgd, cw; audit with --attack autoattack only"):
         robustbench(make_audit())

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from classwise.auditing.result import Audit
 from classwise.cli.tables import show_audit
 from classwise.reporting import sentences
+from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, class_frame
-from classwise.reporting.findings import Findings
 from classwise.reporting.pages.audit import audit_context
 from classwise.reporting.templating import render
 from classwise.stats.worst_class import minimum
 
-from .statements import CLASSES, Case, cases, pairs_inside, percent, process_group, span, usual, wilson
+from .statements import CLASSES, Case, cases, join_names, pairs_inside, percent, span, usual, wilson
 
 Check = Callable[[Case, re.Match[str]], None]
 STATEMENTS: list[tuple[re.Pattern[str], Check]] = []
@@ -46,7 +46,7 @@ def statement(pattern: str) -> Callable[[Check], Check]:
 
 
 def kinds(case: Case) -> tuple[str, str]:
-    return ("class", "classes") if case.kind == "class" else (f"group of {case.kind}", f"groups of {case.kind}")
+    return ("class", "classes") if case.kind == "class" else (f"{case.kind} group", f"{case.kind} groups")
 
 
 def whole(text: str) -> int:
@@ -54,24 +54,26 @@ def whole(text: str) -> int:
 
 
 @statement(
-    rf"(The only|All|The weakest|The) (.*?)(?: with images is| are equally accurate:| is) (.+?): ({SHARE})"
-    rf"(?:( on clean images)| under every attack, and ({SHARE}) on clean images)?$"
+    rf"(?:({SHARE}) (robust|clean) accuracy overall, )?({SHARE})(?: (robust|clean) accuracy)? on (.+?) \((.+?)\)"
+    rf"(?:, whose clean accuracy is ({SHARE}))?$"
 )
 def headline(case: Case, found: re.Match[str]) -> None:
-    start, what, names, share, unattacked, clean = found.groups()
-    assert (unattacked is not None) == (not case.attacked)
+    overall, kind, share, kind_of_all, what, names, clean = found.groups()
+    assert [kind, kind_of_all].count(None) == 1
+    assert (kind or kind_of_all) == ("robust" if case.attacked else "clean")
     one, many = kinds(case)
-    assert names == process_group(case.lowest)
+    assert names == join_names(case.lowest)
     assert share == percent(min(case.shares.values()))
-    number = len(case.lowest)
+    wins, number = case.wins("all").values(), len(case.lowest)
+    assert overall == (None if number == len(case.shares) else percent(sum(wins) / len(wins)))
     if len(case.shares) == 1:
-        assert (start, what) == ("The only", one)
+        assert what == f"the only {one} with images"
     elif number == len(case.shares):
-        assert (start, what) == ("All", f"{number} {many}")
+        assert what == f"each of {number} {many}"
     elif number > 1:
-        assert (start, what) == ("The", f"{number} weakest {many}")
+        assert what == f"each of the {number} worst {many}"
     else:
-        assert (start, what) == ("The weakest", one)
+        assert what == f"the worst {one}"
     errors = {image for image, good in case.wins("all").items() if not good and case.unit[image] in case.lowest}
     already = {image for image in errors if "clean" in case.right and not case.right["clean"][image]}
     if case.attacked and errors and 2 * len(already) >= len(errors):
@@ -81,16 +83,19 @@ def headline(case: Case, found: re.Match[str]) -> None:
         assert clean is None
 
 
-@statement(r"Of (its|their) ([\d,]+) (images?), ([\d,]+) (is|are) still classified correctly (.*?)\. ")
+@statement(
+    r"Of the ([\d,]+) (images?) of (this|these) (.+?), ([\d,]+) (is|are) classified correctly "
+    r"(under every attack|\(no attack was run\))\. "
+)
 def lead(case: Case, found: re.Match[str]) -> None:
-    whose, images, noun, right, verb, against = found.groups()
+    images, noun, which, what, right, verb, condition = found.groups()
     cells = [case.cells()[unit] for unit in case.lowest]
     assert whole(right) == sum(cell[0] for cell in cells)
     assert whole(images) == sum(cell[1] for cell in cells)
-    assert whose == ("its" if len(cells) == 1 else "their")
+    assert (which, what) == (("this", kinds(case)[0]) if len(cells) == 1 else ("these", kinds(case)[1]))
     assert (noun == "image") == (whole(images) == 1)
     assert (verb == "is") == (whole(right) == 1)
-    assert against == ("against every attack" if case.attacked else "(no attack was run)")
+    assert condition == ("under every attack" if case.attacked else "(no attack was run)")
 
 
 @statement(rf"([\d.]+) % interval ({SPAN}) %\.$")
@@ -99,53 +104,54 @@ def lead_interval(case: Case, found: re.Match[str]) -> None:
     assert found[2] == span(*usual(*case.cells()[case.lowest[0]], case.alpha))
 
 
-@statement(r"Only one (.*?) has images, so it is not compared with any other\.")
+@statement(r"Only one (.*?) has images, so no (.*?) are compared\.")
 def single(case: Case, found: re.Match[str]) -> None:
     assert len(case.shares) == 1
-    assert found[1] == kinds(case)[0]
+    assert (found[1], found[2]) == kinds(case)
 
 
 @statement(
-    r"On new images the weakest (.*?) (?:is|may be any of (\d+)) ?(.*?)? ?\(([\d.]+) % confidence\)(?:: (.+?))?\. "
-    r"(None of them is|The other .*? is|Each of the other (\d+) is) significantly above "
-    r"(another|it|at least one of these|at least one lower .*?)\."
+    r"With ([\d.]+) % confidence, the worst (.*?) on new images is (?:one of (\d+): )?([^:]+?)\. "
+    r"(?:(No difference between two of them is significant)|"
+    r"(The other (.*?)|Each of the other (\d+)) is significantly more accurate than "
+    r"(it|at least one of these|at least one (.*?) of lower accuracy))\."
 )
-def who(case: Case, found: re.Match[str]) -> None:
-    what, many, name, level, names, subject, others, target = found.groups()
-    suspects = sorted(case.suspects, key=lambda unit: (case.shares[unit], case.units.index(unit)))
-    rest = [unit for unit in case.shares if unit not in suspects]
+def worst_candidates(case: Case, found: re.Match[str]) -> None:
+    level, what, many, names, none, _, other, others, target, lower = found.groups()
+    candidates = sorted(case.candidates, key=lambda unit: (case.shares[unit], case.units.index(unit)))
+    rest = [unit for unit in case.shares if unit not in candidates]
     assert what == kinds(case)[0]
     assert level == f"{100 - 100 * case.alpha:g}"
-    if many is None:
-        assert [name] == suspects
-    else:
-        assert (int(many), names) == (len(suspects), process_group(suspects))
+    assert (many, names) == (str(len(candidates)) if len(candidates) > 1 else None, join_names(candidates))
     above = {(one, other) for one in case.shares for other in case.shares if case.above(one, other)}
-    if subject.startswith("None"):
+    if none is not None:
         assert not rest
         assert not above
-        assert target == "another"
         return
     assert len(rest) == (int(others) if others else 1)
+    assert other in {None, kinds(case)[0]}
     assert rest
-    if target in {"it", "at least one of these"}:
-        assert (target == "it") == (len(suspects) == 1)
-        assert all(any((one, other) in above for other in suspects) for one in rest)
+    if lower is None:
+        assert (target == "it") == (len(candidates) == 1)
+        assert all(any((one, candidate) in above for candidate in candidates) for one in rest)
     else:
+        assert lower == kinds(case)[0]
         assert all(any(pair[0] == one for pair in above) for one in rest)
-    assert case.lowest[0] in suspects
+    assert case.lowest[0] in candidates
 
 
 @statement(
-    rf"As the lowest of ([\d,]+) estimates, ({SHARE}) tends to be too low\.(?: Choosing the (.*?) on one half of the "
-    rf"images and scoring it on the other half gives ({SHARE}), which tends to be too high\.)? Whichever (.*?) is the "
-    rf"weakest, its accuracy lies within ({SPAN}) % \(([\d.]+) %, all ([\d,]+) (.*?) covered at once\)\."
+    rf"The plug-in estimate, ({SHARE}), is the minimum of ([\d,]+) estimates and therefore biased downwards\."
+    rf"(?: Sample splitting \((.*?) chosen on one half of the images, accuracy measured on the other half\) gives "
+    rf"({SHARE}), which is biased upwards\.)? The ([\d.]+) % interval of the lowest (.*?) accuracy, simultaneous over "
+    rf"all ([\d,]+) (.*?), is ({SPAN}) %\."
 )
-def how_bad(case: Case, found: re.Match[str]) -> None:
-    number, share, _, split, _, ends, level, covered, many = found.groups()
+def worst_accuracy(case: Case, found: re.Match[str]) -> None:
+    share, number, split_kind, split, level, kind, covered, many, ends = found.groups()
     rows = len(case.shares)
     assert whole(number) == whole(covered) == rows > 1
-    assert many == kinds(case)[1]
+    assert (kind, many) == kinds(case)
+    assert split_kind in {None, kind}
     assert share == percent(min(case.shares.values()))
     single = 1 - (1 - case.alpha) ** (1 / rows)
     intervals = [usual(*cell, single) for cell in case.cells().values()]
@@ -159,33 +165,33 @@ def how_bad(case: Case, found: re.Match[str]) -> None:
         assert min(case.shares.values()) < estimate
 
 
-@statement(r"Of its ([\d,]+) (images?), (\w+) is (most often )?first taken for (.+?)\.(?= |$)(?!\d)")
-def taken(case: Case, found: re.Match[str]) -> None:
-    images, noun, name, often, listed = found.groups()
+@statement(r"(First|Most frequent first) misclassifications of the ([\d,]+) (images?) of (\w+): (.+?)\.(?= |$)(?!\d)")
+def misclassifications(case: Case, found: re.Match[str]) -> None:
+    start, images, noun, name, listed = found.groups()
     assert name == case.lowest[0]
     assert case.kind == "class"
     assert whole(images) == case.cells()[name][1]
     assert (noun == "image") == (whole(images) == 1)
     row = case.first_wrong(case.truth)[name]
     order = sorted(row, key=lambda other: (-row[other], CLASSES.index(other)))
-    assert (often is not None) == (len(order) > 3)
+    assert (start == "Most frequent first") == (len(order) > 3)
     parts = [
         f"{other} ({percent(row[other] / whole(images))}, {span(*wilson(row[other], whole(images), case.alpha))})"
         for other in order[:3]
     ]
-    assert listed == process_group(parts)
+    assert listed == join_names(parts)
 
 
 @statement(
-    rf"Of ([\d,]+) (errors?) of all classes, ({SHARE}) (stays?) inside the superclass \(([\d.]+) % interval ({SPAN}) "
-    rf"%\); if errors fell on all other classes alike, ({SHARE}) would\."
+    rf"Of ([\d,]+) (errors?) over all classes, ({SHARE}) (is|are) within the true superclass \(([\d.]+) % interval "
+    rf"({SPAN}) %\); expected if errors were uniform over the other classes: ({SHARE})\."
 )
-def stays(case: Case, found: re.Match[str]) -> None:
+def within_superclass(case: Case, found: re.Match[str]) -> None:
     wrong, noun, share, verb, level, ends, chance = found.groups()
     total, inside, expected = pairs_inside(case.first_wrong(case.truth), case.audit.outcomes.class_names)
     assert whole(wrong) == total
     assert (noun == "error") == (total == 1)
-    assert (verb == "stays") == (inside == 1)
+    assert (verb == "is") == (inside == 1)
     assert share == percent(inside / total)
     assert ends == span(*wilson(inside, total, case.alpha))
     assert level == f"{100 - 100 * case.alpha:g}"
@@ -193,8 +199,8 @@ def stays(case: Case, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"([\d,]+) misclassified images? (has|have) no prediction \(logits that are not finite\) and (is|are) in no cell "
-    r"below\."
+    r"([\d,]+) misclassified images? (has|have) no prediction \(non-finite logits\) and (is|are) not counted in the "
+    r"matrices\."
 )
 def blanks(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == case.blank > 0
@@ -208,18 +214,18 @@ def no_errors(case: Case, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"Accuracy in percent; the line at the end of a bar is its ([\d.]+) % interval, the dashed line the accuracy over "
-    r"all images\. The lowest (.*?) of each panel is set off \(of equal ones the first\)\."
+    r"Accuracy in percent\. Whiskers are ([\d.]+) % intervals; the dashed line is the overall accuracy\. The worst "
+    r"(.*?) of each panel is highlighted \(the first of equal ones\)\."
 )
 def bars(case: Case, found: re.Match[str]) -> None:
     assert found[1] == f"{100 - 100 * case.alpha:g}"
     assert found[2] == kinds(case)[0]
 
 
-@statement(r"Coloured names: the (.*?) that may be the weakest\.")
+@statement(r"Coloured names: (.*?) that may be the worst\.")
 def coloured(case: Case, found: re.Match[str]) -> None:
     assert found[1] == kinds(case)[1]
-    assert len(case.suspects) > 1
+    assert len(case.candidates) > 1
 
 
 @statement(
@@ -238,25 +244,25 @@ def cumulative(case: Case, found: re.Match[str]) -> None:
 
 @statement(r"Without images: (.+?)\.(?= |$)")
 def absent(case: Case, found: re.Match[str]) -> None:
-    assert found[1] == process_group([unit for unit in case.units if unit not in case.shares])
+    assert found[1] == join_names([unit for unit in case.units if unit not in case.shares])
 
 
-@statement(r"Left: percent of each class\. Right: counts of misclassified images\.")
+@statement(r"Left: percent of each true class\. Right: number of misclassified images\.")
 def halves(case: Case, found: re.Match[str]) -> None:
     del case, found
 
 
 @statement(
-    r"An image counts for its first wrong prediction, in the order (.+?); on the diagonal are the images that are "
+    r"Each image is counted by its first incorrect prediction, in the order (.+?); the diagonal counts images that are "
     r"classified correctly under all of them\."
 )
 def in_order(case: Case, found: re.Match[str]) -> None:
-    assert found[1] == process_group(case.attacks)
+    assert found[1] == join_names(case.attacks)
     assert case.attacked
 
 
-@statement(r"Predictions on the images themselves\.")
-def themselves(case: Case, found: re.Match[str]) -> None:
+@statement(r"Predictions on clean images\.")
+def clean_predictions(case: Case, found: re.Match[str]) -> None:
     del found
     assert not case.attacked
 
@@ -267,32 +273,34 @@ def shown(case: Case, found: re.Match[str]) -> None:
     assert not case.audit.outcomes.meta.cascade
 
 
-@statement(r"Frames hold the classes of a superclass\.")
+@statement(r"Frames mark superclasses\.")
 def frames(case: Case, found: re.Match[str]) -> None:
     del found
     assert case.audit.outcomes.meta.superclasses is not None
 
 
 @statement(
-    r"On ([\d,]+) (images?)\. Overall: over images; class mean: over classes; worst 20 %: mean of the lowest fifth of "
-    r"the classes; MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent "
-    r"squared; NRR: harmonic mean of clean and robust; HMW: of overall and worst\. The intervals of worst 20 %, MCD, "
-    r"CV and HMW follow from intervals that cover all classes at once\."
+    r"On ([\d,]+) (images?)\. Overall: mean over images\. Class mean: mean over classes\. Worst 20 %: mean over the 20 "
+    r"% of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class accuracy, in "
+    r"percentage points\. CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic mean of clean "
+    r"and robust accuracy\. HMW: harmonic mean of overall and worst-class accuracy\. The intervals of worst 20 %, MCD, "
+    r"CV and HMW are derived from simultaneous intervals of all classes\."
 )
 def columns(case: Case, found: re.Match[str]) -> None:
     assert whole(found[1]) == len(case.truth)
     assert (found[2] == "image") == (len(case.truth) == 1)
 
 
-@statement(r"No guard of the evaluation raised a warning\.$")
+@statement(r"No evaluation guard raised a warning\.$")
 def quiet(case: Case, found: re.Match[str]) -> None:
     del found
     assert not case.audit.warnings
 
 
 @statement(
-    r"Made by classwise [\w.+]+\. Intervals are ([\d.]+) % and speak of new images of the same classes, with the model "
-    r"fixed\. Accuracy is in percent, class-wise variance in percent squared\. Point at a mark to read its numbers\.$"
+    r"Generated by classwise [\w.+]+\. Intervals are ([\d.]+) % confidence intervals for new images of the same "
+    r"classes, with the model fixed\. Accuracies are in percent, class-wise variances in percent squared\. Hover over "
+    r"a mark for its values\.$"
 )
 def foot(case: Case, found: re.Match[str]) -> None:
     assert found[1] == f"{100 - 100 * case.alpha:g}"
@@ -314,7 +322,7 @@ def tick(case: Case, found: re.Match[str]) -> None:
     assert found[5] == span(*usual(right, number, case.alpha))
 
 
-CELL = re.compile(rf"(\w+): ([\d,]+) of ([\d,]+) \(({SHARE})\) (classified correctly|taken for (\w+))$")
+CELL = re.compile(rf"(\w+): ([\d,]+) of ([\d,]+) \(({SHARE})\) (classified correctly|misclassified as (\w+))$")
 
 
 class Texts(HTMLParser):
@@ -374,7 +382,7 @@ def check(case: Case, text: str) -> set[str]:
 
 
 def page_of(case: Case) -> str:
-    return render("audit.html", audit_context(case.audit, Findings.of(case.audit)))
+    return render("audit.html", audit_context(case.audit, AuditSummary.of(case.audit)))
 
 
 def bare(share: float) -> str:
@@ -409,15 +417,16 @@ def test_every_sentence_of_an_audit_s_page_follows_from_its_rows(case: Case) -> 
 
 
 def _facts(case: Case, page: Texts) -> None:
-    """The row of large numbers: name, number, unit and interval with the count."""
-    found = {text for tag, text in page.found if tag == "dt"}
-    kind = "Robust" if case.attacked else "Clean"
+    """The key metrics: name, value, unit and interval with the number of images."""
+    found = {text.replace("\u00a0", " ") for tag, text in page.found if tag == "dt"}
+    kind = "Robust accuracy" if case.attacked else "Clean accuracy"
     shares, images = case.shares, len(case.truth)
     highest = [unit for unit in case.shares if shares[unit] == max(shares.values())]
-    names = [f"{kind}, all images", f"{kind}, worst fifth", "Class gap (MCD)", "Class variance (CV)"]
-    names += ["Clean, all images"] if "clean" in case.right and case.attacked else []
-    best = next(text for text in found if text.startswith("Best: "))
-    name, _, more = best.removeprefix("Best: ").partition(" (and ")
+    names = [f"{kind}, overall", f"{kind}, worst 20 %", "Class discrepancy (MCD)", "Class-wise variance (CV)"]
+    names += ["Clean accuracy, overall"] if "clean" in case.right and case.attacked else []
+    start = f"Best {kinds(case)[0]}: "
+    best = next(text for text in found if text.startswith(start))
+    name, _, more = best.removeprefix(start).partition(" (and ")
     assert name in highest
     assert more == (f"{len(highest) - 1} more)" if len(highest) > 1 else "")
     assert found >= {*names, best}
@@ -425,7 +434,7 @@ def _facts(case: Case, page: Texts) -> None:
     right = sum(case.wins("all").values())
     assert numbers[names[0]] == f"{bare(right / images)}%{span(*wilson(right, images, case.alpha))}, n {images:,}"
     assert numbers[best].startswith(f"{bare(max(shares.values()))}%")
-    assert numbers["Class gap (MCD)"].startswith(f"{bare(max(shares.values()) - min(shares.values()))}points")
+    assert numbers["Class discrepancy (MCD)"].startswith(f"{bare(max(shares.values()) - min(shares.values()))}points")
 
 
 def test_the_page_made_every_kind_of_sentence() -> None:
@@ -493,8 +502,8 @@ def _harmonic(one: float, other: float) -> float:
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
-    findings = Findings.of(case.audit)
-    classes, attacks = class_frame(findings).set_index(case.kind), attack_frame(findings).set_index("attack")
+    summary = AuditSummary.of(case.audit)
+    classes, attacks = class_frame(summary).set_index(case.kind), attack_frame(summary).set_index("attack")
     cascade = case.audit.outcomes.meta.cascade
     for name in case.audit.names:
         adds = cascade and name not in {"clean", "all"}
@@ -507,20 +516,20 @@ def test_the_exported_tables_follow_from_the_rows(case: Case) -> None:
         assert attacks.loc[name, "overall"] == sum(case.wins(name).values()) / len(case.truth)
         if cascade:
             assert bool(attacks.loc[name, "cumulative"]) == adds
-    assert classes.index[classes["possibly_worst"].to_numpy(dtype=bool)].tolist() == case.suspects
+    assert classes.index[classes["possibly_worst"].to_numpy(dtype=bool)].tolist() == case.candidates
     assert pd.isna(classes.loc[[unit for unit in case.units if unit not in case.shares], "all"]).all()
 
 
 WORST = re.compile(
-    r"worst class: (\w+), ([\d.]+) % \[([\d.]+), ([\d.]+)\] of ([\d,]+) (images?)(?:; already ([\d.]+) % on clean "
-    r"images)?(?:; equally low: (.+?))?(?:; (.+?) may be the worst as well)?"
+    r"worst class: (\w+), ([\d.]+) % \[([\d.]+), ([\d.]+)\] of ([\d,]+) (images?)(?:; clean accuracy ([\d.]+) %)?"
+    r"(?:; tied with (.+?))?(?:; other candidates: (.+?))?"
 )
 
 
 @pytest.mark.slow
 @settings(max_examples=20, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(cases())
-def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:
+def test_the_terminal_output_follows_from_the_rows(capsys: pytest.CaptureFixture[str], case: Case) -> None:
     show_audit(case.audit)
     lines = capsys.readouterr().out.splitlines()
     cascade = case.audit.outcomes.meta.cascade
@@ -533,22 +542,24 @@ def test_what_the_terminal_says_follows_from_the_rows(capsys: pytest.CaptureFixt
     assert name == case.lowest[0]
     assert (share, whole(images), noun == "image") == (bare(right / number), number, number == 1)
     assert [low, high] == span(*usual(right, number, case.alpha)).split("–")
-    assert equal == (process_group(case.lowest[1:]) if len(case.lowest) > 1 else None)
-    rest = [unit for unit in case.suspects if unit not in case.lowest]
-    assert others == (process_group(rest) if rest else None)
-    sentence = sentences.wrong_when_clean(Findings.of(case.audit))
+    assert equal == (join_names(case.lowest[1:]) if len(case.lowest) > 1 else None)
+    rest = [unit for unit in case.candidates if unit not in case.lowest]
+    assert others == (join_names(rest) if rest else None)
+    sentence = sentences.dominant_clean_accuracy(AuditSummary.of(case.audit))
     assert clean == (None if sentence is None else bare(sentence))
     level = f"{100 - 100 * case.alpha:g} %"
     assert lines[1].replace("\u00a0", " ").endswith(f"all, {level}")
 
 
-def test_a_class_that_is_wrong_without_an_attack_is_said_to_be_so(make_audit: Any, tmp_path: Path) -> None:
+def test_the_headline_reports_clean_accuracy_if_clean_errors_dominate(make_audit: Any, tmp_path: Path) -> None:
     audit: Audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.03))
     frame = audit.outcomes.frame.copy()
     cats = (frame["label"] == 3) & (frame["attack"] == "clean") & (frame["index"] >= 312)
     frame.loc[cats, ["correct", "prediction"]] = [False, 0]
     changed = Audit(type(audit.outcomes)(frame, audit.outcomes.meta))
-    assert "".join(sentences.headline(Findings.of(changed))) == (
-        "The weakest class is cat: 3.0\u00a0% under every attack, and 12.0\u00a0% on clean images"
+    assert "".join(sentences.headline(AuditSummary.of(changed))) == (
+        "40.8\u00a0% robust accuracy overall, 3.0\u00a0% on the worst class (cat), whose clean accuracy is 12.0\u00a0%"
     )
-    assert "".join(sentences.headline(Findings.of(audit))) == "The weakest class is cat: 3.0\u00a0%"
+    assert "".join(sentences.headline(AuditSummary.of(audit))) == (
+        "40.8\u00a0% robust accuracy overall, 3.0\u00a0% on the worst class (cat)"
+    )

@@ -20,7 +20,7 @@ def drawing() -> Drawing:
     return Drawing(100, 50, 'x "y"', [bar, area, Dot(60, 20, 4, "dot-weak"), turned])
 
 
-def test_svg_is_well_formed_and_quotes_what_users_wrote(drawing: Drawing) -> None:
+def test_svg_is_well_formed_and_escapes_text(drawing: Drawing) -> None:
     root = ET.fromstring(drawing.svg())
     assert root.get("aria-label") == 'x "y"'
     assert [title.text for title in root.iter("title")] == ['a "b" < c & d']
@@ -36,7 +36,7 @@ def test_a_closed_line_is_closed_and_coordinates_are_short(drawing: Drawing) -> 
     assert '<path d="M0 0L5 5L0 5Z" class="m-gap"/>' in drawing.svg()
 
 
-def test_a_style_that_does_not_exist_is_noticed() -> None:
+def test_an_unknown_style_fails() -> None:
     with pytest.raises(AssertionError, match="glitter"):
         Drawing(9, 9, "", [Box(0, 0, 1, 1, "glitter")]).svg()
 
@@ -52,23 +52,23 @@ def test_png_shows_boxes_where_they_are(tmp_path: Path) -> None:
     Drawing(100, 50, "", [Box(50, 0, 50, 25, "bar")]).save(tmp_path / "a.png")
     picture = Image.open(tmp_path / "a.png").convert("RGB")
     assert picture.size == (200, 100)
-    assert picture.getpixel((150, 20)) == (0x1F, 0x6F, 0xB2)  # upper right, the ink "main"
+    assert picture.getpixel((150, 20)) == (0x1F, 0x6F, 0xB2)  # upper right, the colour "main"
     assert picture.getpixel((150, 80)) == picture.getpixel((50, 20)) == (255, 255, 255)
 
 
-def test_a_standalone_file_holds_its_colours(drawing: Drawing) -> None:
+def test_a_standalone_file_contains_its_colours(drawing: Drawing) -> None:
     text = drawing.standalone()
     ET.fromstring(text)
     assert "--main: #1f6fb2" in text
     assert ".m-bar {" in text
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(drawing: Drawing, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_classwise_error(drawing: Drawing, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ClasswiseError, match="cannot write"):
         drawing.save(tmp_path / "file" / "a.svg")
 
 
-def test_long_names_are_cut() -> None:
+def test_long_names_are_truncated() -> None:
     assert shorten("aquarium fish", 9) == "aquarium…"
     assert shorten("cat", 9) == "cat"

@@ -21,8 +21,8 @@ def test_markdown_by_hand() -> None:
     )
 
 
-def test_a_cut_table_says_so() -> None:
-    cut = TABLE.first(1)
-    assert [row.name for row in cut.rows] == ["cat|dog"]
-    assert cut.note == "A note. The first 1 of 2 rows; the CSV export has them all."
+def test_a_truncated_table_has_a_note() -> None:
+    first = TABLE.first(1)
+    assert [row.name for row in first.rows] == ["cat|dog"]
+    assert first.note == "A note. The first 1 of 2 rows; the CSV export contains all rows."
     assert TABLE.first(2) is TABLE

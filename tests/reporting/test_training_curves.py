@@ -54,23 +54,21 @@ def test_every_measured_split_has_its_panel_and_varying_settings_too(run: Run) -
     valid = found.drawings["valid-robust"].svg()
     assert "cat: 40.0\u00a0% in epoch 3 (n 50, 95\u00a0% interval " in valid
     assert "overall: 25.0\u00a0% in epoch 3" in valid
-    assert "epoch 2: weights kept" in valid
+    assert "epoch 2: selected weights" in valid
 
 
-def test_sentences_tell_how_far_and_what_the_gate_did(run: Run) -> None:
+def test_sentences_report_the_progress_and_the_accepted_epochs(run: Run) -> None:
     found = curves_of(run)
     assert found is not None
-    assert found.sentences[0].endswith("3 of 30 epochs so far.")
-    assert found.sentences[1] == "The gate of the weight averaging judged 2 epochs and admitted 1."
+    assert found.sentences[0].endswith("3 of 30 epochs.")
+    assert found.sentences[1] == "Weight averaging (FAWA) accepted 1 of 2 epochs."
 
 
-def test_a_gate_that_never_opened_is_said(run: Run) -> None:
+def test_averaging_without_an_accepted_epoch(run: Run) -> None:
     run.events_file.write_text(json.dumps({"event": "fawa", "epoch": 1, "admitted": False}) + "\n", encoding="utf-8")
     found = curves_of(run)
     assert found is not None
-    assert found.sentences[1] == (
-        "The gate of the weight averaging judged 1 epoch and admitted none; the plain average was saved."
-    )
+    assert found.sentences[1] == "Weight averaging (FAWA) accepted 0 of 1 epoch; the plain average was saved."
 
 
 def test_a_run_before_its_first_epoch_has_no_curves(run: Run) -> None:
@@ -78,16 +76,16 @@ def test_a_run_before_its_first_epoch_has_no_curves(run: Run) -> None:
     assert curves_of(run) is None
 
 
-def test_the_page_shows_the_run_that_is_given(make_audit: MakeAudit, run: Run, tmp_path: Path) -> None:
+def test_the_page_shows_the_curves_of_a_given_run(make_audit: MakeAudit, run: Run, tmp_path: Path) -> None:
     text = report(make_audit(), tmp_path / "a.html", run=run).read_text(encoding="utf-8")
-    assert "How training got there" in text
+    assert "Training curves" in text
     assert "Recipe cfa-at-short" in text
 
 
 def test_an_audit_inside_a_run_folder_finds_its_run(make_audit: MakeAudit, run: Run, tmp_path: Path) -> None:
     inside = make_audit(path=run.path / "audits" / "audit")
-    assert "How training got there" in report(inside, tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "Training curves" in report(inside, tmp_path / "a.html").read_text(encoding="utf-8")
     written = {path.name for path in export(inside, tmp_path / "out", ("csv", "svg"))}
     assert {"epochs.csv", "epochs-valid-robust.svg", "epochs-epsilon.svg"} <= written
     elsewhere = make_audit(path=tmp_path / "audit")
-    assert "How training got there" not in report(elsewhere, tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "Training curves" not in report(elsewhere, tmp_path / "b.html").read_text(encoding="utf-8")

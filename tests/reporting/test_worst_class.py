@@ -1,4 +1,4 @@
-"""The page of a worst-class search: every statement is recomputed from the result."""
+"""Every statement on the page of a worst-class search, recomputed from the result."""
 
 from __future__ import annotations
 
@@ -71,10 +71,12 @@ def test_every_statement(shares: list[float], others: set[int], settled: bool, f
     low, high = (np.clip(shares[lowest] + step, 0, 1) for step in (-0.1, 0.1))
     assert f"(99 % interval {100 * low:.1f}–{100 * high:.1f} %)." in text
     assert f"{result.sentence[1:]}." in text
-    assert f"took {50 * len(names):,} passes of one image in 7 rounds" in text
-    saved = float(re.findall(r"; (?:[<>] )?([\d.]+) % of them were saved", cost(result).replace("\u00a0", " "))[0])
+    assert f"took {50 * len(names):,} passes of one image each in 7 rounds of sampling" in text
+    saved = float(
+        re.findall(r"; the search saved (?:[<>] )?([\d.]+) % of them\.", cost(result).replace("\u00a0", " "))[0]
+    )
     assert abs(saved - max(100 * (1 - 50 * len(names) / full), 0)) <= 1
-    assert ("Shown are the 40 classes" in text) == (len(names) > 40)
+    assert ("The figure shows the 40 classes with the lowest estimates." in text) == (len(names) > 40)
     assert ("Finished no: the search was stopped" in text) == (not settled)
 
     table = class_table(result)

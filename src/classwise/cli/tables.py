@@ -1,4 +1,4 @@
-"""An audit, in the terminal or for programs."""
+"""Audit results as terminal tables, or as JSON-compatible data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 2
 
 
 def show_audit(result: Audit) -> None:
-    """Print an audit: a row per class, the summary, the worst class with its interval, the warnings.
+    """Print an audit: results per class and per attack, the worst class with its interval, the warnings.
 
-    Of an incomplete audit: bounds per class and attack, and the images that are not judged.
+    For an incomplete audit, bounds per class and attack and the numbers of evaluated images.
     """
     if not result.complete:
         _show_bounds(result)
         return
     table = result.by_class
+    from classwise.reporting.audit_summary import heading
     from classwise.reporting.audit_tables import CUMULATIVE_NOTE
-    from classwise.reporting.findings import heading
 
     meta = result.outcomes.meta
     names, level = list(result.names), formatting.level(result.alpha)
@@ -51,8 +51,8 @@ def show_audit(result: Audit) -> None:
 
 
 def _show_bounds(result: Audit) -> None:
-    """Print an incomplete audit."""
-    from classwise.reporting.incomplete import MEANING, attack_bounds_table, class_bounds_table
+    """Print the bounds of an incomplete audit."""
+    from classwise.reporting.incomplete import BOUNDS_NOTE, attack_bounds_table, class_bounds_table
 
     name = result.outcomes.meta.model or result.name
     for table in (class_bounds_table(result), attack_bounds_table(result)):
@@ -62,7 +62,7 @@ def _show_bounds(result: Audit) -> None:
         ]
         console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
         console.echo("")
-    console.echo(f"{MEANING} No class is named as the worst before every image is judged.")
+    console.echo(f"{BOUNDS_NOTE} The worst class is reported once every image is evaluated.")
     _show_warnings(result)
 
 
@@ -89,26 +89,26 @@ def _summary_row(name: object, row: Any) -> tuple[object, ...]:
 
 
 def worst_line(result: Audit) -> str:
-    """The worst class under all attacks, its interval, and which other classes may be the worst."""
+    """Line on the worst class under all attacks: its interval, its ties, and other candidates."""
     from classwise.reporting import sentences
-    from classwise.reporting.findings import Findings
+    from classwise.reporting.audit_summary import AuditSummary
 
-    findings, worst = Findings.of(result), result.worst_class()
-    equal = [findings.names[label] for label in findings.lowest[1:]]
+    summary, worst = AuditSummary.of(result), result.worst_class()
+    equal = [summary.names[label] for label in summary.lowest[1:]]
     others = [name for name in worst.possibly if name not in {worst.name, *equal}]
-    clean = sentences.wrong_when_clean(findings)
-    unattacked = result.outcomes.meta.not_applicable and not findings.attacked
+    clean = sentences.dominant_clean_accuracy(summary)
+    unattacked = result.outcomes.meta.not_applicable and not summary.attacked
     start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
     at = f"{console.percent(worst.accuracy)} % {console.interval(worst.low, worst.high)}"
     parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
-    parts += [f"already {console.percent(clean)} % on clean images"] if clean is not None else []
-    parts += [f"equally low: {formatting.listed(equal)}"] if equal else []
-    parts += [f"{formatting.listed(others)} may be the worst as well"] if others else []
+    parts += [f"clean accuracy {console.percent(clean)} %"] if clean is not None else []
+    parts += [f"tied with {formatting.listed(equal)}"] if equal else []
+    parts += [f"other candidates: {formatting.listed(others)}"] if others else []
     return "; ".join(parts)
 
 
 def audit_facts(result: Audit) -> dict[str, Any]:
-    """An audit for programs; accuracies are fractions. Of an incomplete audit there are bounds and no worst class."""
+    """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
     return {
         "name": result.name,
         "threat": result.outcomes.meta.threat,

@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML page per result; tables as CSV and Markdown, figures as PNG and PDF."""
+"""Reports: a self-contained HTML page per result, tables as CSV and Markdown, figures as PNG, PDF and SVG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = list(_PUBLIC)  # the keys are strings
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function when it is first used: naming the package loads neither pandas nor jinja2."""
+    """Import a public function on first use, so that importing the package loads neither pandas nor jinja2."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'classwise.reporting' has no attribute {name!r}")
     import importlib

@@ -1,4 +1,4 @@
-"""The two tables of an audit: class by class, and attack by attack; for people, and as numbers."""
+"""The two tables of an audit, per class and per attack: formatted for pages, and as data frames for export."""
 
 from __future__ import annotations
 
@@ -7,92 +7,101 @@ import pandas as pd
 
 from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.reporting import formatting
-from classwise.reporting.findings import CUMULATIVE, Findings
+from classwise.reporting.audit_summary import CUMULATIVE, AuditSummary
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.worst_class import possibly_worst
 
+METRICS_NOTE = (
+    "Overall: mean over images. Class mean: mean over classes. Worst 20 %: mean over the 20 % of classes with the "
+    "lowest accuracy. MCD: maximum class discrepancy, highest minus lowest class accuracy, in percentage points. CV: "
+    "class-wise variance of the accuracy, in percent squared. NRR: harmonic mean of clean and robust accuracy. HMW: "
+    "harmonic mean of overall and worst-class accuracy."
+)
+"""Definitions of the metrics in the tables of pages."""
 CUMULATIVE_NOTE = (
     "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
     "survives this attack and all earlier ones."
 )
-"""What is said beside every table and figure that shows the attacks of a cascade."""
+"""Note of every table and figure that shows the attacks of a cascade."""
 
 
-def class_table(findings: Findings) -> Table:
-    """A row per class, the lowest first: images, then clean, each attack and all with its interval, in percent."""
-    spans = {name: class_intervals(counts, findings.alpha) for name, counts in findings.counts.items()}
-    accuracies = {name: counts.accuracy for name, counts in findings.counts.items()}
+def class_table(summary: AuditSummary) -> Table:
+    """Accuracy per class in percent, worst class first, with intervals.
+
+    Columns: number of images, then clean, each attack and all attacks.
+    """
+    intervals = {name: class_intervals(counts, summary.alpha) for name, counts in summary.counts.items()}
+    accuracies = {name: counts.accuracy for name, counts in summary.counts.items()}
     rows = []
-    for label in findings.order:
-        cells = [Cell(formatting.count(findings.verdict.count[label]))]
+    for label in summary.order:
+        cells = [Cell(formatting.count(summary.under_all.count[label]))]
         for name, accuracy in accuracies.items():
-            low, high = (float(ends[label]) for ends in spans[name])
+            low, high = (float(ends[label]) for ends in intervals[name])
             cells.append(Cell(formatting.bare_percent(float(accuracy[label])), formatting.span(low, high)))
-        rows.append(Row(findings.names[label], cells, weak=label == findings.worst))
-    absent = [findings.names[label] for label in np.flatnonzero(~findings.verdict.present)]
+        rows.append(Row(summary.names[label], cells, weak=label == summary.worst))
+    absent = [summary.names[label] for label in np.flatnonzero(~summary.under_all.present)]
     note = f"Without images: {formatting.listed(absent)}." if absent else ""
-    caption = f"Accuracy of each {findings.singular}, percent [{formatting.level(findings.alpha)} interval]"
-    notes = [note, CUMULATIVE_NOTE if findings.meta.cascade else ""]
-    heads = [findings.kind, "n", *(findings.heading(name) for name in findings.counts)]
+    caption = f"Accuracy per {summary.singular}, percent [{formatting.level(summary.alpha)} interval]"
+    notes = [note, CUMULATIVE_NOTE if summary.meta.cascade else ""]
+    heads = [summary.kind, "n", *(summary.heading(name) for name in summary.counts)]
     return Table(caption, heads, rows, " ".join(filter(None, notes)))
 
 
-def attack_table(findings: Findings) -> Table:
-    """A row per attack: overall, the worst class, and how unequal the classes are, each with its interval."""
-    heads = ["attack", "overall", "class mean", "weakest", "", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
-    rows, alpha = [], findings.alpha
-    for name, counts in findings.counts.items():
+def attack_table(summary: AuditSummary) -> Table:
+    """Metrics per attack with intervals: overall and worst-class accuracy, and disparity between classes."""
+    heads = ["attack", "overall", "class mean", "worst class", "worst", "worst 20 %", "MCD", "CV", "NRR", "HMW"]
+    rows, alpha = [], summary.alpha
+    for name, counts in summary.counts.items():
         label = metric_intervals.worst_label(counts)
         nrr = Cell(formatting.NONE)
-        if name != CLEAN and CLEAN in findings.counts:
-            nrr = _share(metric_intervals.clean_and_robust(findings.counts[CLEAN], counts, alpha))
+        if name != CLEAN and CLEAN in summary.counts:
+            nrr = _share_cell(metric_intervals.clean_and_robust(summary.counts[CLEAN], counts, alpha))
         cells = [
-            _share(metric_intervals.overall(counts, alpha)),
-            _share(metric_intervals.macro(counts, alpha)),
-            Cell(findings.names[label], f"n {formatting.count(int(counts.count[label]))}"),
-            _share(findings.reading(label, name)),
-            _share(metric_intervals.worst_fifth(counts, alpha)),
-            _share(metric_intervals.discrepancy(counts, alpha)),
-            _squared(metric_intervals.variance(counts, alpha)),
+            _share_cell(metric_intervals.overall(counts, alpha)),
+            _share_cell(metric_intervals.macro(counts, alpha)),
+            Cell(summary.names[label], f"n {formatting.count(int(counts.count[label]))}"),
+            _share_cell(summary.accuracy(label, name)),
+            _share_cell(metric_intervals.worst_fifth(counts, alpha)),
+            _share_cell(metric_intervals.discrepancy(counts, alpha)),
+            _squared_cell(metric_intervals.variance(counts, alpha)),
             nrr,
-            _share(metric_intervals.overall_and_worst(counts, alpha)),
+            _share_cell(metric_intervals.overall_and_worst(counts, alpha)),
         ]
-        rows.append(Row(findings.heading(name), cells, weak=name == ALL))
-    images = formatting.counted(int(findings.verdict.count.sum()), "image")
+        rows.append(Row(summary.heading(name), cells, weak=name == ALL))
+    images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
-        f"On {images}. Overall: over images; class mean: over classes; "
-        "worst 20 %: mean of the lowest fifth of the classes; MCD: highest minus lowest class, in points; CV: variance "
-        "of the class accuracies, in percent squared; NRR: harmonic mean of clean and robust; HMW: of overall and "
-        "worst. The intervals of worst 20 %, MCD, CV and HMW follow from intervals that cover all classes at once."
+        f"On {images}. {METRICS_NOTE} The intervals of worst 20 %, MCD, CV and HMW are derived from simultaneous "
+        "intervals of all classes."
     )
-    if findings.meta.cascade:
+    if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"
-    return Table(f"Attack by attack, percent [{formatting.level(findings.alpha)} interval]", heads, rows, note)
+    return Table(f"Results per attack, percent [{formatting.level(summary.alpha)} interval]", heads, rows, note)
 
 
-def class_frame(findings: Findings) -> pd.DataFrame:
-    """A row per class in its own order, fractions: n, each attack with the ends of its interval, who may be worst.
+def class_frame(summary: AuditSummary) -> pd.DataFrame:
+    """Accuracy per class as fractions, in label order.
 
-    The columns of the attacks of a cascade are called ``<attack>_cumulative``.
+    Columns: ``n``; ``<attack>``, ``<attack>_low`` and ``<attack>_high`` (``<attack>_cumulative`` in a cascade);
+    ``possibly_worst``.
     """
-    columns: dict[str, object] = {findings.kind: findings.names, "n": findings.verdict.count}
-    for name, counts in findings.counts.items():
-        low, high = class_intervals(counts, findings.alpha)
-        column = f"{name}_{CUMULATIVE}" if findings.cumulative(name) else name
+    columns: dict[str, object] = {summary.kind: summary.names, "n": summary.under_all.count}
+    for name, counts in summary.counts.items():
+        low, high = class_intervals(counts, summary.alpha)
+        column = f"{name}_{CUMULATIVE}" if summary.cumulative(name) else name
         columns |= {column: counts.accuracy, f"{column}_low": low, f"{column}_high": high}
-    columns["possibly_worst"] = possibly_worst(findings.verdict, findings.alpha)
+    columns["possibly_worst"] = possibly_worst(summary.under_all, summary.alpha)
     return pd.DataFrame(columns)
 
 
-def attack_frame(findings: Findings) -> pd.DataFrame:
-    """A row per attack, fractions (CV: fraction squared), each with the ends of its interval."""
-    return pd.DataFrame([_attack_row(findings, name) for name in findings.counts])
+def attack_frame(summary: AuditSummary) -> pd.DataFrame:
+    """Metrics per attack as fractions (CV: fraction squared), each with columns ``_low`` and ``_high``."""
+    return pd.DataFrame([_attack_row(summary, name) for name in summary.counts])
 
 
-def _attack_row(findings: Findings, name: str) -> dict[str, object]:
-    counts, alpha = findings.counts[name], findings.alpha
+def _attack_row(summary: AuditSummary, name: str) -> dict[str, object]:
+    counts, alpha = summary.counts[name], summary.alpha
     metrics = {
         "overall": metric_intervals.overall(counts, alpha),
         "macro": metric_intervals.macro(counts, alpha),
@@ -102,21 +111,21 @@ def _attack_row(findings: Findings, name: str) -> dict[str, object]:
         "cv": metric_intervals.variance(counts, alpha),
         "hmw": metric_intervals.overall_and_worst(counts, alpha),
     }
-    if name != CLEAN and CLEAN in findings.counts:
-        metrics["nrr"] = metric_intervals.clean_and_robust(findings.counts[CLEAN], counts, alpha)
+    if name != CLEAN and CLEAN in summary.counts:
+        metrics["nrr"] = metric_intervals.clean_and_robust(summary.counts[CLEAN], counts, alpha)
     row: dict[str, object] = {"attack": name}
-    if findings.meta.cascade:
-        row[CUMULATIVE] = findings.cumulative(name)
+    if summary.meta.cascade:
+        row[CUMULATIVE] = summary.cumulative(name)
     row |= {"n": int(counts.count.sum())}
-    row["worst_class"] = findings.names[metric_intervals.worst_label(counts)]
+    row["worst_class"] = summary.names[metric_intervals.worst_label(counts)]
     for metric, (value, low, high) in metrics.items():
         row |= {metric: value, f"{metric}_low": low, f"{metric}_high": high}
     return row
 
 
-def _share(estimate: Estimate) -> Cell:
+def _share_cell(estimate: Estimate) -> Cell:
     return Cell(formatting.bare_percent(estimate.value), formatting.span(estimate.low, estimate.high))
 
 
-def _squared(estimate: Estimate) -> Cell:
+def _squared_cell(estimate: Estimate) -> Cell:
     return Cell(formatting.squared_percent(estimate.value), formatting.squared_span(estimate.low, estimate.high))

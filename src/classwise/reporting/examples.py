@@ -1,4 +1,4 @@
-"""Which images of the worst class a page shows: kept examples, each with the twin that broke it."""
+"""Example images of the worst class on a page: saved clean images, each with its adversarial example."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from classwise.auditing.artifacts import EXAMPLES
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.findings import Findings
-from classwise.reporting.image_data import MOST, ExampleImages
+from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.image_data import MAX_EXAMPLES, ExampleImages
 
 
 class _Example(NamedTuple):
@@ -23,17 +23,20 @@ class _Example(NamedTuple):
     success: bool
 
 
-def example_images(audit: Audit, findings: Findings) -> ExampleImages | None:
-    """Kept examples of the worst class: first those that an attack broke, then those that stand.
+def example_images(audit: Audit, summary: AuditSummary) -> ExampleImages | None:
+    """Select saved examples of the worst class: misclassified ones first, then robust ones.
 
-    An image is shown under the first attack that broke it; one that stands, under the last attack that tried. They are
-    the first images of the class that were right when clean, not the most telling ones. None if nothing was kept.
+    A misclassified image is shown under the first attack that succeeded, a robust one under the last attack. The
+    examples are the first images of the class whose clean prediction is correct; they are not representative.
+
+    Returns:
+        At most `MAX_EXAMPLES` pairs of images; None if no examples were saved.
     """
     clean = _examples(audit, CLEAN)
     if not clean:
         return None
     outcomes = audit.outcomes
-    members = outcomes.index[outcomes.grouping(audit.group).ids == findings.worst]
+    members = outcomes.index[outcomes.grouping(audit.group).ids == summary.worst]
     examples: dict[int, _Example] = {}
     for attack in outcomes.attacks:
         if attack == CLEAN:
@@ -42,7 +45,7 @@ def example_images(audit: Audit, findings: Findings) -> ExampleImages | None:
         for number in np.intersect1d(members, list(images)).tolist():
             if number in clean and not (number in examples and examples[number].success):
                 examples.update(_example(number, attack, images[number], rows.loc[number], outcomes.class_names))
-    chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MOST]
+    chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MAX_EXAMPLES]
     if not chosen:
         return None
     return ExampleImages(
@@ -61,13 +64,14 @@ def _example(
 
 
 def _caption(number: int, example: _Example) -> str:
-    return f"Image {number}, {example.attack}: {'taken for' if example.success else 'still'} {example.prediction}"
+    verdict = "misclassified" if example.success else "correctly classified"
+    return f"Image {number}, {example.attack}: {verdict} as {example.prediction}"
 
 
 def _examples(audit: Audit, attack: str) -> dict[int, NDArray[Any]]:
-    """The kept examples under an attack, by image number; none where none were kept."""
+    """The saved examples of an attack by image index; empty if none were saved."""
     try:
         index, images = audit.artifacts.get(EXAMPLES, attack)
-    except ClasswiseError:  # that is how the store says that it has none
+    except ClasswiseError:  # raised if none were saved
         return {}
     return dict(zip(index.tolist(), images, strict=True))

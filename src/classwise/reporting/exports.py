@@ -1,4 +1,4 @@
-"""Tables as CSV and Markdown, figures as PNG, PDF and SVG: one file each, with names that say what is in them."""
+"""Export of tables as CSV and Markdown, and of figures as PNG, PDF and SVG, one file each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from classwise.auditing.outcomes import ALL
 from classwise.auditing.result import Audit
 from classwise.core.errors import unknown
 from classwise.core.storage import replacing, write_text
+from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.comparison_tables import class_dots, difference_dots, measure_dots, measure_table, pair_table
+from classwise.reporting.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.escape import spreadsheet_frame
 from classwise.reporting.figures.heatmap import Confusion, heatmap
-from classwise.reporting.findings import Findings
 from classwise.reporting.incomplete import attack_bounds_table, bounds_drawing, class_bounds_table
-from classwise.reporting.side_by_side import class_dots, difference_dots, measure_dots, measure_table, pair_table
-from classwise.reporting.side_by_side import class_table as side_by_side
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
-from classwise.reporting.training_run import curves_around
+from classwise.reporting.training_run import curves_of_audit
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TABLES = ("csv", "md")
 FIGURES = ("png", "pdf", "svg")
 FORMATS = (*TABLES, *FIGURES)
-"""Every form that a file may have."""
+"""All export formats."""
 
 
 def export(
@@ -46,51 +46,51 @@ def export(
     *,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write the tables and figures of an audit into a folder; old files of the same names are replaced.
+    """Write the tables and figures of an audit into a folder; existing files of the same names are replaced.
 
-    CSV files hold fractions with the ends of their intervals, Markdown files percent. Tables: ``classes``, ``attacks``,
-    ``confusion-<attack>``, ``epochs``. Figures: ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the
-    training's curves.
+    CSV files contain fractions with the limits of their intervals, Markdown files percentages. Tables: ``classes``,
+    ``attacks``, ``confusion-<attack>``, ``epochs``. Figures: ``strip``, ``classes``, ``confusion-<attack>``,
+    ``errors-<attack>``, and the training curves (``epochs-<panel>``).
 
-    Of an incomplete audit there are bounds in their place: the tables ``classes`` and ``attacks``, and the figure
-    ``classes``.
+    For an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes`` contain bounds, and
+    nothing else is written.
 
     Args:
-        audit: what to write.
-        folder: where; made if it is not there.
-        formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
-        run: the training run of the model; by default the run whose folder holds the audit.
-        raw_csv: write the texts of CSV files unchanged. Otherwise an apostrophe is put before a text that a spreadsheet
-            would take for a formula: one that begins with ``= + - @``, a tab or a line break.
+        audit: the audit to export.
+        folder: output folder; created if it does not exist.
+        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        run: the training run of the model; by default the run whose folder contains the audit.
+        raw_csv: write text in CSV files unchanged. By default an apostrophe is prepended to text that a spreadsheet
+            would evaluate as a formula: text that begins with ``= + - @``, a tab or a line break.
 
     Returns:
-        The files, in the order of writing.
+        The written files, in the order of writing.
 
     Raises:
         ClasswiseError: for an unknown format, or if a file cannot be written.
     """
     if not audit.complete:
         return _export_bounds(audit, folder, formats, raw_csv=raw_csv)
-    findings, curves = Findings.of(audit), curves_around(audit, run)
-    frames = {"classes": class_frame(findings), "attacks": attack_frame(findings)}
-    drawings = {"strip": findings.strip(), "classes": findings.bars(list(findings.counts))}
-    for name, confusion in findings.confusions.items():
+    summary, curves = AuditSummary.of(audit), curves_of_audit(audit, run)
+    frames = {"classes": class_frame(summary), "attacks": attack_frame(summary)}
+    drawings = {"strip": summary.strip(), "classes": summary.bars(list(summary.counts))}
+    for name, confusion in summary.confusions.items():
         stem = file_name(name)
         frames[f"confusion-{stem}"] = _confusion_frame(confusion)
-        if name in {ALL, findings.strongest}:
+        if name in {ALL, summary.strongest}:
             shown = confusion.condensed()[0].grouped()
             drawings |= {f"confusion-{stem}": heatmap(shown, "rates"), f"errors-{stem}": heatmap(shown, "errors")}
     if curves is not None:
         frames["epochs"] = curves.epochs
         drawings |= {f"epochs-{file_name(name)}": drawing for name, drawing in curves.drawings.items()}
-    tables = {"classes": class_table(findings), "attacks": attack_table(findings)}
+    tables = {"classes": class_table(summary), "attacks": attack_table(summary)}
     return write_files(folder, formats, frames, tables, drawings, raw_csv=raw_csv)
 
 
 def _export_bounds(
     audit: Audit, folder: str | os.PathLike[str], formats: Collection[str], *, raw_csv: bool
 ) -> list[Path]:
-    """What `export` writes of an incomplete audit."""
+    """Write the bounds of an incomplete audit."""
     frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
     tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
     return write_files(folder, formats, frames, tables, {"classes": bounds_drawing(audit)}, raw_csv=raw_csv)
@@ -103,18 +103,18 @@ def export_comparison(
     *,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write the tables and figures of a comparison into a folder; old files of the same names are replaced.
+    """Write the tables and figures of a comparison into a folder; existing files of the same names are replaced.
 
-    Tables: ``methods``, ``classes``, and ``difference-<method>`` against the first method. Figures: the same.
+    Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first method.
 
     Args:
-        comparison: what to write.
-        folder: where; made if it is not there.
-        formats: some of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        comparison: the comparison to export.
+        folder: output folder; created if it does not exist.
+        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
         raw_csv: as in `export`.
 
     Returns:
-        The files, in the order of writing.
+        The written files, in the order of writing.
 
     Raises:
         ClasswiseError: for an unknown format, or if a file cannot be written.
@@ -122,7 +122,7 @@ def export_comparison(
     classes = comparison.classes.copy()
     classes.columns = pd.Index(["_".join(filter(None, names)) for names in classes.columns])
     frames = {"methods": comparison.table.reset_index(), "classes": classes.reset_index()}
-    tables = {"methods": measure_table(comparison), "classes": side_by_side(comparison)}
+    tables = {"methods": measure_table(comparison), "classes": comparison_class_table(comparison)}
     drawings = {"methods": measure_dots(comparison), "classes": class_dots(comparison)}
     for pair in comparison.pairs:
         stem = f"difference-{file_name(pair.first)}"
@@ -141,9 +141,18 @@ def write_files(
     *,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write every frame as CSV, every table as Markdown and every drawing in each of the other formats asked for.
+    """Write each frame as CSV, each table as Markdown, and each drawing as PNG, PDF or SVG, as far as requested.
 
-    ``raw_csv`` as in `export`.
+    Args:
+        folder: output folder; created if it does not exist.
+        formats: the requested formats.
+        frames: data frames by file stem.
+        tables: formatted tables by file stem.
+        drawings: figures by file stem.
+        raw_csv: as in `export`.
+
+    Returns:
+        The written files, in the order of writing.
 
     Raises:
         ClasswiseError: for an unknown format, or if a file cannot be written.
@@ -164,7 +173,7 @@ def write_files(
 
 
 def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
-    """A row per class, or, of a sparse matrix, a row per pair of truth and prediction with its count."""
+    """A confusion matrix as a frame: a row per class, or for a sparse matrix a row per non-zero cell."""
     names = np.asarray(confusion.names, dtype=object)
     if not sparse.issparse(confusion.matrix):
         return pd.DataFrame(confusion.matrix, pd.Index(names, name="truth"), list(confusion.names)).reset_index()
@@ -173,7 +182,7 @@ def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
 
 
 def file_name(name: str) -> str:
-    """A name without the letters that file systems and shells dislike: ``tpgd[5]`` becomes ``tpgd-5``."""
+    """Replace characters that are unsafe in file names: ``tpgd[5]`` becomes ``tpgd-5``."""
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "unnamed"
 
 
@@ -185,10 +194,10 @@ def _csv(path: Path, frame: pd.DataFrame, *, raw: bool) -> Path:
     safe = frame if raw else spreadsheet_frame(frame)
     columns = [safe.iloc[:, place] for place in range(safe.shape[1])]
     texts = [*map(str, safe.columns), *(cell for column in columns if not is_numeric_dtype(column) for cell in column)]
-    # The csv module quotes a carriage return only where it is part of the line ends.
-    ends = "\r\n" if any(isinstance(text, str) and "\r" in text for text in texts) else "\n"
+    # The csv module quotes a carriage return only if it is part of the line terminator.
+    terminator = "\r\n" if any(isinstance(text, str) and "\r" in text for text in texts) else "\n"
     with replacing(path) as temporary:
-        safe.to_csv(temporary, index=False, float_format="%.6g", lineterminator=ends)
+        safe.to_csv(temporary, index=False, float_format="%.6g", lineterminator=terminator)
     return path
 
 

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: accuracies in percent, class variance in percent squared."""
+"""Formatting of numbers and names: accuracies in percent, class-wise variances in percent squared."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 NONE = "–"
-"""Stands for a number that is not there."""
+"""Text of a missing number."""
 NO_INTERVAL = "no interval"
-"""In place of an interval, where too little is known for one."""
+"""Text of an interval that cannot be computed."""
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A fraction in percent, with a no-break space: ``14.2 %``.
+    """Format a fraction in percent, with a no-break space: ``14.2 %``.
 
-    What is neither 0 nor 1 is not printed as 0 or 100: ``< 0.1 %``, ``> 99.9 %``.
+    A fraction between 0 and 1 is never rounded to 0 or 100: ``< 0.1 %``, ``> 99.9 %``.
     """
     if math.isnan(share):
         return NONE
@@ -25,12 +25,12 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def bare_percent(share: float, digits: int = 1) -> str:
-    """A fraction in percent without the sign, for columns that name the unit."""
+    """Format a fraction in percent without the percent sign."""
     return NONE if math.isnan(share) else f"{100 * share:.{digits}f}"
 
 
 def points(share: float, *, sign: bool = False) -> str:
-    """A difference of fractions in points; ``sign`` asks for the plus too. The minus is a real one."""
+    """Format a difference of fractions in percentage points, with U+2212 as minus; ``sign``: also with a plus."""
     if math.isnan(share):
         return NONE
     text = f"{100 * share:+.1f}" if sign else f"{100 * share:.1f}"
@@ -38,37 +38,37 @@ def points(share: float, *, sign: bool = False) -> str:
 
 
 def squared_percent(variance: float) -> str:
-    """A variance of fractions in percent squared, as the papers print it."""
+    """Format a variance of fractions in percent squared, as in the papers."""
     return NONE if math.isnan(variance) else f"{1e4 * variance:.0f}" if variance >= 0.01 else f"{1e4 * variance:.1f}"
 
 
 def span(low: float, high: float) -> str:
-    """Two ends of an interval of fractions: ``12.1–16.5``, in percent without the sign."""
+    """Format an interval of fractions in percent without the percent sign: ``12.1–16.5``."""
     return NONE if math.isnan(low) or math.isnan(high) else f"{100 * low:.1f}\u2013{100 * high:.1f}"
 
 
 def signed_span(low: float, high: float) -> str:
-    """Two ends of an interval of differences, in points: ``−1.2 to +3.4``."""
+    """Format an interval of differences in percentage points: ``−1.2 to +3.4``."""
     return NONE if math.isnan(low) or math.isnan(high) else f"{points(low, sign=True)} to {points(high, sign=True)}"
 
 
 def count(number: float) -> str:
-    """A whole number with thousands set off: ``10,000``."""
+    """Format an integer with thousands separators: ``10,000``."""
     return NONE if math.isnan(number) else f"{int(number):,}"
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
-    """A count with its noun in the singular or plural: ``1 image``, ``10,000 images``."""
+    """Format a count with its noun in the singular or plural: ``1 image``, ``10,000 images``."""
     return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def probability(value: float) -> str:
-    """A p value: three decimals, and no more certainty than that."""
+    """Format a p-value with three decimals: ``0.040``, ``< 0.001``."""
     return NONE if math.isnan(value) else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Names in a sentence: ``cat, deer and dog``; beyond ``limit`` the rest is counted."""
+    """Join names: ``cat, deer and dog``; names beyond ``limit`` are counted: ``cat, deer and 3 more``."""
     if len(names) > limit:
         return f"{', '.join(names[:limit])} and {len(names) - limit} more"
     if len(names) < 2:
@@ -77,24 +77,24 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
 
 
 def level(alpha: float) -> str:
-    """The coverage of intervals: ``95 %``, and ``99.997 %`` where rounding would make it 100."""
+    """Format the coverage 1 - alpha: ``95 %``; ``99.997 %`` if rounding would give 100."""
     missed = 100 * alpha if alpha > 1e-4 else float(f"{100 * alpha:.1g}")
     return f"{100 - missed:.{4 if alpha > 1e-4 else 10}g}\u00a0%"
 
 
 def measured(share: float, low: float, high: float, images: float, alpha: float = 0.05) -> str:
-    """A share with its count and its interval, in a phrase."""
+    """Format a fraction with its number of images and its interval: ``14.2 % of 1,000 (95 % interval 12.1–16.5 %)``."""
     return f"{percent(share)} of {count(images)} ({interval(low, high, alpha)})"
 
 
 def interval(low: float, high: float, alpha: float = 0.05) -> str:
-    """An interval of fractions in a phrase: ``95 % interval 12.1–16.5 %``, or that there is none."""
+    """Format an interval of fractions with its coverage: ``95 % interval 12.1–16.5 %``, or ``no interval``."""
     ends = span(low, high)
     return NO_INTERVAL if ends == NONE else f"{level(alpha)} interval {ends}\u00a0%"
 
 
 def squared_span(low: float, high: float) -> str:
-    """Two ends of an interval of variances, in percent squared, with as many digits as the upper one needs."""
+    """Format an interval of variances in percent squared; the upper limit determines the number of digits."""
     if math.isnan(low) or math.isnan(high):
         return NONE
     return f"{1e4 * low:.0f}\u2013{1e4 * high:.0f}" if high >= 0.01 else f"{1e4 * low:.1f}\u2013{1e4 * high:.1f}"

@@ -1,4 +1,4 @@
-"""Images beside their adversarial twins, as small PNG files inside the page."""
+"""Images and their adversarial examples as small PNG files embedded in a page."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from PIL import Image
 
 from classwise.core.errors import ClasswiseError
 
-MOST = 8
-"""Triples on a page."""
+MAX_EXAMPLES = 8
+"""Maximum number of example images on a page."""
 SIDE = 76
-"""Larger images are made smaller, to this many pixels a side; smaller ones stay as they are."""
+"""Maximum side length in pixels; larger images are downsampled, smaller ones are embedded unmodified."""
 
 
 @dataclass(frozen=True)
 class ExampleImages:
-    """Some images and what an attack made of them.
+    """Clean images and their adversarial examples.
 
     Attributes:
         clean: (N, C, H, W) in [0, 1].
-        adversarial: the same of the attacked images.
-        captions: (N,) what is to be said of each pair.
+        adversarial: (N, C, H, W) in [0, 1].
+        captions: (N,) one per pair.
 
     Raises:
-        ClasswiseError: if the two are of different shapes.
+        ClasswiseError: if the two shapes differ.
     """
 
     clean: NDArray[np.float32]
@@ -39,14 +39,14 @@ class ExampleImages:
     def __post_init__(self) -> None:
         if self.clean.ndim != 4 or self.clean.shape != self.adversarial.shape:
             raise ClasswiseError(
-                f"images {self.clean.shape} and adversarial images {self.adversarial.shape} should have one shape "
-                "(N, channels, height, width); give the data set that was audited"
+                f"clean: shape {self.clean.shape} must be (N, channels, height, width) and equal that of the "
+                f"adversarial images, {self.adversarial.shape}; use the data set that was audited"
             )
 
 
 @dataclass(frozen=True)
 class Triple:
-    """An image, its twin and their difference as data URIs, and a caption."""
+    """An image, its adversarial example and their difference as data URIs, and a caption."""
 
     clean: str
     adversarial: str
@@ -55,15 +55,17 @@ class Triple:
 
 
 def triples(examples: ExampleImages) -> tuple[list[Triple], float]:
-    """The first `MOST` pairs as data URIs, and the factor by which their differences are amplified.
+    """Encode the first `MAX_EXAMPLES` pairs and their differences as data URIs.
 
-    A difference is drawn around middle grey; one factor serves all, so that pictures can be compared. The largest
-    difference becomes black or white.
+    Differences are drawn around middle grey and amplified by one common factor; the largest becomes black or white.
+
+    Returns:
+        The encoded images, and the amplification factor.
     """
-    change = examples.adversarial[:MOST] - examples.clean[:MOST]
+    change = examples.adversarial[:MAX_EXAMPLES] - examples.clean[:MAX_EXAMPLES]
     largest = float(np.abs(change).max(initial=0))
     factor = 0.5 / largest if largest else 1.0
-    found = [
+    encoded = [
         Triple(
             data_uri(examples.clean[row]),
             data_uri(examples.adversarial[row]),
@@ -72,19 +74,19 @@ def triples(examples: ExampleImages) -> tuple[list[Triple], float]:
         )
         for row in range(len(change))
     ]
-    return found, factor
+    return encoded, factor
 
 
 def data_uri(pixels: NDArray[np.floating]) -> str:
-    """(C, H, W) in [0, 1] as a ``data:image/png`` address; one channel and more than three are drawn in grey."""
+    """Encode pixels (C, H, W) in [0, 1] as a ``data:image/png`` URI; images without three channels become grey."""
     levels = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
-    picture = (
+    image = (
         Image.fromarray(levels.transpose(1, 2, 0))
         if len(levels) == 3
         else Image.fromarray(np.rint(levels.mean(axis=0)).astype(np.uint8))
     )
-    if max(picture.size) > SIDE:
-        picture.thumbnail((SIDE, SIDE))
+    if max(image.size) > SIDE:
+        image.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
-    picture.save(file, format="PNG", optimize=True)
+    image.save(file, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -1,7 +1,7 @@
-"""The colours of pages and figures: one table, from which the style sheet and the files drawn by matplotlib are made.
+"""The colours of pages and figures, for the style sheet and for matplotlib.
 
-Colours differ in lightness as well as in hue (after Okabe and Ito 2008), so that they can be told apart by people who
-see colours differently, and in grey print.
+Colours differ in lightness as well as in hue (after Okabe and Ito 2008): they are distinguishable with colour vision
+deficiency and in greyscale print.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Colour(NamedTuple):
-    """A colour on white paper and on a dark screen, ``#rrggbb``."""
+    """A colour in the light and in the dark theme, ``#rrggbb``."""
 
     light: str
     dark: str
@@ -31,20 +31,20 @@ PALETTE: Mapping[str, Colour] = {
     "plum": Colour("#9a4c86", "#d793c0"),
     "gold": Colour("#a87400", "#e3b341"),
 }
-"""Names by meaning: ``weak`` is the worst class, ``main`` the data, ``good`` the best class."""
+"""Colours by meaning: ``weak`` is the worst class, ``main`` the data, ``good`` the best class."""
 
 SERIES = ("main", "gold", "plum", "good", "weak")
-"""Inks that tell runs apart, in order of use."""
+"""Colours that distinguish series, in order of use."""
 
 
 class Style(NamedTuple):
-    """How a mark looks.
+    """Fill and stroke of a mark.
 
     Attributes:
-        fill: ink of the inside, or None.
-        stroke: ink of the line, or None.
-        width: of the line, in pixels.
-        dash: lengths of dash and gap in pixels, or none.
+        fill: colour name of the inside, or None.
+        stroke: colour name of the line, or None.
+        width: line width in pixels.
+        dash: lengths of dash and gap in pixels; empty for a solid line.
     """
 
     fill: str | None = None
@@ -81,16 +81,16 @@ STYLES: Mapping[str, Style] = {
     **{f"dot-{colour}": Style(fill=colour) for colour in SERIES},
     **{f"stroke-{colour}": Style(stroke=colour, width=1.8) for colour in SERIES},
 }
-"""Every style that a mark may have, by name."""
+"""Mark styles by name."""
 
 
 def variables(theme: str) -> str:
-    """The CSS custom properties of a theme, ``"light"`` or ``"dark"``."""
+    """CSS custom properties of the theme ``"light"`` or ``"dark"``."""
     return " ".join(f"--{name}: {getattr(colour, theme)};" for name, colour in PALETTE.items())
 
 
 def style_rules() -> str:
-    """The CSS rules of all mark styles, for the classes ``m-NAME``."""
+    """CSS rules of all mark styles, for the classes ``m-NAME``."""
     return "\n".join(f".m-{name} {{ {_declarations(style)} }}" for name, style in STYLES.items())
 
 

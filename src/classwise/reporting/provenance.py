@@ -1,4 +1,4 @@
-"""How an audit was made, as a list of names and texts: enough to make it again."""
+"""Settings of an audit as a list of names and texts, sufficient to repeat it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from classwise.reporting import formatting
 
 EARLY_STOP: Mapping[bool, str] = {
     True: "yes: an attack stops at its first success, verified in float32",
-    False: "no: an attack runs all its steps, and the last iterate counts",
+    False: "no: an attack runs all steps and returns its last iterate",
 }
-"""What `Meta.early_stop` means."""
+"""Description of the values of `Meta.early_stop`."""
 
 
 def attack_settings(meta: Meta) -> list[tuple[str, str]]:
-    """Each attack with its settings, and whether it is not applicable to the model."""
+    """Attacks with their settings; attacks that are not applicable to the model are marked."""
     note = dict.fromkeys(meta.not_applicable, " (not applicable: the model has no gradient)")
     return [(f"Attack {label}", spec_text(spec) + note.get(label, "")) for label, spec in meta.attacks.items() if spec]
 
 
 def settings_of(audit: Audit) -> list[tuple[str, str]]:
-    """Data, model, threat, attacks, rules, seed, precision, hashes, machine: whatever is known."""
+    """Known settings of an audit: data, model, threat, attacks, evaluation rules, seed, precision, hashes, machine."""
     meta = audit.outcomes.meta
     known = [
         ("Data", _data(meta, len(audit.outcomes))),
@@ -41,24 +41,24 @@ def settings_of(audit: Audit) -> list[tuple[str, str]]:
             else "",
         ),
         ("Seed", "" if meta.seed is None else str(meta.seed)),
-        ("Gradients", flat(meta.precision)),
-        ("Images at once", "" if meta.batch_size is None else str(meta.batch_size)),
+        ("Precision", flat(meta.precision)),
+        ("Batch size", "" if meta.batch_size is None else str(meta.batch_size)),
         ("Notes", "; ".join(meta.notes)),
         *[(_title(key), flat(value)) for key, value in audit.environment.items()],
     ]
-    made_elsewhere = ("Predictions", "made elsewhere, given as tables") if not meta.model_hash else ("", "")
-    return [(name, text) for name, text in (*known, made_elsewhere) if text]
+    imported = ("Predictions", "imported, not computed by classwise") if not meta.model_hash else ("", "")
+    return [(name, text) for name, text in (*known, imported) if text]
 
 
 def spec_text(spec: Mapping[str, Any]) -> str:
-    """An attack's spec as the command line reads it: ``pgd:steps=20,step_size=0.1eps``."""
+    """Format an attack spec in command-line syntax: ``pgd:steps=20,step_size=0.1eps``."""
     chosen = flat_options({key: value for key, value in spec.items() if key != "name"})
     options = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
     return f"{spec.get('name', '')}:{options}".removesuffix(":")
 
 
 def flat(value: Any) -> str:
-    """Nested settings as one line."""
+    """Format nested settings as one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {flat(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, float):

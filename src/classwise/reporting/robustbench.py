@@ -1,8 +1,8 @@
-"""An audit as the JSON object that RobustBench keeps of a model, with what it says class by class beside it.
+"""Export of an audit as a RobustBench ``model_info`` JSON object, extended by per-class results.
 
-RobustBench (Croce et al., NeurIPS 2021) holds one file for each model, ``model_info/<dataset>/<norm>/<model>.json``;
-its accuracies are texts in percent. What an audit has not measured is null, as in the file that their own benchmark
-writes, until somebody fills it in.
+RobustBench (Croce et al., NeurIPS 2021) has one file per model, ``model_info/<dataset>/<norm>/<model>.json``, with
+accuracies as strings in percent. Fields that the audit does not measure are null, as in the file that RobustBench's
+own benchmark writes, until the author fills them in.
 """
 
 from __future__ import annotations
@@ -23,55 +23,64 @@ from classwise.core.storage import write_text
 from classwise.core.version import __version__
 
 SCHEMA_VERSION = 1
-"""The layout of the block ``classwise``."""
+"""Schema version of the block ``classwise``."""
 BOARDS: Mapping[str, Mapping[str, str]] = {
     "cifar10": {"Linf": "8/255", "L2": "0.5"},
     "cifar100": {"Linf": "8/255"},
     "imagenet": {"Linf": "4/255"},
 }
-"""The radii of their leaderboards, by data set and norm."""
+"""Radii of the RobustBench leaderboards, by data set and norm."""
 IMAGES: Mapping[str, int] = {"cifar10": 10_000, "cifar100": 10_000, "imagenet": 5_000}
-"""How many images their leaderboards judge."""
+"""Number of test images of the RobustBench leaderboards."""
 SUITE = "autoattack"
 
-_BY_HAND = ("link", "name", "authors", "additional_data", "number_forward_passes", "venue", "architecture", "reported")
-_SOMETIMES = ("unreliable", "footnote", "external")
-_SWITCHES = ("additional_data", "unreliable")
-_PERCENT = ("reported", "external")
-_MEASURED = ("eps", "clean_acc", "autoattack_acc")
+_AUTHOR_FIELDS = (
+    "link",
+    "name",
+    "authors",
+    "additional_data",
+    "number_forward_passes",
+    "venue",
+    "architecture",
+    "reported",
+)
+_OPTIONAL_FIELDS = ("unreliable", "footnote", "external")
+_BOOLEAN_FIELDS = ("additional_data", "unreliable")
+_PERCENT_FIELDS = ("reported", "external")
+_MEASURED_FIELDS = ("eps", "clean_acc", "autoattack_acc")
 
 
 def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The object of RobustBench's ``model_info`` for an audit by AutoAttack's standard version.
+    """Convert an audit by AutoAttack's standard version to a RobustBench ``model_info`` object.
 
     Args:
-        audit: complete, of a test set, under one radius, its attacks those of ``autoattack`` and no others.
-        info: what only the author knows: ``link``, ``name``, ``authors``, ``additional_data``,
+        audit: a complete audit of a test set at one radius, with exactly the attacks of ``autoattack``.
+        info: fields supplied by the author: ``link``, ``name``, ``authors``, ``additional_data``,
             ``number_forward_passes``, ``venue``, ``architecture``, ``reported``, ``unreliable``, ``footnote``,
-            ``external``; and ``dataset`` where the data go by another name.
+            ``external``; and ``dataset`` if the data set has another name in the audit.
 
     Returns:
-        Their keys, and ``classwise``: the worst class, every class with its 95 % interval, the guards, hashes, notes;
-        accuracies in it are fractions.
+        The RobustBench fields, and ``classwise``: the worst class, every class with its 95 % interval, the guards,
+        hashes and notes, with accuracies as fractions.
 
     Raises:
         IncompleteError: if the audit is incomplete.
-        ClasswiseError: if a key would mean something else than RobustBench means by it, or ``info`` has an unknown key.
+        ClasswiseError: if a field would not have its RobustBench meaning, or ``info`` has an unknown key.
     """
     given = _checked(info or {})
     meta = audit.outcomes.meta
     norm, _, radius = (meta.threat or "").partition(":")
-    _refuse_other_meaning(audit, norm, radius)
+    _check_comparable(audit, norm, radius)
     dataset = given.pop("dataset", meta.data)
     if dataset not in BOARDS:
         raise ClasswiseError(
-            f"RobustBench has no data set {dataset!r}; where yours is one of {', '.join(BOARDS)} under another name, "
-            "say so with dataset=NAME"
+            f"RobustBench has no data set {dataset!r}; if it is one of {', '.join(BOARDS)} under another name, pass "
+            "dataset=NAME"
         )
     by_class = dataclasses.replace(audit, group=None)
     overall = by_class.by_attack["overall"]
-    missing = [key for key in _BY_HAND if key not in given]
-    known: dict[str, Any] = dict.fromkeys(_BY_HAND) | given
+    missing = [key for key in _AUTHOR_FIELDS if key not in given]
+    known: dict[str, Any] = dict.fromkeys(_AUTHOR_FIELDS) | given
     ordered = ("link", "name", "authors", "additional_data", "number_forward_passes")
     return {
         **{key: known[key] for key in ordered},
@@ -82,7 +91,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
         "clean_acc": _percent(overall[CLEAN]),
         "reported": known["reported"],
         "autoattack_acc": _percent(overall[ALL]),
-        **{key: given[key] for key in _SOMETIMES if key in given},
+        **{key: given[key] for key in _OPTIONAL_FIELDS if key in given},
         "classwise": _block(by_class, missing, _notes(by_class, dataset, norm, radius)),
     }
 
@@ -90,10 +99,10 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
 def write_robustbench(
     audit: Audit, path: str | os.PathLike[str], info: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Write what `robustbench` says as a JSON file, and return it.
+    """Write the object of `robustbench` as a JSON file, and return it.
 
     Raises:
-        ClasswiseError: as `robustbench` does, or if the file cannot be written.
+        ClasswiseError: under the conditions of `robustbench`, or if the file cannot be written.
     """
     value = robustbench(audit, info)
     write_text(Path(path), json.dumps(_plain(value), indent=2, ensure_ascii=False) + "\n")
@@ -101,79 +110,79 @@ def write_robustbench(
 
 
 def _checked(info: Mapping[str, str]) -> dict[str, Any]:
-    """What the author gave, each value in its JSON type."""
-    known = ("dataset", *_BY_HAND, *_SOMETIMES)
-    found: dict[str, Any] = {}
+    """Validate the author's fields and convert each value to its JSON type."""
+    known = ("dataset", *_AUTHOR_FIELDS, *_OPTIONAL_FIELDS)
+    fields: dict[str, Any] = {}
     for key, value in info.items():
-        if key in _MEASURED:
-            raise ClasswiseError(f"{key} is measured by the audit; leave it out")
+        if key in _MEASURED_FIELDS:
+            raise ClasswiseError(f"{key}: measured by the audit, cannot be set")
         if key not in known:
-            raise unknown("field of RobustBench:", key, known)
-        found[key] = _typed(key, str(value))
-    return found
+            raise unknown("RobustBench field", key, known)
+        fields[key] = _typed(key, str(value))
+    return fields
 
 
 def _typed(key: str, text: str) -> str | bool | int:
-    if key in _SWITCHES:
+    if key in _BOOLEAN_FIELDS:
         if text.lower() not in ("true", "false"):
-            raise ClasswiseError(f"{key}={text}: true or false")
+            raise ClasswiseError(f"{key} {text!r}: must be true or false")
         return text.lower() == "true"
     if key == "number_forward_passes":
         if not (text.isdecimal() and int(text) > 0):
-            raise ClasswiseError(f"{key}={text}: a whole number, 1 for most models")
+            raise ClasswiseError(f"{key} {text!r}: must be a positive integer, 1 for most models")
         return int(text)
-    if key in _PERCENT:
+    if key in _PERCENT_FIELDS:
         try:
             share = float(text)
         except ValueError:
             share = math.nan
         if not 0 <= share <= 100:
-            raise ClasswiseError(f"{key}={text}: an accuracy in percent without the sign, such as 53.42")
+            raise ClasswiseError(
+                f"{key} {text!r}: must be an accuracy in percent without the percent sign, such as 53.42"
+            )
     return text
 
 
-def _refuse_other_meaning(audit: Audit, norm: str, radius: str) -> None:
-    """See that ``eps``, ``clean_acc`` and ``autoattack_acc`` would say what RobustBench means by them."""
+def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
+    """Check that ``eps``, ``clean_acc`` and ``autoattack_acc`` have their RobustBench meaning."""
     meta = audit.outcomes.meta
     if norm not in ("Linf", "L2") or radius == "per-image":
         raise ClasswiseError(
-            f"RobustBench has leaderboards for one radius in Linf or L2; the threat here is {meta.threat}"
+            f"threat {meta.threat}: RobustBench accepts a single radius in Linf or L2, such as Linf:8/255"
         )
     if meta.split == "train":
-        raise ClasswiseError("RobustBench judges test images; this audit is of the training split")
+        raise ClasswiseError("split 'train': RobustBench evaluates test images")
     wanted = parse_attacks(SUITE, norm).specs()
     ran = {label: spec for label, spec in meta.attacks.items() if label != CLEAN}
     if ran != wanted:
         other = next((label for label in ran if ran[label] != wanted.get(label)), None)
         what = f"{', '.join(ran) or 'no attack'}" if other is None or set(ran) != set(wanted) else f"another {other}"
         raise ClasswiseError(
-            f"autoattack_acc means AutoAttack's standard version and this audit ran {what}; audit with "
-            f"--attack {SUITE} and nothing else"
+            f"autoattack_acc requires exactly the attacks of AutoAttack's standard version, but this audit ran {what}; "
+            f"audit with --attack {SUITE} only"
         )
     if CLEAN not in meta.attacks:
-        raise ClasswiseError("clean_acc is not known; the audit has no clean pass")
+        raise ClasswiseError("clean_acc: the audit has no clean predictions")
     if meta.early_stop is False:
-        raise ClasswiseError(
-            "AutoAttack counts every iterate; this audit took the last ones, so run it with early_stop=True"
-        )
+        raise ClasswiseError("early_stop=False: AutoAttack evaluates every iterate; audit with early_stop=True")
     audit.outcomes.require_complete()
 
 
 def _notes(audit: Audit, dataset: str, norm: str, radius: str) -> list[str]:
-    """What keeps the numbers from being comparable with a leaderboard's."""
+    """Notes on differences between the audit and the leaderboard."""
     notes, count = [], len(audit.outcomes)
     board = BOARDS[dataset].get(norm)
     if board is None:
         notes.append(f"RobustBench has no {norm} leaderboard for {dataset}")
     elif board != radius:
-        notes.append(f"the {norm} leaderboard of {dataset} is at {board}, this is at {radius}")
+        notes.append(f"the {norm} leaderboard of {dataset} uses radius {board}, this audit {radius}")
     if count < IMAGES[dataset]:
-        notes.append(f"{count} images were judged; the leaderboard judges {IMAGES[dataset]}")
+        notes.append(f"{count} images were evaluated; the leaderboard evaluates {IMAGES[dataset]}")
     return [*notes, *audit.outcomes.meta.notes]
 
 
 def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]:
-    """What the audit says class by class."""
+    """Per-class results, guards, hashes and settings of the audit."""
     meta, worst, table = audit.outcomes.meta, audit.worst_class(ALL), audit.by_class
     summary = audit.by_attack.loc[ALL]
     least = worst.minimum
@@ -224,7 +233,7 @@ def _percent(share: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types; a number that is not there is null."""
+    """Convert to JSON types; non-finite numbers become null."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

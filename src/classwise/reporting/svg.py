@@ -1,7 +1,7 @@
-"""Drawings: a list of marks that is written as SVG for a page, or through matplotlib as PNG and PDF.
+"""Drawings: lists of marks, rendered as SVG for pages or with matplotlib as PNG and PDF.
 
-Coordinates are pixels from the top left corner. A mark names its style (`colours.STYLES`), never a colour, so the same
-drawing is right on white paper and on a dark screen. The same marks give the same bytes.
+Coordinates are pixels from the top left corner. Marks refer to styles (`palette.STYLES`) instead of colours, so that a
+drawing follows the theme of its page. The output is deterministic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LETTER = 0.58
-"""Mean width of a letter as a share of the font size: enough to leave room for names."""
+"""Mean width of a letter relative to the font size, for estimates of text widths."""
 
 Anchor = Literal["start", "middle", "end"]
 Point = tuple[float, float]
@@ -45,7 +45,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points; closed, it is the edge of an area."""
+    """A line through points, or if closed the outline of an area."""
 
     points: Sequence[Point]
     style: str
@@ -55,7 +55,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Dot:
-    """A disc."""
+    """A filled circle."""
 
     x: float
     y: float
@@ -65,7 +65,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Label:
-    """A line of text, its baseline at ``y``."""
+    """A line of text with its baseline at ``y``."""
 
     x: float
     y: float
@@ -79,7 +79,7 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A square picture from the data: pixels (C, H, W) in [0, 1], shown without smoothing."""
+    """A square image with pixels (C, H, W) in [0, 1], drawn without smoothing."""
 
     x: float
     y: float
@@ -89,7 +89,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Group:
-    """Marks that share one hover text; ``box`` (x, y, width, height) also answers to the pointer."""
+    """Marks with a common hover text; ``box`` (x, y, width, height) is an additional hover area."""
 
     marks: Sequence[Mark]
     title: str
@@ -104,10 +104,10 @@ class Drawing:
     """Marks on a canvas.
 
     Args:
-        width: of the canvas, in pixels.
-        height: of the canvas, in pixels.
-        label: what the drawing shows, for people who do not see it.
-        marks: in the order of drawing.
+        width: width of the canvas in pixels.
+        height: height of the canvas in pixels.
+        label: text alternative for assistive technology.
+        marks: marks in drawing order.
     """
 
     width: float
@@ -116,7 +116,7 @@ class Drawing:
     marks: list[Mark] = field(default_factory=list)
 
     def svg(self) -> str:
-        """An ``<svg>`` element for a page whose style sheet holds `colours.style_rules`."""
+        """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`."""
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
             f'height="{_n(self.height)}" role="img" aria-label="{markup_text(self.label)}">'
@@ -125,14 +125,14 @@ class Drawing:
         )
 
     def standalone(self) -> str:
-        """An SVG file that holds its own styles, on white paper."""
+        """Render an SVG file with embedded styles of the light theme."""
         head, body = self.svg().split(">", 1)
         page = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}"
         style = f"{page}\n.hit {{ fill: transparent; }}\n{style_rules()}"
         return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
 
     def figure(self) -> Figure:
-        """The drawing as a matplotlib figure, on white paper, an inch for 96 pixels."""
+        """Render a matplotlib figure in the light theme at 96 pixels per inch."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(self.width / 96, self.height / 96), dpi=96, facecolor=PALETTE["paper"].light)
@@ -145,7 +145,7 @@ class Drawing:
         return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file whose form the ending tells: ``.svg``, ``.png`` or ``.pdf``. Nothing of the clock gets into it.
+        """Write the drawing as ``.svg``, ``.png`` or ``.pdf``, without timestamps.
 
         Raises:
             ClasswiseError: if the file cannot be written.
@@ -157,18 +157,18 @@ class Drawing:
         from matplotlib import rc_context
 
         dates = {"CreationDate": None} if kind == "pdf" else {}
-        # Type 42 keeps the text of a PDF searchable; journals refuse type 3.
+        # Type 42 fonts keep the text of a PDF searchable; journals reject type 3.
         with replacing(path) as temporary, rc_context({"pdf.fonttype": 42, "font.family": "DejaVu Sans"}):
             self.figure().savefig(temporary, format=kind, dpi=192, metadata=dates)
 
 
 def width_of(text: str, size: float) -> float:
-    """About how wide a text is, in pixels."""
+    """Estimated width of a text in pixels."""
     return LETTER * size * len(text)
 
 
 def shorten(text: str, letters: int) -> str:
-    """The text, cut to so many letters with an ellipsis where it is longer."""
+    """Truncate a text to ``letters`` characters, with an ellipsis."""
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
@@ -181,7 +181,7 @@ def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Picture]
 
 
 def _n(value: float) -> str:
-    """A coordinate in tenths of a pixel, as short as it goes."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -264,7 +264,7 @@ def _add(axes: object, mark: Box | Line | Dot | Label | Picture, order: int) -> 
                 mark.y,
                 visible(mark.text).replace("$", r"\$"),
                 color=fill,
-                fontsize=mark.size * points * 0.94,  # DejaVu runs wider than the fonts of screens
+                fontsize=mark.size * points * 0.94,  # DejaVu is wider than common screen fonts
                 ha={"start": "left", "middle": "center", "end": "right"}[mark.anchor],
                 va="baseline",
                 fontweight="bold" if mark.bold else "normal",

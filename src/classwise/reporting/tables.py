@@ -1,4 +1,4 @@
-"""Tables for people: one form, written as HTML by a template, or as Markdown."""
+"""Formatted tables, rendered as HTML by a template or as Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from classwise.reporting.escape import markdown_text
 
 
 class Cell(NamedTuple):
-    """A number as text, and its interval (or whatever else stands small below it)."""
+    """A formatted value, and the text in small print below it, such as its interval."""
 
     text: str
     span: str = ""
@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A named row; ``weak`` sets off the worst one, ``good`` the best."""
+    """A named row; ``weak`` highlights the worst one, ``good`` the best."""
 
     name: str
     cells: Sequence[Cell]
@@ -28,13 +28,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Heads (that of the row names first) and rows.
+    """A table with a caption and a note.
 
     Attributes:
-        caption: what the table shows.
-        heads: one for the names and one for each cell of a row.
-        rows: from the top.
-        note: a sentence below the table.
+        caption: title of the table.
+        heads: column heads; the first one is that of the row names.
+        rows: rows from top to bottom.
+        note: text below the table.
     """
 
     caption: str
@@ -43,14 +43,14 @@ class Table:
     note: str = ""
 
     def first(self, most: int) -> Table:
-        """The table cut after ``most`` rows, with a note of what is missing."""
+        """Truncate the table after ``most`` rows and add a note on the omitted ones."""
         if len(self.rows) <= most:
             return self
-        note = f"The first {most} of {len(self.rows)} rows; the CSV export has them all."
+        note = f"The first {most} of {len(self.rows)} rows; the CSV export contains all rows."
         return Table(self.caption, self.heads, self.rows[:most], f"{self.note} {note}".strip())
 
     def markdown(self) -> str:
-        """The table in the Markdown of GitHub, intervals in brackets and the set-off row in bold."""
+        """Render GitHub-flavoured Markdown, with intervals in brackets and highlighted rows in bold."""
         lines = [_line(map(markdown_text, self.heads)), _line(["---", *("---:" for _ in self.heads[1:])])]
         for row in self.rows:
             cells = [markdown_text(row.name)]

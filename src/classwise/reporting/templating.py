@@ -1,4 +1,4 @@
-"""From a context to a page: templates, the style sheet with the colours of both themes, drawings as markup."""
+"""Rendering of pages from templates, with the style sheet of both themes and drawings as inline SVG."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from classwise.reporting.palette import style_rules, variables
 from classwise.reporting.svg import FONT, Drawing
 
 Context = Mapping[str, Any]
-"""What a template shows."""
+"""Variables of a template."""
 
 
 def render(template: str, context: Context) -> str:
-    """The page of a template."""
+    """Render a page from a template."""
     return _templates().get_template(template).render(version=__version__, style=_style(), **context)
 
 
 def markup(drawing: Drawing) -> Markup:
-    """A drawing as SVG inside a page."""
-    return Markup(drawing.svg())  # noqa: S704  # drawings quote their own texts
+    """Render a drawing as inline SVG."""
+    return Markup(drawing.svg())  # noqa: S704  # drawings escape their texts
 
 
 @cache
@@ -43,8 +43,8 @@ def _templates() -> jinja2.Environment:
 
 @cache
 def _style() -> Markup:
-    """The style sheet: the template with the colours of both themes, and the styles of the figures' marks."""
+    """The style sheet: the template with the colours of both themes, and the mark styles."""
     source = (Path(__file__).parent / "templates" / "style.css").read_text(encoding="utf-8")
     for word, value in (("LIGHT", variables("light")), ("DARK", variables("dark")), ("FONT", FONT)):
         source = source.replace(word, value)
-    return Markup(source + style_rules())  # noqa: S704  # our own file
+    return Markup(source + style_rules())  # noqa: S704  # a file of this package

@@ -1,4 +1,4 @@
-"""The training run that an audited model comes from, if there is one: torch is imported only then."""
+"""The training run of an audited model; torch is imported only if there is one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from classwise.training.folder import Run
 
 
-def run_around(audit: Audit) -> Run | None:
-    """The run whose folder holds the audit, under ``audits/<name>``."""
+def run_of(audit: Audit) -> Run | None:
+    """The run whose folder contains the audit as ``audits/<name>``, or None."""
     if audit.path is None:
         return None
     folder = audit.path.resolve().parent.parent
@@ -23,11 +23,11 @@ def run_around(audit: Audit) -> Run | None:
     return Run.open(folder)
 
 
-def curves_around(audit: Audit, run: Run | None = None) -> Curves | None:
-    """The curves of the given run, or of the run whose folder holds the audit; None without a run or an epoch."""
-    found = run or run_around(audit)
-    if found is None:
+def curves_of_audit(audit: Audit, run: Run | None = None) -> Curves | None:
+    """Training curves of ``run``, default: the run whose folder contains the audit; None without an epoch."""
+    source = run or run_of(audit)
+    if source is None:
         return None
     from classwise.reporting.training_curves import curves_of
 
-    return curves_of(found)
+    return curves_of(source)

@@ -1,4 +1,4 @@
-"""Audits that are shown without tests: across a field in which they differ, or incomplete."""
+"""Comparisons without tests: of audits that differ in a field of their settings, and of incomplete audits."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup
 
 LEVELS = 255
-MOST_LEVELS = 64
-"""Up to so many grey levels, Linf radii are printed in 255ths."""
+MAX_LEVELS = 64
+"""Linf radii up to this number of grey levels are printed in units of 1/255."""
 
 
 def crossing_reason(crossing: Crossing) -> str:
-    """Why nothing is tested across a field."""
+    """Explain why differences across a field are not tested."""
     values = formatting.listed(list(crossing.levels))
     return (
-        f"The audits differ in {crossing.field}: {values}. A difference between them may come from the "
-        f"{crossing.field}, from the model or from both, so no difference is computed and nothing is tested."
+        f"The audits differ in {crossing.field}: {values}. A difference in accuracy may be due to the "
+        f"{crossing.field}, the model or both, so no differences are computed or tested."
     )
 
 
 def bounds_reason(comparison: Comparison) -> str:
-    """Why nothing is tested while images are not judged, and how many are."""
+    """Explain why incomplete audits are not tested, with the number of images that all audits evaluated."""
     images = _count(comparison.bounds["n"].max())
     return (
-        f"{formatting.count(comparison.judged_by_all)} of {images} images are judged by every audit under "
-        "every attack that is compared. Which images are judged first depends on the outcome (an attack that succeeds "
-        "early is over early), so accuracies of these images alone would be biased: no accuracy, difference or test is "
-        "given, only bounds."
+        f"{formatting.count(comparison.judged_by_all)} of {images} images are evaluated in every audit under every "
+        "compared attack. Which images are evaluated first depends on the outcome (successful attacks end early), so "
+        "accuracies on these images alone are biased. Only bounds are reported, no accuracies, differences or tests."
     )
 
 
 def crossing_table(crossing: Crossing) -> Table:
-    """A row for each method and value of the field."""
+    """Accuracies with a row per method and value of the field."""
     rows = []
-    for place, row in crossing.table.iterrows():
-        name, level = cast("tuple[str, str]", place)
+    for key, row in crossing.table.iterrows():
+        name, level = cast("tuple[str, str]", key)
         cells = [
             Cell(str(level)),
             Cell(str(int(row["seeds"]))),
@@ -50,22 +49,22 @@ def crossing_table(crossing: Crossing) -> Table:
             _cell(row, "overall"),
         ]
         rows.append(Row(str(name), [*cells, Cell(str(row["worst_class"])), _cell(row, "worst")]))
-    heads = ["method", crossing.field, "seeds", "n", "overall", "lowest class", "worst"]
+    heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
     note = (
-        f"{_sentence(crossing.population)} Of several seeds the mean; the lowest class is that of the lowest "
-        "mean, and of equal ones the first. Nothing is tested."
+        f"{_sentence(crossing.population)} With several seeds: mean over seeds; the worst class is the class with the "
+        "lowest mean (the first one if several are equal). No tests are computed."
     )
-    caption = f"Accuracy across the {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
+    caption = f"Accuracy by {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)
 
 
 def crossing_figures(crossing: Crossing) -> list[Drawing]:
-    """Accuracy against the radius, a line for each method; none unless the radii are of one norm."""
+    """Accuracy versus radius, a line per method; empty unless all radii are of one norm."""
     if crossing.radii is None or len(crossing.names) > len(SERIES):
         return []
     norm, radii = crossing.radii
     whole = all(abs(radius * LEVELS - round(radius * LEVELS)) < 0.01 for radius in radii)
-    in_levels = norm == "Linf" and whole and max(radii) * LEVELS <= MOST_LEVELS
+    in_levels = norm == "Linf" and whole and max(radii) * LEVELS <= MAX_LEVELS
     factor = LEVELS if in_levels else 1
     x_label = "Linf radius, in 1/255" if in_levels else f"{norm} radius"
     place = {level: radius * factor for level, radius in zip(crossing.levels, radii, strict=True)}
@@ -80,10 +79,10 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
     if len(crossing.names) == 1:
         (name,) = crossing.names
         lines = [line(name, "overall", "overall", "stroke-main"), line(name, "worst", "worst class", "stroke-weak")]
-        return [line_chart(f"{name}: accuracy against the radius, percent", lines, x_label)]
+        return [line_chart(f"{name}: accuracy versus radius, percent", lines, x_label)]
     return [
         line_chart(
-            f"{title} against the radius, percent",
+            f"{title} versus radius, percent",
             [
                 line(name, measure, name, f"stroke-{colour}")
                 for name, colour in zip(crossing.names, SERIES, strict=False)
@@ -95,26 +94,26 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
 
 
 def bounds_table(comparison: Comparison) -> Table:
-    """A row for each method: the accuracies that every completion of its audits lies between."""
+    """Bounds per method: the range of accuracies over all possible completions of its audits."""
     rows = []
     for name, row in comparison.bounds.iterrows():
         cells = [Cell(str(int(row["seeds"]))), Cell(_count(row["n"])), Cell(formatting.count(row["judged"]))]
         ends = [Cell(formatting.span(row[f"{each}_low"], row[f"{each}_high"])) for each in ("overall", "worst")]
         rows.append(Row(str(name), cells + ends))
     note = (
-        "Bounds: the accuracy if all images that are not judged are misclassified, and if all are correct; they are no "
-        "confidence intervals. Of several seeds the means of the bounds, and the known verdicts of the run with fewest."
+        "Bounds: the accuracy if all images with unknown outcome are misclassified, and if all are correct; they are "
+        "not confidence intervals. With several seeds: means of the bounds, and the smallest number of known outcomes."
     )
     return Table(
-        "Bounds of the accuracies, percent", ["method", "seeds", "n", "verdict known", "overall", "worst"], rows, note
+        "Bounds of the accuracies, percent", ["method", "seeds", "n", "known outcomes", "overall", "worst"], rows, note
     )
 
 
 def crossing_context(crossing: Crossing) -> dict[str, Any]:
-    """What the page of audits across a field shows, its settings and warnings apart."""
+    """Template context of a comparison across a field, without settings and warnings."""
     return {
-        "title": f"Across {crossing.field}: {formatting.listed(crossing.names)}",
-        "headline": f"Accuracy across the {crossing.field}, without tests",
+        "title": f"Comparison by {crossing.field}: {formatting.listed(crossing.names)}",
+        "headline": f"Accuracy by {crossing.field}, without significance tests",
         "sentences": [crossing_reason(crossing)],
         "figures": [markup(drawing) for drawing in crossing_figures(crossing)],
         "table": crossing_table(crossing),
@@ -122,7 +121,7 @@ def crossing_context(crossing: Crossing) -> dict[str, Any]:
 
 
 def bounds_context(comparison: Comparison) -> dict[str, Any]:
-    """What the page of incomplete audits shows, its settings and warnings apart."""
+    """Template context of a comparison of incomplete audits, without settings and warnings."""
     return {
         "title": f"Incomplete comparison: {formatting.listed(comparison.names)}",
         "headline": "Incomplete audits: bounds only, no comparison",

@@ -34,7 +34,7 @@ def test_bars_are_as_long_as_the_accuracies(names: tuple[str, ...], counts: dict
         assert bar.width / longest.width == pytest.approx(accuracy / 0.95)
 
 
-def test_the_lowest_class_of_each_panel_is_set_off(names: tuple[str, ...], counts: dict[str, ClassCounts]) -> None:
+def test_the_worst_class_of_each_panel_is_highlighted(names: tuple[str, ...], counts: dict[str, ClassCounts]) -> None:
     found = bars(class_bars(names, counts, [3, 2, 0, 1]))
     weak = [title.partition(":")[0] for title, bar in found.items() if bar.style == "bar-weak"]
     assert weak == ["bird, clean", "cat, pgd", "cat, all"]
@@ -53,7 +53,7 @@ def test_many_attacks_wrap_and_stay_on_the_page(names: tuple[str, ...], counts: 
     ET.fromstring(drawing.svg())
 
 
-def test_the_strip_tells_every_class_and_the_worst_interval(
+def test_the_strip_shows_every_class_and_the_interval_of_the_worst(
     names: tuple[str, ...], counts: dict[str, ClassCounts]
 ) -> None:
     text = class_strip(names, counts["all"], "every attack").svg()

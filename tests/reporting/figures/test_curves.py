@@ -45,11 +45,11 @@ def test_the_table_has_epochs_from_one_and_a_column_per_class() -> None:
 
 
 @pytest.mark.parametrize(("split", "measure"), [("test", "robust"), ("valid", "clean"), ("valid", "nothing")])
-def test_what_was_never_measured_is_empty(split: str, measure: str) -> None:
+def test_a_measure_without_values_is_empty(split: str, measure: str) -> None:
     assert class_table(epochs(), split, measure).empty
 
 
-def test_worst_and_best_of_the_last_epoch_stand_out() -> None:
+def test_worst_and_best_of_the_last_epoch_are_highlighted() -> None:
     drawing = class_curves(class_table(epochs(), "valid", "robust"), NAMES, "t", overall=np.array([0.2, 0.3, 0.4]))
     assert styles(drawing) == {"ship": "line-good", "cat": "line-weak", "dog": "line", "overall": "line-overall"}
 

@@ -20,7 +20,7 @@ def intervals(drawing: Drawing) -> dict[str, tuple[float, float, float]]:
     return found
 
 
-def test_intervals_are_drawn_to_scale_and_say_their_numbers() -> None:
+def test_intervals_are_drawn_to_scale_with_hover_texts() -> None:
     drawing = dot_rows(
         "t", ["cat", "dog"], ["a", "b"], [[Value(0.2, 0.1, 0.4, 100)] * 2, [Value(0.4, 0.3, 0.5, 90)] * 2]
     )
@@ -32,11 +32,11 @@ def test_intervals_are_drawn_to_scale_and_say_their_numbers() -> None:
     assert other[1] == pytest.approx(high)
 
 
-def test_differences_stand_around_zero() -> None:
+def test_differences_are_drawn_around_zero() -> None:
     drawing = dot_rows("t", ["cat"], ["b"], [[Value(-0.02, -0.05, 0.01, 100)]], difference=True)
     ((title, (low, _, high)),) = intervals(drawing).items()
     zero = next(mark.points[0][0] for mark in drawing.marks if isinstance(mark, Line) and mark.style == "divider")
-    assert title == "cat, b: −2.0 points on 100 images (95\u00a0% interval −5.0 to +1.0)"
+    assert title == "cat, b: −2.0 percentage points on 100 images (95\u00a0% interval −5.0 to +1.0)"
     assert (zero - low) == pytest.approx(5 * (high - zero))
 
 

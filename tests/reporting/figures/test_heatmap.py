@@ -23,10 +23,10 @@ def test_grouping_permutes_rows_and_columns_alike() -> None:
     assert grouped.dense.tolist() == [[90, 6, 4, 0], [30, 70, 0, 0], [2, 8, 80, 10], [0, 0, 50, 50]]
 
 
-def test_each_cell_says_its_count_and_share() -> None:
+def test_each_cell_has_a_hover_text() -> None:
     found = hover(heatmap(CONFUSION.grouped(), "rates"))
-    assert len(found) == 11  # cells without an image have nothing to say
-    assert "dog: 50 of 100 (50.0\u00a0%) taken for cat" in found
+    assert len(found) == 11  # none for cells without an image
+    assert "dog: 50 of 100 (50.0\u00a0%) misclassified as cat" in found
     assert "ship: 90 of 100 (90.0\u00a0%) classified correctly" in found
 
 
@@ -42,21 +42,21 @@ def test_superclasses_are_framed() -> None:
     assert sides == pytest.approx([76, 76])  # two cells of 38 pixels each
 
 
-def test_many_classes_are_added_up_to_superclasses() -> None:
+def test_many_classes_are_aggregated_into_superclasses() -> None:
     condensed, note = CONFUSION.condensed(most=3)
     assert condensed.names == ("vehicles", "animals")
     assert condensed.dense.tolist() == [[196, 4], [10, 190]]
-    assert "4 classes are added up to their 2 superclasses" in note
+    assert "4 classes are aggregated into their 2 superclasses" in note
 
 
-def test_without_superclasses_the_classes_with_most_errors_stay() -> None:
+def test_without_superclasses_the_classes_with_most_errors_are_shown() -> None:
     condensed, note = Confusion(MATRIX, CONFUSION.names).condensed(most=2)
     assert condensed.names == ("truck", "dog")
     assert condensed.dense.tolist() == [[70, 0], [0, 50]]
     assert "80 of their images" in note
 
 
-def test_few_classes_are_left_as_they_are() -> None:
+def test_few_classes_are_not_condensed() -> None:
     assert CONFUSION.condensed() == (CONFUSION, "")
 
 
@@ -65,10 +65,10 @@ def test_a_class_without_images_is_blank() -> None:
     matrix[1] = 0
     found = hover(heatmap(Confusion(matrix, CONFUSION.names), "rates"))
     assert not [title for title in found if title.startswith("cat:")]
-    assert "dog: 50 of 100 (50.0\u00a0%) taken for cat" in found
+    assert "dog: 50 of 100 (50.0\u00a0%) misclassified as cat" in found
 
 
 def test_no_error_at_all_can_be_drawn() -> None:
     drawing = heatmap(Confusion(np.diag([3, 4]), ("a", "b")), "errors")
     assert "nan" not in drawing.svg()
-    assert not [title for title in hover(drawing) if "taken for" in title and "0 of" not in title]
+    assert not [title for title in hover(drawing) if "misclassified as" in title and "0 of" not in title]

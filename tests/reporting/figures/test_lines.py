@@ -14,7 +14,7 @@ PLACES = [1.0, 2.0, 4.0]
 ACCURACY = np.array([[0.2, 0.5, 0.9], [0.3, 0.6, 0.8], [0.1, 0.7, 0.95]])
 
 
-def test_each_class_has_a_line_and_the_extremes_stand_out() -> None:
+def test_each_class_has_a_line_and_the_extremes_are_highlighted() -> None:
     table = pd.DataFrame(ACCURACY, index=PLACES, columns=["cat", "dog", "car"]).assign(overall=ACCURACY.mean(axis=1))
     svg = line_chart("Title", class_lines(table), "radius").svg()
     assert re.findall(r"<title>(\w+): from ([\d.]+) to ([\d.]+)<", svg) == [
@@ -36,7 +36,7 @@ def test_of_many_classes_only_the_extremes_are_named() -> None:
         assert named[-2:] == [f"c{classes - 1}", "c0"]
 
 
-def test_places_and_values_lie_where_they_should() -> None:
+def test_positions_and_values_are_drawn_to_scale() -> None:
     drawing = line_chart("Title", [Series("one", PLACES, [0.0, 0.5, 1.0], "line")], "x")
     path = re.findall(r'<g><title>one[^<]*</title><path d="M([^"]*)"', drawing.svg())[0]
     points = [tuple(map(float, point.split())) for point in path.split("L")]

@@ -1,1 +1,1 @@
-"""Figures as drawings: pure functions of counts, matrices and tables."""
+"""Figures: pure functions from counts, matrices and tables to drawings."""

@@ -1,4 +1,4 @@
-"""Accuracy of each class under each attack: a panel per attack, a bar with its interval per class."""
+"""Bar charts of the accuracy per class and attack: a panel per attack, a bar with its interval per class."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def class_bars(
     alpha: float = 0.05,
     highlight: Sequence[int] = (),
 ) -> Drawing:
-    """Small multiples that share their rows, so that a class is read across the attacks.
+    """Draw small multiples with shared rows: a panel per attack, a row per class.
 
-    The lowest class of every panel is set off; a dashed line marks the overall accuracy.
+    The worst class of each panel is highlighted; a dashed line marks the overall accuracy.
 
     Args:
-        names: of the C classes.
-        counts: images and right answers of the classes under each attack, in the order of the panels.
-        order: the classes to show, from the top.
-        alpha: 1 minus the coverage of the intervals.
-        highlight: classes whose names are set off: the worst one and those that may be it.
+        names: names of the C classes.
+        counts: images and correct predictions per class, by attack in the order of the panels.
+        order: labels of the shown classes, from top to bottom.
+        alpha: significance level; intervals have coverage 1 - alpha.
+        highlight: labels of classes whose names are coloured: the worst class first, then other candidates.
     """
     side = name_column([names[label] for label in order]) + 58
     across = max(1, min(len(counts), int((WIDTH - side + SPACE) // (PANEL + SPACE))))
     blocks = -(-len(counts) // across)
-    across = -(-len(counts) // blocks)  # rows of panels of one length
+    across = -(-len(counts) // blocks)  # equally long rows of panels
     row = 23.0 if len(order) <= 15 else 18.0
     panel = min(300.0, (WIDTH - side + SPACE) / across - SPACE)
     block_height = HEAD + row * len(order) + FOOT + GUTTER
@@ -48,7 +48,7 @@ def class_bars(
     drawing = Drawing(
         width,
         blocks * block_height - GUTTER,
-        f"Accuracy of each class under each attack, with {formatting.level(alpha)} intervals",
+        f"Accuracy per class and attack, with {formatting.level(alpha)} intervals",
     )
     for number, (attack, sums) in enumerate(counts.items()):
         block, column = divmod(number, across)
@@ -102,12 +102,12 @@ def _panel(
         x = left + tick * scale
         marks.append(Line([(x, first - 3), (x, last + 3)], "rule"))
         marks.append(Label(x, last + 17, f"{100 * tick:.0f}", "text-soft", 10, "middle"))
-    lowest = worst_class(accuracy).label
+    worst = worst_class(accuracy).label
     for number, label in enumerate(order):
         middle = first + row * (number + 0.5)
         box = (left, middle - row / 2, width, row)
-        title = f"{names[label]}, {attack}: " + _reading(sums, accuracy, low, high, label, alpha)
-        marks.append(Group(_bar(accuracy, low, high, label, (left, middle, scale, row), label == lowest), title, box))
+        title = f"{names[label]}, {attack}: " + _hover_text(sums, accuracy, low, high, label, alpha)
+        marks.append(Group(_bar(accuracy, low, high, label, (left, middle, scale, row), label == worst), title, box))
     if not np.isnan(overall):
         marks.append(Line([(left + overall * scale, first - 3), (left + overall * scale, last + 3)], "guide"))
     return marks
@@ -119,7 +119,7 @@ def _bar(
     high: FloatArray,
     label: int,
     place: tuple[float, float, float, float],
-    weakest: bool,
+    worst: bool,
 ) -> list[Mark]:
     left, middle, scale, row = place
     value = float(accuracy[label])
@@ -127,22 +127,22 @@ def _bar(
         left + scale + VALUE - 2,
         middle + 4,
         formatting.bare_percent(value),
-        "text-weak" if weakest else "text",
+        "text-weak" if worst else "text",
         11.5,
         "end",
-        bold=weakest,
+        bold=worst,
     )
     if np.isnan(value):
         return [number]
     thick = 0.56 * row
     return [
-        Box(left, middle - thick / 2, value * scale, thick, "bar-weak" if weakest else "bar", 0.85, round=1.5),
+        Box(left, middle - thick / 2, value * scale, thick, "bar-weak" if worst else "bar", 0.85, round=1.5),
         Line([(left + low[label] * scale, middle), (left + high[label] * scale, middle)], "whisker"),
         number,
     ]
 
 
-def _reading(
+def _hover_text(
     sums: ClassCounts, accuracy: FloatArray, low: FloatArray, high: FloatArray, label: int, alpha: float
 ) -> str:
     ends = float(low[label]), float(high[label])
@@ -150,5 +150,5 @@ def _reading(
 
 
 def name_column(names: Sequence[str], size: float = 12.5, letters: int = NAME_LETTERS) -> float:
-    """Room for the longest of the names, in pixels."""
+    """Width of the longest name, in pixels."""
     return max((width_of(shorten(name, letters), size) for name in names), default=0.0)

@@ -1,4 +1,4 @@
-"""Upright columns in panels: histograms, confidences, one number for each class and model."""
+"""Column charts in panels: histograms, confidences, one value per class and model."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from classwise.reporting.figures.curves import ticks
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 PANEL_HEIGHT, HEAD, SPACE, LEFT = 150.0, 40.0, 22.0, 40.0
-MOST_WIDTH = 1040.0
+MAX_WIDTH = 1040.0
 
 
 class Panel(NamedTuple):
-    """Columns under one title.
+    """The columns of one panel.
 
     Attributes:
-        title: of the panel.
+        title: title of the panel.
         values: (n,) heights.
-        low: (n,) lower ends of intervals, or None.
-        high: (n,) upper ends.
-        marked: the columns that are set off.
+        low: (n,) lower limits of intervals, or None.
+        high: (n,) upper limits of intervals, or None.
+        marked: positions of the highlighted columns.
     """
 
     title: str
@@ -40,19 +40,19 @@ def column_panels(
     text: Callable[[float], str] = lambda value: f"{value:.3g}",
     highest: float | None = None,
 ) -> Drawing:
-    """Panels that share their axes, so that columns are read across them.
+    """Draw panels with shared axes.
 
     Args:
-        title: of the figure.
-        names: under the columns, (n,).
-        panels: in reading order.
-        across: panels in a row; None: as many as fit.
-        text: how values are written.
-        highest: the top of the axis; None: it fits the values.
+        title: title of the figure.
+        names: (n,) labels below the columns.
+        panels: panels in reading order.
+        across: number of panels in a row; None: as many as fit.
+        text: formats a value.
+        highest: upper limit of the axis; None: fitted to the values.
     """
     step = 26.0 if len(names) <= 12 else 14.0
     wide = max(step * len(names), 90.0)
-    fit = max(1, int((MOST_WIDTH - LEFT + SPACE) // (wide + SPACE)))
+    fit = max(1, int((MAX_WIDTH - LEFT + SPACE) // (wide + SPACE)))
     across = min(len(panels), across or fit, fit) or 1
     foot = 0.72 * max(width_of(shorten(name, 14), 10.5) for name in names) + 16
     block = HEAD + PANEL_HEIGHT + foot
@@ -103,10 +103,10 @@ def _columns(
         height = PANEL_HEIGHT * value / most
         bar = "bar-weak" if at in panel.marked else "bar"
         inner: list[Mark] = [Box(middle - 0.36 * step, base - height, 0.72 * step, height, bar, 0.85)]
-        reading = f"{panel.title}, {name}: {text(value)}"
+        hover_text = f"{panel.title}, {name}: {text(value)}"
         if panel.low is not None and panel.high is not None and math.isfinite(panel.low[at]):
             ends = [base - PANEL_HEIGHT * end / most for end in (panel.low[at], panel.high[at])]
             inner.append(Line([(middle, ends[0]), (middle, ends[1])], "whisker"))
-            reading += f" ({text(panel.low[at])} to {text(panel.high[at])})"
-        marks.append(Group(inner, reading, (left + step * at, top, step, PANEL_HEIGHT)))
+            hover_text += f" ({text(panel.low[at])} to {text(panel.high[at])})"
+        marks.append(Group(inner, hover_text, (left + step * at, top, step, PANEL_HEIGHT)))
     return marks

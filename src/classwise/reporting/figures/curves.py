@@ -1,4 +1,4 @@
-"""What each class did over the epochs of a training, with the gap between the best and the worst class shaded."""
+"""Training curves: a line per class, with the gap between the best and the worst class shaded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from classwise.stats.counts import FloatArray
 WIDTH, HEIGHT = 512.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 122.0, 34.0, 34.0
 NEGLIGIBLE = 1e-10
-"""Values whose range is smaller are equal but for rounding."""
-MOST_POINTS = 4000
-"""More class lines than this many points hold are left out; the band still shows them."""
+"""Ranges below this are treated as rounding errors of equal values."""
+MAX_POINTS = 4000
+"""Maximum number of points (classes x epochs) up to which all class lines are drawn."""
 
 
 def class_table(epochs: pd.DataFrame, split: str, measure: str) -> pd.DataFrame:
-    """Epochs (rows, from 1) by classes (columns, by label) of one measure on one split; empty if never measured."""
+    """One measure on one split: a row per epoch (from 1), a column per label; empty if it was not measured."""
     rows = epochs[(epochs["split"] == split) & epochs[measure].notna()] if measure in epochs else epochs.iloc[:0]
     if rows.empty:
         return pd.DataFrame()
@@ -39,16 +39,16 @@ def class_curves(
     chosen: int | None = None,
     share: bool = True,
 ) -> Drawing:
-    """A line per class; the lowest and the highest class of the last epoch stand out.
+    """Draw a line per class; the worst and the best class of the last epoch are highlighted.
 
     Args:
-        values: epochs by classes, as `class_table` gives them.
-        names: of all classes, by label.
-        title: of the figure.
-        overall: (epochs,) the value over all images, drawn dashed.
-        notes: a text per class, added to the hover text of its line.
-        chosen: an epoch to mark: the one whose weights were kept.
-        share: whether values are fractions, shown in percent from 0; else the axis fits them.
+        values: epochs x classes, from `class_table`.
+        names: class names by label.
+        title: title of the figure.
+        overall: (epochs,) values over all images, drawn dashed.
+        notes: a text per class, appended to the hover text of its line.
+        chosen: the epoch of the selected weights, marked by a vertical line.
+        share: values are fractions, shown in percent from 0; otherwise the axis is fitted to them.
     """
     drawing = Drawing(WIDTH, HEIGHT, title)
     drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
@@ -56,7 +56,9 @@ def class_curves(
     drawing.marks.extend(axes.grid())
     if chosen is not None:
         x = axes.x(chosen)
-        drawing.marks.append(Group([Line([(x, TOP), (x, HEIGHT - BOTTOM)], "guide")], f"epoch {chosen}: weights kept"))
+        drawing.marks.append(
+            Group([Line([(x, TOP), (x, HEIGHT - BOTTOM)], "guide")], f"epoch {chosen}: selected weights")
+        )
     low, high = values.min(axis=1).to_numpy(), values.max(axis=1).to_numpy()
     steps = values.index.to_numpy()
     drawing.marks.append(
@@ -64,14 +66,14 @@ def class_curves(
     )
     last = values.iloc[-1]
     worst, best = int(str(last.idxmin())), int(str(last.idxmax()))
-    labels = [int(str(label)) for label in values.columns if values.size <= MOST_POINTS]
+    labels = [int(str(label)) for label in values.columns if values.size <= MAX_POINTS]
     shown = [label for label in labels if label not in {worst, best}]
     for label in [*shown, best, worst]:
         style = {worst: "line-weak", best: "line-good"}.get(label, "line")
         column = values[label].to_numpy()
         note = f" {notes[label]}" if notes else ""
-        reading = f"{names[label]}: {axes.text(float(column[-1]))} in epoch {steps[-1]}{note}"
-        drawing.marks.append(Group([Line(axes.path(steps, column), style)], reading))
+        hover_text = f"{names[label]}: {axes.text(float(column[-1]))} in epoch {steps[-1]}{note}"
+        drawing.marks.append(Group([Line(axes.path(steps, column), style)], hover_text))
     ends = [(float(last[best]), names[best], "text-good"), (float(last[worst]), names[worst], "text-weak")]
     if overall is not None:
         line = Line(axes.path(steps, overall), "line-overall")
@@ -82,7 +84,7 @@ def class_curves(
 
 
 class _Axes:
-    """Where values lie on the canvas."""
+    """Transform from epochs and values to pixels."""
 
     def __init__(self, values: pd.DataFrame, share: bool) -> None:
         lowest, highest = float(np.nanmin(values.to_numpy())), float(np.nanmax(values.to_numpy()))
@@ -120,7 +122,7 @@ class _Axes:
         return marks
 
     def endings(self, ends: Sequence[tuple[float, str, str]]) -> list[Mark]:
-        """Names at the right end of their lines, pushed apart where they would overlap."""
+        """Names at the right ends of lines, shifted apart where they would overlap."""
         marks: list[Mark] = []
         lowest = -math.inf
         for value, name, style in sorted(ends, key=lambda end: -end[0]):
@@ -132,7 +134,7 @@ class _Axes:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that span [low, high]: at most about ``most`` steps of 1, 2, 2.5 or 5 times a power of ten."""
+    """Axis ticks that span [low, high]: about ``most`` steps of 1, 2, 2.5 or 5 times a power of ten."""
     if not high - low > NEGLIGIBLE:
         high = low + (abs(low) if abs(low) > NEGLIGIBLE else 1.0)
     rough = (high - low) / most

@@ -1,4 +1,4 @@
-"""Dots with intervals: several runs side by side, or a difference in every class."""
+"""Dot plots with intervals: several methods, or the difference per class."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shor
 
 WIDTH = 1040.0
 ROW_WIDTH = 760.0
-"""The width of figures with a row for each class."""
+"""Width of figures with one row per class, in pixels."""
 NAME_LETTERS = 22
 
 
 class Value(NamedTuple):
-    """A number with the ends of its interval, as fractions, and the images behind it."""
+    """A value with its interval, as fractions, and its number of images."""
 
     value: float
     low: float
@@ -37,16 +37,16 @@ def dot_rows(
     alpha: float = 0.05,
     width: float = WIDTH,
 ) -> Drawing:
-    """A row per class (or measure), and in it a dot with its interval per run.
+    """Draw a row per class (or metric) with a dot and its interval per series.
 
     Args:
-        title: of the figure.
-        rows: names of the rows, from the top.
-        series: names of the runs.
-        values: for each row, a value per run.
-        difference: the values are differences in points around zero, and not accuracies.
-        alpha: 1 minus the coverage of the intervals, for the hover texts.
-        width: of the drawing, in pixels.
+        title: title of the figure.
+        rows: names of the rows, from top to bottom.
+        series: names of the series.
+        values: for each row, a value per series.
+        difference: the values are differences around zero, shown in percentage points, instead of accuracies.
+        alpha: significance level of the intervals, for the hover texts.
+        width: width of the drawing in pixels.
     """
     pitch = max(24.0, 11.0 * len(series) + 8)
     side = max(width_of(shorten(row, NAME_LETTERS), 12.5) for row in rows) + 18
@@ -75,7 +75,7 @@ def dot_rows(
         drawing.marks.append(Label(0, middle + 4, shorten(name, NAME_LETTERS), "text", 12.5))
         for place, value in enumerate(row):
             y = middle + (place - (len(row) - 1) / 2) * 11
-            title = f"{name}, {series[place]}: {_reading(value, difference, alpha)}"
+            title = f"{name}, {series[place]}: {_hover_text(value, difference, alpha)}"
             corner = (x(value.low), x(value.value), x(value.high), y)
             drawing.marks.append(_dot(value, corner, SERIES[place % len(SERIES)], title))
     return drawing
@@ -91,12 +91,14 @@ def _dot(value: Value, place: tuple[float, float, float, float], colour: str, ti
     return Group(marks, title, (low - 5, y - 5, high - low + 10, 10))
 
 
-def _reading(value: Value, difference: bool, alpha: float) -> str:
+def _hover_text(value: Value, difference: bool, alpha: float) -> str:
     if np.isnan(value.value):
         return "no images"
     if not difference:
         return formatting.measured(value.value, value.low, value.high, value.images, alpha)
-    change = f"{formatting.points(value.value, sign=True)} points on {formatting.counted(value.images, 'image')}"
+    change = (
+        f"{formatting.points(value.value, sign=True)} percentage points on {formatting.counted(value.images, 'image')}"
+    )
     ends = formatting.signed_span(value.low, value.high)
     interval = formatting.NO_INTERVAL if ends == formatting.NONE else f"{formatting.level(alpha)} interval {ends}"
     return f"{change} ({interval})"

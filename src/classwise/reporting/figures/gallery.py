@@ -1,4 +1,4 @@
-"""Rows of pictures from the data, each with a line under it."""
+"""Rows of images with captions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SIDE, SPACE, HEAD, FOOT = 64.0, 10.0, 40.0, 34.0
 
 
 class Row(NamedTuple):
-    """Pictures under one title.
+    """A row of images with a title.
 
     Attributes:
-        title: of the row.
-        pixels: (N, C, H, W) in [0, 1].
-        captions: (N,) one line each.
+        title: title of the row.
+        pixels: images (N, C, H, W) in [0, 1].
+        captions: (N,) one line per image.
     """
 
     title: str
@@ -28,11 +28,11 @@ class Row(NamedTuple):
 
 
 def gallery(title: str, rows: Sequence[Row]) -> Drawing:
-    """Rows of pictures, one under the other.
+    """Draw rows of images.
 
     Args:
-        title: of the figure.
-        rows: from the top.
+        title: title of the figure.
+        rows: rows from top to bottom.
     """
     most = max(len(row.pixels) for row in rows)
     width = max(most * (SIDE + SPACE), width_of(title, 13.5))

@@ -1,4 +1,4 @@
-"""Confusion matrices: shares of each class, or counts of its errors; grouped by superclass."""
+"""Confusion matrices: percent of each true class, or numbers of errors; optionally grouped by superclass."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from classwise.stats.counts import IntArray, ratio
 
 Kind = Literal["rates", "errors"]
 
-MOST = 24
-"""More classes than these do not fit on a page; see `condensed`."""
+MAX_CLASSES = 24
+"""Maximum number of classes that fit on a page; see `Confusion.condensed`."""
 NAME_LETTERS = 16
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts by truth (row) and prediction (column).
+    """Counts by true class (row) and prediction (column).
 
     Attributes:
         matrix: (C, C) int64 counts, dense or (for many classes) sparse.
-        names: of the C rows and columns.
-        groups: the superclass of each, or None.
+        names: names of the C classes.
+        groups: superclass of each class, or None.
         group_names: one name per superclass.
-        totals: (C,) images of each class, where the matrix does not hold them all; None: its row sums.
+        totals: (C,) images per class, if some are not counted in the matrix; None: the row sums.
     """
 
     matrix: IntArray | sparse.csr_array
@@ -41,49 +41,52 @@ class Confusion:
 
     @property
     def images(self) -> IntArray:
-        """(C,) images of each class."""
+        """Images per class (C,)."""
         return np.asarray(self.matrix.sum(axis=1)) if self.totals is None else self.totals
 
     @property
     def dense(self) -> IntArray:
-        """(C, C) the counts as an array."""
+        """The counts as a dense array (C, C)."""
         return _as_array(self.matrix)
 
     @property
     def wrong(self) -> int:
-        """Misclassified images, over all classes."""
+        """Number of misclassified images, over all classes."""
         return int(self.matrix.sum() - self.matrix.diagonal().sum())
 
     def row(self, label: int) -> IntArray:
-        """(C,) what the images of one class are taken for."""
-        found: IntArray = self._dense(np.asarray([label]), np.arange(len(self.names)))[0]
-        return found
+        """Counts (C,) of the predictions on images of one class."""
+        counts: IntArray = self._dense(np.asarray([label]), np.arange(len(self.names)))[0]
+        return counts
 
     def grouped(self) -> Confusion:
-        """The same with the classes of a superclass side by side, in their old order within it."""
+        """Reorder the classes so that those of a superclass are adjacent; the order within it is unchanged."""
         if self.groups is None:
             return self
         order = np.argsort(self.groups, kind="stable")
         return self._take(order)
 
-    def condensed(self, most: int = MOST) -> tuple[Confusion, str]:
-        """A matrix of at most ``most`` rows, and a sentence on what was left out (empty where nothing was).
+    def condensed(self, most: int = MAX_CLASSES) -> tuple[Confusion, str]:
+        """Reduce the matrix to at most ``most`` rows.
 
-        Superclasses take the place of their classes where there are any; else the classes with the most errors stay.
+        Classes are aggregated into superclasses if there are any; otherwise the classes with the most errors remain.
+
+        Returns:
+            The reduced matrix, and a sentence on what was omitted (empty if nothing was).
         """
         if len(self.names) <= most:
             return self, ""
         if self.groups is not None and len(self.group_names) <= most:
             member = np.eye(len(self.group_names), dtype=np.int64)[list(self.groups)]
-            note = f"The {len(self.names)} classes are added up to their {len(self.group_names)} superclasses."
+            note = f"The {len(self.names)} classes are aggregated into their {len(self.group_names)} superclasses."
             return Confusion(member.T @ (self.matrix @ member), self.group_names, totals=member.T @ self.images), note
         errors = np.asarray(self.matrix.sum(axis=1)) - self.matrix.diagonal()
-        kept = np.sort(np.argsort(-errors, kind="stable")[:most])
-        shown = self._take(kept)
-        left = int(self.matrix[kept].sum() - shown.matrix.sum())
+        selected = np.sort(np.argsort(-errors, kind="stable")[:most])
+        shown = self._take(selected)
+        omitted = int(self.matrix[selected].sum() - shown.matrix.sum())
         note = (
-            f"Shown are the {most} of {len(self.names)} classes with the most errors; {formatting.count(left)} of "
-            "their images are taken for a class that is not shown."
+            f"The matrix shows the {most} of {len(self.names)} classes with the most errors; "
+            f"{formatting.count(omitted)} of their images are predicted as a class that is not shown."
         )
         return shown, note
 
@@ -93,7 +96,7 @@ class Confusion:
         return Confusion(self._dense(rows, rows), names, groups, self.group_names, self.images[rows])
 
     def _dense(self, rows: IntArray, columns: IntArray) -> IntArray:
-        """Some rows and columns of the matrix, as an array."""
+        """Selected rows and columns of the matrix as a dense array."""
         if not isinstance(self.matrix, np.ndarray):
             return _as_array(self.matrix[rows][:, columns])
         block: IntArray = self.matrix[rows][:, columns]
@@ -106,11 +109,12 @@ def _as_array(matrix: IntArray | sparse.csr_array) -> IntArray:
 
 
 def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
-    """Draw a confusion matrix, truth downwards and prediction across. Cells without an image stay blank.
+    """Draw a confusion matrix, true classes as rows and predictions as columns; empty cells are blank.
 
     Args:
-        confusion: the counts; classes of one superclass should be side by side (`Confusion.grouped`).
-        kind: ``"rates"``: percent of each class. ``"errors"``: counts of misclassified images, the diagonal hidden.
+        confusion: the counts; classes of one superclass should be adjacent (`Confusion.grouped`).
+        kind: ``"rates"``: percent of each true class. ``"errors"``: numbers of misclassified images, without the
+            diagonal.
     """
     names, number = confusion.names, len(confusion.names)
     counts = confusion.dense
@@ -120,9 +124,9 @@ def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
     cell = float(np.clip(380 / number, 15, 38))
     room = max(width_of(shorten(name, NAME_LETTERS), 12) for name in names)
     left, top = room + 30, 0.72 * room + 32
-    tail = max(0.72 * room - cell / 2, 12)  # the last slanted name reaches out to the right
+    tail = max(0.72 * room - cell / 2, 12)  # room for the last slanted name
     side = number * cell
-    title = "percent of each class" if kind == "rates" else "misclassified images"
+    title = "percent of true class" if kind == "rates" else "misclassified images"
     drawing = Drawing(left + side + tail, top + side + 8, f"Confusion matrix, {title}")
     marks = drawing.marks
     marks.append(Label(left + side / 2, 12, f"predicted ({title})", "text-soft", 11, "middle"))
@@ -136,7 +140,7 @@ def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
         inner = _cell(float(values[row, column]), most, corner, kind)
-        marks.append(Group(inner, _reading(names, row, column, int(counts[row, column]), int(images[row]))))
+        marks.append(Group(inner, _hover_text(names, row, column, int(counts[row, column]), int(images[row]))))
     gaps = [cell * step for step in range(number + 1)]
     marks.extend(Line([(left + gap, top), (left + gap, top + side)], "gap-line") for gap in gaps)
     marks.extend(Line([(left, top + gap), (left + side, top + gap)], "gap-line") for gap in gaps)
@@ -146,7 +150,7 @@ def heatmap(confusion: Confusion, kind: Kind) -> Drawing:
 
 def _cell(value: float, most: float, place: tuple[float, float, float], kind: Kind) -> list[Mark]:
     x, y, cell = place
-    # A power below 1 lets rare confusions show; the numbers say the rest.
+    # An exponent below 1 makes rare confusions visible.
     shade = max(0.05, (value / most) ** 0.7)
     marks: list[Mark] = [Box(x, y, cell, cell, "heat" if kind == "rates" else "heat-error", shade)]
     if cell >= 24:
@@ -160,14 +164,14 @@ def _short_percent(share: float) -> str:
     return "<1" if share < 0.005 else f"{100 * share:.0f}"
 
 
-def _reading(names: Sequence[str], row: int, column: int, count: int, images: int) -> str:
+def _hover_text(names: Sequence[str], row: int, column: int, count: int, images: int) -> str:
     share = formatting.percent(count / images) if images else formatting.NONE
-    ending = "classified correctly" if row == column else f"taken for {names[column]}"
+    ending = "classified correctly" if row == column else f"misclassified as {names[column]}"
     return f"{names[row]}: {formatting.count(count)} of {formatting.count(images)} ({share}) {ending}"
 
 
 def _blocks(confusion: Confusion, left: float, top: float, cell: float) -> list[Mark]:
-    """A frame around each superclass on the diagonal: errors inside it stay in the family."""
+    """A frame around each superclass on the diagonal; errors inside it are within the superclass."""
     if confusion.groups is None:
         return []
     groups = np.asarray(confusion.groups)

@@ -1,4 +1,4 @@
-"""Lines over numbers: sweeps, trends, ablations."""
+"""Line charts over a numeric axis: sweeps, trends, ablations."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Series(NamedTuple):
     """A line with its name at its right end.
 
     Attributes:
-        name: what it is called.
-        x: (n,) places, ascending.
-        y: (n,) values; NaN is a gap that is bridged.
-        style: of the line; lines that stand out have dots where places are few.
-        low: (n,) the lower edge of a shaded band, or None.
-        high: (n,) its upper edge.
-        named: whether the name stands at the right end; else only in the hover text.
+        name: name of the series.
+        x: (n,) positions, ascending.
+        y: (n,) values; the line is interpolated over NaN.
+        style: line style; highlighted lines have dots if there are few positions.
+        low: (n,) lower edge of a shaded band, or None.
+        high: (n,) upper edge of a shaded band, or None.
+        named: show the name at the right end of the line; otherwise only in the hover text.
     """
 
     name: str
@@ -41,26 +41,26 @@ class Series(NamedTuple):
 
 
 OVERALL = "overall"
-"""The column of all classes in a table of `class_lines`."""
+"""Column of the values over all classes in a table of `class_lines`."""
 NAMED = 12
-"""Up to so many classes all have their names at the right."""
+"""Maximum number of classes whose names are all shown."""
 _PALETTE = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text", "guide-weak": "text-weak"}
 _DOTS = {"line-weak": "dot-weak", "line-good": "dot-good", **{f"stroke-{colour}": f"dot-{colour}" for colour in SERIES}}
 _FEW = 9
-"""Up to so many places all have a number below, and dots show that there is nothing between them."""
+"""Maximum number of positions that are all labelled and marked by dots."""
 
 
 def line_chart(
     title: str, lines: Sequence[Series], x_label: str, *, difference: bool = False, share: bool = True
 ) -> Drawing:
-    """Lines in order, the first below the others.
+    """Draw lines in order, the first one at the back.
 
     Args:
-        title: of the figure.
-        lines: what to draw.
-        x_label: under the axis.
-        difference: the values are differences around zero, in points.
-        share: the values are fractions, shown in percent; else as they are.
+        title: title of the figure.
+        lines: series to draw.
+        x_label: label of the x axis.
+        difference: the values are differences around zero, shown in percentage points.
+        share: the values are fractions, shown in percent; otherwise they are shown unscaled.
     """
     drawing = Drawing(WIDTH, HEIGHT, title)
     drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
@@ -91,7 +91,7 @@ def line_chart(
     for place in _places(sorted(set(xs.tolist()))):
         number = Label(x_of(place), base, f"{place:.4g}", "text-soft", 10.5, "middle")
         half = width_of(number.text, number.size) / 2
-        if number.x - half > free:  # else it would touch the one before
+        if number.x - half > free:  # otherwise it would touch the previous number
             drawing.marks.append(number)
             free = number.x + half + 3
     drawing.marks.append(Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "text-soft", 10.5, "middle"))
@@ -99,7 +99,7 @@ def line_chart(
     for line in lines:
         if line.low is not None and line.high is not None:
             edge = path(line.x, line.high) + path(line.x, line.low)[::-1]
-            coloured = several and line.style in _DOTS  # each in the colour of its line, to be told apart
+            coloured = several and line.style in _DOTS  # bands in the colours of their lines, to distinguish them
             style, opacity = (_DOTS[line.style], 0.12) if coloured else ("gap", 0.35)
             drawing.marks.append(Line(edge, style, closed=True, opacity=opacity))
     for line in lines:
@@ -116,10 +116,10 @@ def line_chart(
 
 
 def class_lines(table: pd.DataFrame) -> list[Series]:
-    """A line for each class; the lowest and the highest at the last place stand out.
+    """Series of all classes; the worst and the best class at the last position are highlighted.
 
     Args:
-        table: a row for each place (its index, ascending), a column for each class, and ``overall`` if there is one.
+        table: a row per position (index, ascending), a column per class, and optionally a column ``overall``.
     """
     x = [float(value) for value in table.index]
     classes = [str(name) for name in table if name != OVERALL]
@@ -145,16 +145,16 @@ def _last(values: Sequence[float]) -> float:
 
 
 def _places(values: Sequence[float], most: int = _FEW) -> list[float]:
-    """The places themselves if they are few, else some of them."""
+    """Positions to label: all if they are few, otherwise five of them."""
     if len(values) <= most:
         return list(values)
     return [values[round(at)] for at in np.linspace(0, len(values) - 1, 5)]
 
 
 def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: bool, difference: bool) -> list[Mark]:
-    """Names at the right ends, those of inked lines behind a dot of their ink.
+    """Names at the right ends of lines; names of coloured lines follow a dot of the same colour.
 
-    They are pushed apart where they would overlap, and up where they would leave the canvas.
+    Names are shifted apart where they would overlap, and up where they would leave the canvas.
     """
     known = [line for line in lines if line.named and not math.isnan(_last(line.y))]
     named = sorted(known, key=lambda line: -_last(line.y))
@@ -163,7 +163,7 @@ def _endings(lines: Sequence[Series], y_of: Callable[[float], float], *, share: 
     for line in named:
         lowest = max(y_of(_last(line.y)) + 4, lowest + pitch)
         places.append(lowest)
-    ceiling = HEIGHT - BOTTOM + 4  # no name as low as the numbers of the axis
+    ceiling = HEIGHT - BOTTOM + 4  # above the numbers of the axis
     for at in range(len(places) - 1, -1, -1):
         places[at] = min(places[at], ceiling)
         ceiling = places[at] - pitch

@@ -1,4 +1,4 @@
-"""A square of numbers from -1 to 1: correlations and cosines, blue above zero and orange below."""
+"""Heat maps of symmetric matrices in [-1, 1], such as correlations: blue is positive, orange negative."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAME_LETTERS = 22
 
 
 def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Drawing:
-    """Draw a symmetric matrix; cells with room bear their number.
+    """Draw a symmetric matrix; large cells are labelled with their values.
 
     Args:
-        title: of the figure.
-        names: of the rows and columns, (n,).
-        values: (n, n) in -1 .. 1; NaN stays blank.
-        what: the numbers are, for the hover texts.
+        title: title of the figure.
+        names: (n,) names of the rows and columns.
+        values: (n, n) in [-1, 1]; NaN cells are blank.
+        what: name of the quantity, for the hover texts.
     """
     numbers = np.asarray(values, dtype=np.float64)
     size = len(names)
@@ -38,8 +38,8 @@ def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Dr
             value = float(numbers[row, column])
             if np.isfinite(value):
                 place = (left + column * cell, top + row * cell, cell)
-                reading = f"{names[row]}, {names[column]}: {what} {value:.2f}"
-                drawing.marks.append(Group(_cell(value, place), reading))
+                hover_text = f"{names[row]}, {names[column]}: {what} {value:.2f}"
+                drawing.marks.append(Group(_cell(value, place), hover_text))
     for step in range(size + 1):
         gap = cell * step
         drawing.marks.append(Line([(left + gap, top), (left + gap, top + size * cell)], "gap-line"))

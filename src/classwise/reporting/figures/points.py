@@ -1,4 +1,4 @@
-"""Points on a plane, in panels: features laid out by t-SNE, or two numbers for each class."""
+"""Scatter plots: panels of points such as t-SNE embeddings, or one named dot per class."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shor
 from classwise.stats.counts import FloatArray, IntArray
 
 SIDE, HEAD, SPACE = 340.0, 44.0, 30.0
-MOST = 4000
-"""Of more points than these, evenly spaced ones are drawn."""
+MAX_POINTS = 4000
+"""Maximum number of drawn points; of more, an evenly spaced subset is drawn."""
 
 
 class Cloud(NamedTuple):
     """A panel of points.
 
     Attributes:
-        title: of the panel.
-        x: (N,) places.
-        y: (N,) places.
-        group: (N,) the group of each point.
+        title: title of the panel.
+        x: (N,) horizontal positions.
+        y: (N,) vertical positions.
+        group: (N,) group of each point.
     """
 
     title: str
@@ -37,18 +37,18 @@ class Cloud(NamedTuple):
 def clouds(
     title: str, panels: Sequence[Cloud], names: Sequence[str], colours: Sequence[int], note: str = ""
 ) -> Drawing:
-    """Points coloured by group, each group's name at its median, or as near to it above or below as other names let.
+    """Draw points coloured by group; each group's name is placed at its median, shifted to avoid overlaps.
 
     Args:
-        title: of the figure.
-        panels: that share their axes.
-        names: one for each group.
-        colours: the number of each group's colour; there are `palette.SERIES`, used in turn.
-        note: a line under the title.
+        title: title of the figure.
+        panels: panels with shared axes.
+        names: one per group.
+        colours: index of each group's colour in `palette.SERIES`, modulo its length.
+        note: a line below the title.
     """
     drawing = Drawing(len(panels) * (SIDE + SPACE), HEAD + SIDE + 34, title)
     drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
-    every = max(1, -(-sum(len(panel.x) for panel in panels) // MOST))
+    every = max(1, -(-sum(len(panel.x) for panel in panels) // MAX_POINTS))
     xs, ys = (np.concatenate([getattr(panel, axis) for panel in panels]) for axis in ("x", "y"))
     low = np.array([xs.min(), ys.min()])
     width = np.maximum(np.array([xs.max(), ys.max()]) - low, 1e-12)
@@ -62,11 +62,11 @@ def clouds(
         texts: list[Mark] = []
         taken: list[_Rectangle] = []
         for group in np.unique(panel.group).tolist():
-            mine = np.flatnonzero(panel.group == group)
+            members = np.flatnonzero(panel.group == group)
             colour = SERIES[colours[group] % len(SERIES)]
-            dots = [Dot(float(across[at]), float(down[at]), 1.7, f"dot-{colour}") for at in mine[::every]]
+            dots = [Dot(float(across[at]), float(down[at]), 1.7, f"dot-{colour}") for at in members[::every]]
             drawing.marks.append(Group(dots, names[group]))
-            middle = float(np.median(across[mine])), float(np.median(down[mine])) + 4
+            middle = float(np.median(across[members])), float(np.median(down[members])) + 4
             label, box = _near(shorten(names[group], 12), *middle, taken)
             taken.append(box)
             texts.append(label)
@@ -75,15 +75,15 @@ def clouds(
 
 
 def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: tuple[str, str], note: str) -> Drawing:
-    """A named dot for each class.
+    """Draw a named dot per class.
 
     Args:
-        title: of the figure.
-        names: one for each dot.
-        x: (n,) across.
-        y: (n,) fractions, upwards, shown in percent.
-        axes: what the two axes show.
-        note: a line under the title.
+        title: title of the figure.
+        names: one per dot.
+        x: (n,) horizontal values.
+        y: (n,) vertical values, fractions shown in percent.
+        axes: labels of the two axes.
+        note: a line below the title.
     """
     across, upward = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     short = [shorten(name, 20) for name in names]
@@ -106,12 +106,12 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     drawing.marks.append(Label(left + wide / 2, top + SIDE + 34, axes[0], "text-soft", 10.5, "middle"))
     drawing.marks.append(Label(11, top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90))
     places = [(x_of(float(a)), y_of(float(b))) for a, b in zip(across, upward, strict=True)]
-    axis = (0.0, 0.0, left - 2, drawing.height)  # names keep off its numbers
+    axis = (0.0, 0.0, left - 2, drawing.height)  # keeps names off the axis numbers
     taken = [axis, *((a - 5, b - 5, a + 5, b + 5) for a, b in places)]
     for at in np.argsort(-upward, kind="stable").tolist():
         left_of, top_of = places[at]
-        reading = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
-        drawing.marks.append(Group([Dot(left_of, top_of, 4, "dot-main")], reading))
+        hover_text = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
+        drawing.marks.append(Group([Dot(left_of, top_of, 4, "dot-main")], hover_text))
         label, box = _beside(short[at], left_of, top_of, taken)
         taken.append(box)
         drawing.marks.append(label)
@@ -122,7 +122,7 @@ _Rectangle = tuple[float, float, float, float]
 
 
 def _near(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:
-    """A name centred at a place, moved up or down by as little as keeps it off other names."""
+    """A name centred at a position, shifted up or down by the least distance that avoids other names."""
     half, step, free = width_of(text, 11.5) / 2, 13, len(taken) + 1
     for shift in sorted(range(-free, free + 1), key=abs):
         at = y + shift * step
@@ -133,7 +133,7 @@ def _near(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[L
 
 
 def _beside(text: str, x: float, y: float, taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle]:
-    """A name beside its dot where nothing lies yet: right, left, above or below; else on the right."""
+    """A name at the first free side of its dot: right, left, above or below; otherwise on the right."""
     size, wide = 11, width_of(text, 11)
     choices: list[tuple[Label, _Rectangle]] = [
         (Label(x + 8, y + 4, text, "text", size), (x + 7, y - 6, x + 8 + wide, y + 6)),

@@ -1,4 +1,4 @@
-"""Accuracy against radius: a line per class, the interval of the weakest shaded."""
+"""Accuracy versus radius: a line per class, with the interval of the worst class shaded."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shor
 WIDTH, HEIGHT = 640.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 40.0, 150.0, 34.0, 40.0
 LEVELS = 255
-MOST_LEVELS = 64
-"""Up to so many grey levels, Linf radii are printed in 255ths."""
+MAX_LEVELS = 64
+"""Linf radii up to this number of grey levels are printed in units of 1/255."""
 
 
 def radius_unit(curve: Curve) -> tuple[float, str]:
-    """What radii are multiplied by in print, and what the axis says."""
-    if curve.meta.norm == "Linf" and curve.highest * LEVELS <= MOST_LEVELS:
+    """Factor by which radii are multiplied in print, and the label of the radius axis."""
+    if curve.meta.norm == "Linf" and curve.highest * LEVELS <= MAX_LEVELS:
         return float(LEVELS), "Linf radius, in 1/255"
     return 1.0, f"{curve.meta.norm} radius"
 
 
 def radius_curves(curve: Curve) -> Drawing:
-    """A line per class and one, dashed, over all images; the weakest and the strongest class stand out."""
-    title = "Accuracy against radius, in percent"
+    """Draw accuracy versus radius: a line per class and a dashed line over all images.
+
+    The lines of the worst and the best class are highlighted.
+    """
+    title = "Accuracy versus radius, percent"
     drawing = Drawing(WIDTH, HEIGHT, title)
     drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
     axes = _Axes(curve)
@@ -52,7 +55,7 @@ def radius_curves(curve: Curve) -> Drawing:
 
 
 class _Axes:
-    """Where radii and accuracies lie on the canvas."""
+    """Transform from radii and accuracies to pixels."""
 
     def __init__(self, curve: Curve) -> None:
         self.factor, self.unit = radius_unit(curve)
@@ -87,7 +90,7 @@ class _Axes:
 
 
 def _legend(curve: Curve, axes: _Axes, styles: Mapping[str, str]) -> list[Mark]:
-    """The lines that stand out, from the strongest down, with their mean radius."""
+    """Legend of the highlighted lines, largest mean radius first."""
     left, marks = WIDTH - RIGHT + 12, list[Mark]()
     marks.append(Label(left, TOP + 4, "mean radius", "text-soft", 10.5))
     colours = {"line-weak": "text-weak", "line-good": "text-good", "line-overall": "text"}

@@ -1,4 +1,4 @@
-"""What is known of each class before every image is judged: bars of correct images and of those not judged."""
+"""Bounds of the accuracy per class: bars of correctly classified images and of images that are not evaluated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TOP, ROW, FOOT, VALUE = 48.0, 23.0, 30.0, 96.0
 
 
 def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float]) -> Drawing:
-    """A row per class with its lower and upper bound.
+    """Draw a row per class with its lower and upper bound.
 
     Args:
-        title: of the figure.
-        names: of the rows, from the top.
-        low: the lower bound of each row, a fraction: the images that are known to be correct.
-        high: the upper bound: with the images that are not judged.
+        title: title of the figure.
+        names: names of the rows, from top to bottom.
+        low: lower bound of each row: the fraction of images that are correct under every attack.
+        high: upper bound of each row: ``low`` plus the fraction of images that are not evaluated.
     """
     left = name_column(names) + 18
     scale = WIDTH - left - VALUE
@@ -30,7 +30,7 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
             Box(left, 26, 12, 10, "bar", 0.85),
             Label(left + 18, 35, "correct under every attack", "text-soft", 11.5),
             Box(left + 190, 26, 12, 10, "bar", 0.25),
-            Label(left + 208, 35, "not judged by every attack", "text-soft", 11.5),
+            Label(left + 208, 35, "not evaluated under every attack", "text-soft", 11.5),
         ]
     )
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -1,4 +1,4 @@
-"""Pages: one self-contained HTML file of a result, written by `report`."""
+"""Pages: one self-contained HTML file per result, written by `report`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def report(
 ) -> Path:
     """Write a result as one self-contained HTML page; an existing file is replaced.
 
-    The page of an audit stays below 500 KB. Incomplete audits, and comparisons of them, are shown by bounds, without
-    estimates or tests.
+    The page of an audit stays below 500 KB. For incomplete audits and comparisons of them, the page reports bounds
+    instead of estimates and tests.
 
     Args:
         result: an audit, a comparison, a robustness curve or a worst-class search.
-        path: of the HTML file.
-        run: the training run of an audited model, for its training curves. None: the run whose folder holds the audit.
+        path: path of the HTML file.
+        run: the training run of an audited model, for its training curves; by default the run whose folder contains
+            the audit.
 
     Returns:
         The path of the page.
 
     Raises:
-        ClasswiseError: if the file cannot be written, ``result`` is none of these, or ``run`` is given for another
-            result than an audit.
+        ClasswiseError: if the file cannot be written, ``result`` is of another type, or ``run`` is passed with a
+            result that is not an audit.
 
     Example:
         >>> import tempfile
@@ -65,8 +66,8 @@ def report(
     kind = type(result)
     if kind not in pages:
         accepted = ", ".join(known.__name__ for known in pages)
-        raise ClasswiseError(f"no page can be written of a {kind.__name__}; accepted are: {accepted}")
+        raise ClasswiseError(f"result: expected one of {accepted}; got {kind.__name__}")
     if run is not None and kind is not Audit:
-        raise ClasswiseError(f"run: only the page of an audit shows a training run, not that of a {kind.__name__}")
+        raise ClasswiseError(f"run: accepted only with a result of type Audit, got {kind.__name__}")
     write_text(path, pages[kind](result))
     return Path(path)

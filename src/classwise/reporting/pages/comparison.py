@@ -1,4 +1,4 @@
-"""The page of a comparison: several models on the same images."""
+"""The page of a comparison of methods on the same images."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.compare import Comparison, Crossing, Pair, population
 from classwise.reporting import formatting
-from classwise.reporting.provenance import settings_of
-from classwise.reporting.side_by_side import (
-    MOST_METHODS,
+from classwise.reporting.comparison_tables import (
+    MAX_METHODS,
     best_of,
     class_dots,
     class_table,
@@ -19,8 +18,9 @@ from classwise.reporting.side_by_side import (
     methods_of,
     pair_table,
 )
+from classwise.reporting.provenance import settings_of
 from classwise.reporting.templating import markup, render
-from classwise.reporting.training_run import curves_around
+from classwise.reporting.training_run import curves_of_audit
 from classwise.reporting.untested import bounds_context, crossing_context
 from classwise.stats.intervals import Estimate
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def comparison_page(comparison: Comparison | Crossing) -> str:
-    """The page of a comparison; across a field, or with incomplete audits, without differences and tests."""
+    """Render the page of a comparison; without tests across a field or with incomplete audits."""
     if isinstance(comparison, Crossing) or not comparison.complete:
         return render("untested.html", _untested(comparison))
     return render("compare.html", comparison_context(comparison))
@@ -47,7 +47,7 @@ def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:
 
 
 def _over(comparison: Comparison | Crossing) -> list[str]:
-    """What every number of the page is about."""
+    """Line above the headline: data, threat, number of images, and attack conditions."""
     audit = next(iter(comparison.audits.values()))[0]
     meta = audit.outcomes.meta
     images = max(meta.images or 0, len(audit.outcomes))
@@ -65,8 +65,8 @@ def _settings(methods: Mapping[str, tuple[Audit, ...]]) -> dict[str, Any]:
 
 
 def comparison_context(comparison: Comparison) -> dict[str, Any]:
-    """Everything that the template of a comparison shows."""
-    headline, sentences = _verdict(comparison)
+    """Template context of the page of a comparison."""
+    headline, sentences = _headline(comparison)
     return {
         "title": f"Comparison: {formatting.listed(comparison.names)}",
         "over": _over(comparison),
@@ -74,7 +74,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "sentences": sentences,
         "measures": markup(measure_dots(comparison)),
         "table": measure_table(comparison),
-        "classes": markup(class_dots(comparison)) if len(comparison.names) <= MOST_METHODS else None,
+        "classes": markup(class_dots(comparison)) if len(comparison.names) <= MAX_METHODS else None,
         "class_table": class_table(comparison).first(200),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),
@@ -85,47 +85,44 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _verdict(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
-    """The headline, which claims no more than the interval of the difference allows, and the sentences below it."""
+def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
+    """The headline, which names a best method only if it is significantly better, and a sentence per method."""
     methods, best = methods_of(comparison), best_of(comparison)
     lowest = comparison.lowest_classes
     sentences = [_method_sentence(name, row, lowest[name], comparison.alpha) for name, row in methods.items()]
     single = methods[best[0]]["seeds"] == 1
     worst = formatting.percent(methods[best[0]]["worst"])
-    over = {name: f" on average over {row['seeds']} seeds" * (row["seeds"] > 1) for name, row in methods.items()}
-    named = f"{formatting.listed(lowest[best[0]])}, {worst}" if single else f"{worst}{over[best[0]]}"
-    headline = {"before": f"{best[0]} has the best worst-class accuracy: ", "strong": named, "after": ""}
+    over = {name: f"mean over {row['seeds']} seeds" if row["seeds"] > 1 else "" for name, row in methods.items()}
+    named = f"{worst} ({formatting.listed(lowest[best[0]]) if single else over[best[0]]})"
+    headline = {"before": f"{best[0]} has the highest worst-class accuracy: ", "strong": named, "after": ""}
     if len(comparison.names) == 1:
-        several = len(lowest[best[0]]) > 1
-        which = "The worst classes are " if several else "The worst class is "
-        headline["before"] = which if single else "Worst-class accuracy: "
+        headline["before"] = "Worst-class accuracy: "
     elif not _clearly_best(comparison, best[0]):
         headline = {
-            "before": "No clear difference in worst-class accuracy: ",
-            "strong": f"{worst} at best",
-            "after": f", with {formatting.listed([name + over[name] for name in best])}",
+            "before": "No significant difference in worst-class accuracy; the highest is ",
+            "strong": worst,
+            "after": f" with {formatting.listed([f'{name} ({over[name]})' if over[name] else name for name in best])}",
         }
     return headline, sentences
 
 
 def _method_sentence(name: str, row: Mapping[str, Any], lowest: Sequence[str], alpha: float) -> str:
-    """The worst-class and the overall accuracy of a method, and how many trainings they are about."""
-    seeds, several, classes = int(row["seeds"]), len(lowest) > 1, formatting.listed(lowest)
-    worst = f"{formatting.percent(row['worst'])} ({formatting.interval(row['worst_low'], row['worst_high'], alpha)})"
-    ends = formatting.interval(row["overall_low"], row["overall_high"], alpha).removeprefix(
-        f"{formatting.level(alpha)} interval "
-    )
-    overall = f"overall {formatting.percent(row['overall'])} ({ends})"
+    """Worst-class and overall accuracy of a method with intervals, and its number of training runs."""
+    seeds, classes = int(row["seeds"]), formatting.listed(lowest)
+    worst_interval = formatting.interval(row["worst_low"], row["worst_high"], alpha)
+    interval = formatting.interval(row["overall_low"], row["overall_high"], alpha)
+    worst = f"worst-class accuracy {formatting.percent(row['worst'])} ({worst_interval})"
+    overall = f"overall {formatting.percent(row['overall'])} ({interval})"
     if seeds == 1:
-        return f"{name} (one training): worst {'classes' if several else 'class'} {classes} with {worst}, {overall}."
-    least = f"{classes} {'have' if several else 'has'} the lowest mean"
-    return f"{name} (mean over {seeds} seeds): worst-class accuracy {worst}, {overall}; {least}."
+        return f"{name} (one training run): {worst} on {classes}, {overall}."
+    verb = "have" if len(lowest) > 1 else "has"
+    return f"{name} (mean over {seeds} seeds): {worst}, {overall}; {classes} {verb} the lowest mean."
 
 
 def _clearly_best(comparison: Comparison, best: str) -> bool:
-    """Whether the worst-class accuracy of one method is significantly above that of each other.
+    """Whether the worst-class accuracy of one method is significantly above that of every other method.
 
-    The intervals of the differences are Bonferroni's over the other methods, since the best one was chosen for it.
+    The intervals of the differences are Bonferroni-corrected for the other methods, because the best one was selected.
     """
     others = [name for name in comparison.names if name != best]
     alpha = comparison.alpha / max(len(others), 1)
@@ -138,13 +135,14 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     beyond = pair.classes[pair.classes["adjusted"] < comparison.alpha]
     significant = formatting.listed([str(name) for name in beyond.index], limit=len(beyond)) or "none"
     first = (
-        f"Worst-class accuracy: {_difference(pair.minima)} points ({level} interval {_span(pair.minima)}). Overall: "
-        f"{_difference(pair.overall)} points ({_span(pair.overall)}; p {formatting.probability(pair.p_value)}, "
-        f"{pair.test}, not adjusted for other comparisons), on {formatting.counted(images, 'image')}."
+        f"Difference in worst-class accuracy: {_difference(pair.minima)} percentage points ({level} interval "
+        f"{_span(pair.minima)}). Difference in overall accuracy: {_difference(pair.overall)} percentage points "
+        f"({_span(pair.overall)}; p {formatting.probability(pair.p_value)}, {pair.test}, not adjusted for other "
+        f"comparisons), on {formatting.counted(images, 'image')}."
     )
     second = (
-        f"{'Groups' if comparison.group else 'Classes'} that differ significantly (p below {alpha} after Holm's "
-        f"correction over {classes}): {significant}."
+        f"{'Groups' if comparison.group else 'Classes'} with a significant difference (p < {alpha} after Holm's "
+        f"correction over {classes} tests): {significant}."
     )
     return {
         "title": f"{pair.first} minus {pair.second}",
@@ -171,12 +169,12 @@ def _run_name(name: str, number: int, seeds: int) -> str:
 
 
 def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
-    """Every caution of every audit, after the names of the methods, or of single runs, that share it."""
+    """Warnings of all audits, prefixed with the methods or single runs that raised them."""
     found: dict[tuple[str, str], dict[str, list[int]]] = {}
     for name, audits in methods.items():
         for number, audit in enumerate(audits):
-            for caution in audit.warnings:
-                found.setdefault((caution.name, caution.sentence), {}).setdefault(name, []).append(number)
+            for warning in audit.warnings:
+                found.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
     whole = {name: list(range(len(audits))) for name, audits in methods.items()}
     shown = []
     for (guard, sentence), runs in found.items():
@@ -194,10 +192,10 @@ def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
 
 
 def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
-    """The validation curves of each method's first run, where there is one."""
+    """Validation curves of the first training run of each method."""
     found = []
     for name, audits in methods.items():
-        curves = curves_around(audits[0])
+        curves = curves_of_audit(audits[0])
         if curves is not None and curves.drawings:
             drawing = next(iter(curves.drawings.values()))
             found.append({"name": _run_name(name, 0, len(audits)), "svg": markup(drawing)})

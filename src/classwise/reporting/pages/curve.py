@@ -1,4 +1,4 @@
-"""The page and the files of a robustness curve."""
+"""The page and the exported files of a robustness curve."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup, render
 from classwise.stats.counts import BoolArray, FloatArray
 
-MOST_ROWS = 200
-"""Rows of a table on a page."""
+MAX_ROWS = 200
+"""Maximum number of rows of a table on a page."""
 
 
 def curve_page(curve: Curve) -> str:
-    """The page of a robustness curve."""
+    """Render the page of a robustness curve."""
     return render("curve.html", _context(curve))
 
 
@@ -36,10 +36,19 @@ def export_curve(
     *,
     raw_csv: bool = False,
 ) -> list[Path]:
-    """Write the tables (``curve``, ``radii``) and the figure (``curve``) into a folder; old files are replaced.
+    """Write the tables and the figure of a robustness curve into a folder; existing files are replaced.
 
-    ``curve.csv`` holds the accuracy of each class at each radius with its interval, ``radii.csv`` a row per class with
-    its mean and median radius. ``raw_csv`` as in `export`.
+    ``curve.csv`` contains the accuracy of each class at each radius with its interval, ``radii.csv`` and ``radii.md``
+    the mean and median radius of each class. The figure is ``curve``.
+
+    Args:
+        curve: the curve to export.
+        folder: output folder; created if it does not exist.
+        formats: any of ``csv``, ``md``, ``png``, ``pdf``, ``svg``.
+        raw_csv: as in `export`.
+
+    Returns:
+        The written files, in the order of writing.
 
     Raises:
         ClasswiseError: for an unknown format, or if a file cannot be written.
@@ -50,7 +59,7 @@ def export_curve(
 
 
 def radius_table(curve: Curve) -> Table:
-    """A row per class, the weakest first: clean accuracy, mean and median radius, each radius with its interval."""
+    """Clean accuracy, and mean and median robust radius with intervals, per class; the worst class comes first."""
     factor, unit = radius_unit(curve)
     summary: pd.DataFrame = curve.summary
 
@@ -63,100 +72,111 @@ def radius_table(curve: Curve) -> Table:
         cells += [Cell(text(row[kind]), _ends(row, kind, text)) for kind in ("mean", "median")]
         rows.append(Row(str(name), cells, weak=name == curve.weakest, good=False))
     return Table(
-        f"Largest radii without a known adversarial example ({unit})",
+        f"Robust radius per class: largest radius without a known adversarial example ({unit})",
         ("class", "n", "clean, %", "mean radius", "median radius"),
         rows,
-        f"Small: {formatting.level(curve.alpha)} intervals, for new images of the same class. Images without a known "
-        f"adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
+        f"In small print: {formatting.level(curve.alpha)} intervals for new images of the same class. Images without a "
+        f"known adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
     )
 
 
 def _ends(row: pd.Series[Any], kind: str, text: Callable[[float], str]) -> str:
-    """The interval of a class's radius; none where all radii are equal: the normal interval would have no width."""
+    """Interval of the radius of a class; empty if all radii are equal, as the normal interval has width 0."""
     low, high = row[f"{kind}_low"], row[f"{kind}_high"]
     return "" if kind == "mean" and low == high else f"{text(low)}\u2013{text(high)}"
 
 
-def weakest_classes(curve: Curve) -> list[str]:
-    """The classes that tie for the smallest mean radius."""
+def worst_classes(curve: Curve) -> list[str]:
+    """All classes that tie for the smallest mean radius."""
     means = curve.summary["mean"].iloc[:-1]
     return [str(name) for name in means.index[means == means.iloc[0]]]
 
 
 def curve_headline(curve: Curve) -> Headline:
-    """Name the class of the smallest mean radius, or all that tie for it."""
+    """Mean robust radius overall and of the worst class, with the names of all classes that tie for the smallest."""
     factor = radius_unit(curve)[0]
-    names, classes = weakest_classes(curve), len(curve.summary) - 1
-    mean = f"{factor * float(curve.summary['mean'].iloc[0]):.3g}" + ("" if factor == 1 else f"/{factor:g}")
+    names, classes = worst_classes(curve), len(curve.summary) - 1
+    smallest, overall = (
+        f"{factor * float(mean):.3g}" + ("" if factor == 1 else f"/{factor:g}")
+        for mean in curve.summary["mean"].iloc[[0, -1]]
+    )
     if classes == 1:
-        before = "The only class with images is "
+        before = f"Mean robust radius {smallest} on the only class with images ("
+    elif len(names) == classes:
+        before = f"Mean robust radius {smallest} on each of {formatting.count(classes)} classes ("
     elif len(names) > 1:
-        before = f"{formatting.counted(len(names), 'class', 'classes')} have the smallest mean radius: "
+        before = f"Mean robust radius {overall} overall, {smallest} on each of the {len(names)} worst classes ("
     else:
-        before = "The class with the smallest mean radius is "
-    return Headline(before, formatting.listed(names), f": {mean}")
+        before = f"Mean robust radius {overall} overall, {smallest} on the worst class ("
+    return Headline(before, formatting.listed(names), ")")
 
 
 def _context(curve: Curve) -> dict[str, Any]:
     factor, unit = radius_unit(curve)
     meta, summary = curve.meta, curve.summary
-    weakest, overall = summary.iloc[0], summary.iloc[-1]
+    worst, overall = summary.iloc[0], summary.iloc[-1]
     where = " ".join(filter(None, (meta.data, meta.split)))
-    headline, ties = curve_headline(curve), weakest_classes(curve)
+    headline, ties = curve_headline(curve), worst_classes(curve)
     images = int(summary["n"].loc[ties].sum())
-    ends = _ends(weakest, "mean", lambda radius: f"{factor * radius:.3g}")
+    mean = factor * overall["mean"]
+    ends = _ends(worst, "mean", lambda radius: f"{factor * radius:.3g}")
     return {
         "title": f"{meta.model or curve.name}: {''.join(headline)}",
         "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
         "population": (
-            f"Intervals are {formatting.level(curve.alpha)} and speak of new images of the same classes, with the "
-            "model fixed."
+            f"Intervals are {formatting.level(curve.alpha)} confidence intervals for new images of the same classes, "
+            "with the model fixed."
         ),
         "headline": headline,
         "lead": (
             f"Mean over {formatting.counted(images, 'image')} of the largest radius without a known adversarial "
-            f"example (at most {factor * curve.highest:.3g}); over all images it is {factor * overall['mean']:.3g}."
+            f"example (at most {factor * curve.highest:.3g}); the mean over all images is {mean:.3g}."
         ),
         "interval": f"{formatting.level(curve.alpha)} interval {ends}." if ends and len(ties) == 1 else "",
         "figure": markup(radius_curves(curve)),
         "caption": (
-            "An image's robust radius is below the smallest radius at which an adversarial example was found, so a "
-            f"line never rises. The shade is the {formatting.level(curve.alpha)} interval of {curve.weakest} at each "
-            "radius."
+            "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
+            f"accuracy never increases with the radius. The shaded area is the {formatting.level(curve.alpha)} "
+            f"interval of {curve.weakest} at each radius."
         ),
-        "radii": radius_table(curve).first(MOST_ROWS),
-        "searched": searched(curve),
+        "radii": radius_table(curve).first(MAX_ROWS),
+        "search": search_sentence(curve),
         "settings": _settings(curve, unit),
     }
 
 
-def searched(curve: Curve) -> str:
-    """How closely the radii are known."""
+def search_sentence(curve: Curve) -> str:
+    """Describe the bisection and the resolution of the radii."""
     factor = radius_unit(curve)[0]
     low, high = (curve.frame[end].to_numpy() for end in ("low", "high"))
-    found = np.isfinite(high) & (high > low)
-    if not found.any():
-        return "No image has a bracket: every image is misclassified without an attack, or survives the largest radius."
-    share = max(_open_share(low[labels & found], high[labels & found], labels.sum()) for labels in _members(curve))
+    bracketed = np.isfinite(high) & (high > low)
+    if not bracketed.any():
+        return (
+            "No image has a bracket: every image is misclassified without an attack, or robust at the largest radius."
+        )
+    share = max(
+        _max_undecided(low[members & bracketed], high[members & bracketed], members.sum())
+        for members in _members(curve)
+    )
     return (
-        "The attacks were repeated at the middle of each image's own bracket: the largest radius at which none "
-        "succeeded, and the smallest at which one did. The brackets are at most "
-        f"{factor * float((high - low)[found].max()):.3g} wide; inside it is not known whether an adversarial example "
-        f"exists. At any one radius at most {formatting.percent(share)} of the images of a class have it inside their "
-        "bracket. A radius is an upper bound: other attacks may succeed at a smaller one."
+        "Radii were found by bisection: the attacks were repeated at the midpoint of each image's bracket, which lies "
+        "between the largest radius without and the smallest radius with a successful attack. Brackets are at most "
+        f"{factor * float((high - low)[bracketed].max()):.3g} wide; it is unknown whether an adversarial example "
+        f"exists inside them. Each radius is inside the brackets of at most {formatting.percent(share)} of the images "
+        "of a class. Robust radii are upper bounds: other attacks may succeed at smaller radii."
     )
 
 
 def _members(curve: Curve) -> Iterator[BoolArray]:
-    """(N,) which images are of a class, for each class with images."""
+    """For each class with images, a mask (N,) of its images."""
     labels = curve.frame["label"].to_numpy()
     for label in np.unique(labels):
         yield labels == label
 
 
-def _open_share(low: FloatArray, high: FloatArray, images: int) -> float:
-    """The largest share of ``images`` whose open brackets (low, high) hold one radius."""
-    # Brackets are counted just above each lower end: the count can only rise there.
+def _max_undecided(low: FloatArray, high: FloatArray, images: int) -> float:
+    """Largest fraction of ``images``, over all radii, whose open brackets (low, high) contain the radius."""
+    # Count just above each lower limit: the number of brackets only increases there.
     overlaps = ((low[:, None] <= low) & (low < high[:, None])).sum(axis=0)
     return float(overlaps.max(initial=0)) / images
 
@@ -164,17 +184,20 @@ def _open_share(low: FloatArray, high: FloatArray, images: int) -> float:
 def _settings(curve: Curve, unit: str) -> list[tuple[str, str]]:
     meta, factor = curve.meta, radius_unit(curve)[0]
     frame = curve.frame
-    passes = f"{frame['forwards'].sum():,} forward, {frame['backwards'].sum():,} backward, of one image each"
+    passes = f"{frame['forwards'].sum():,} forward and {frame['backwards'].sum():,} backward passes of one image each"
     items = [
         ("Data", " ".join(filter(None, (meta.data, meta.split)))),
         ("Data SHA-256", meta.data_hash),
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
-        ("Range", f"0 to {factor * curve.highest:.4g} ({unit}), halved {formatting.counted(curve.rounds, 'time')}"),
+        (
+            "Search range",
+            f"0 to {factor * curve.highest:.4g} ({unit}), bisected {formatting.counted(curve.rounds, 'time')}",
+        ),
         *attack_settings(meta),
         ("Seed", str(meta.seed)),
-        ("Gradients", flat(meta.precision)),
-        ("Images at once", str(meta.batch_size)),
+        ("Precision", flat(meta.precision)),
+        ("Batch size", str(meta.batch_size)),
         ("Passes", passes),
         *[(key.replace("_", " ").capitalize(), flat(value)) for key, value in curve.environment.items()],
     ]

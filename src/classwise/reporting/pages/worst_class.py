@@ -13,14 +13,14 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup, render
 
-MOST_ROWS = 200
-"""Rows of the table on a page."""
-MOST_DOTS = 40
-"""Classes in the figure."""
+MAX_ROWS = 200
+"""Maximum number of rows of the table on a page."""
+MAX_DOTS = 40
+"""Maximum number of classes in the figure."""
 
 
 def worst_class_page(result: WorstClass) -> str:
-    """The page of a worst-class search: the answer, its guarantee, every class, and the passes that it took."""
+    """Render the page of a worst-class search: the result, its guarantee, all classes, and the cost."""
     return render("worst-class.html", _context(result))
 
 
@@ -28,29 +28,31 @@ def _context(result: WorstClass) -> dict[str, Any]:
     meta, verdict = result.meta, result.verdict
     where = " ".join(filter(None, (meta.data, meta.split)))
     over = ["classwise worst-class search", meta.model, where, meta.threat]
-    found = worst_class_headline(result)
+    headline = worst_class_headline(result)
     at = f"{formatting.percent(verdict.estimate)} ({formatting.interval(verdict.low, verdict.high, verdict.alpha)})"
-    hidden = len(result.by_class) - MOST_DOTS
+    hidden = len(result.by_class) - MAX_DOTS
     return {
-        "title": f"{meta.model or 'Worst class'}: {''.join(found)}",
+        "title": f"{meta.model or 'Worst class'}: {''.join(headline)}",
         "over": [*filter(None, over), formatting.counted(len(result.images), "image")],
-        "headline": found,
+        "headline": headline,
         "lead": f"Lowest estimated robust accuracy: {result.worst}, {at}.",
         "guarantee": f"{result.sentence[:1].upper()}{result.sentence[1:]}.",
         "figure": markup(class_estimates(result)),
         "caption": (
-            f"Robust accuracy in percent: the estimate and its {formatting.level(verdict.alpha)} interval, valid for "
-            f"all classes together.{f' Shown are the {MOST_DOTS} classes of lowest estimate.' if hidden > 0 else ''}"
+            f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."
+            f"{f' The figure shows the {MAX_DOTS} classes with the lowest estimates.' if hidden > 0 else ''}"
         ),
-        "population": "Intervals speak of these images and this suite and seed, over the random order of the samples.",
-        "classes": class_table(result).first(MOST_ROWS),
+        "population": (
+            "Intervals are for these images, this attack suite and seed; coverage is over the random sampling order."
+        ),
+        "classes": class_table(result).first(MAX_ROWS),
         "cost": cost(result),
         "settings": _settings(result),
     }
 
 
 def worst_class_headline(result: WorstClass) -> Headline:
-    """Name the worst class, or all classes that may be it."""
+    """Name the worst class, or all classes that may be the worst."""
     possible = result.possibly
     if (result.by_class["n"] > 0).sum() == 1:
         return Headline("The only class with images is ", result.worst, "")
@@ -60,19 +62,19 @@ def worst_class_headline(result: WorstClass) -> Headline:
 
 
 def cost(result: WorstClass) -> str:
-    """The passes of the search, and the share of a full audit's that it saved."""
+    """The number of passes of the search, and its savings relative to a full audit."""
     full, passes = result.full_audit_passes, formatting.counted(result.passes, "pass", "passes")
     rounds = formatting.counted(result.rounds, "round")
     saved = formatting.percent(max(1 - result.passes / full, 0.0), 0)
     return (
-        f"The search took {passes} of one image in {rounds} of sampling. A full audit would take about "
-        f"{formatting.count(round(full))}; {saved} of them were saved."
+        f"The search took {passes} of one image each in {rounds} of sampling. A full audit would take about "
+        f"{formatting.count(round(full))}; the search saved {saved} of them."
     )
 
 
 def class_estimates(result: WorstClass) -> Drawing:
-    """The estimate of each class with its interval, the lowest first."""
-    rows = result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").head(MOST_DOTS)
+    """Dot plot of the estimates with intervals, lowest first."""
+    rows = result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").head(MAX_DOTS)
     values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
     names = [str(name) for name in rows.index]
     alpha = result.verdict.alpha
@@ -80,7 +82,7 @@ def class_estimates(result: WorstClass) -> Drawing:
 
 
 def class_table(result: WorstClass) -> Table:
-    """A row per class with images, the lowest estimate first."""
+    """Estimates per class with images, lowest first."""
     first, level = result.meta.applicable[1], formatting.level(result.verdict.alpha)
     rows = []
     for name, row in result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").iterrows():
@@ -95,11 +97,11 @@ def class_table(result: WorstClass) -> Table:
         ]
         rows.append(Row(str(name), cells, weak=bool(row["may_be_worst"])))
     return Table(
-        "Every class",
+        "Results per class",
         ("class", "n", "clean, %", f"{first}, %", "all attacks, %", "undecided images", "may be the worst"),
         rows,
-        f"Small: {level} intervals for these images, valid for all classes together. Undecided images survived the "
-        "attacks that ran on them; the other attacks of the suite did not run on them.",
+        f"In small print: simultaneous {level} intervals for these images. Undecided images survived the attacks that "
+        "were run on them; the other attacks of the suite were not run on them.",
     )
 
 
@@ -116,8 +118,8 @@ def _settings(result: WorstClass) -> list[tuple[str, str]]:
         ("Tolerance", f"{100 * verdict.tolerance:.6g} points"),
         ("Finished", "yes" if verdict.settled else "no: the search was stopped before the classes were separated"),
         ("Seed", str(meta.seed)),
-        ("Gradients", flat(meta.precision)),
-        ("Images at once", str(meta.batch_size)),
-        ("Seconds", f"{result.seconds:.6g}"),
+        ("Precision", flat(meta.precision)),
+        ("Batch size", str(meta.batch_size)),
+        ("Time", f"{result.seconds:.6g} s"),
     ]
     return [(name, text) for name, text in items if text]

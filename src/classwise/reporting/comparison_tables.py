@@ -1,4 +1,4 @@
-"""Several models on the same images, as figures and tables."""
+"""Figures and tables of a comparison of methods on the same images."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from classwise.auditing.compare import Comparison, Pair
 from classwise.auditing.outcomes import CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting
+from classwise.reporting.audit_tables import METRICS_NOTE
 from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
@@ -21,53 +22,53 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate
 
-MOST_METHODS = len(SERIES)
-"""Methods that inks tell apart."""
-MOST_CLASSES = 40
-"""Classes in a figure: those that are lowest, or that differ most."""
+MAX_METHODS = len(SERIES)
+"""Maximum number of methods with a colour of their own."""
+MAX_CLASSES = 40
+"""Maximum number of classes in a figure: the worst ones, or those with the largest differences."""
 
 
 def measure_dots(comparison: Comparison) -> Drawing:
-    """Overall and worst-class accuracy of each method, with their intervals; a row for each of more than have inks."""
+    """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
     title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
     values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
-    if len(names) > MOST_METHODS:
+    if len(names) > MAX_METHODS:
         return dot_rows(title, names, rows, values, alpha=comparison.alpha)
     return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha)
 
 
 def class_dots(comparison: Comparison) -> Drawing:
-    """The accuracy of each class under each method; the class that is lowest on average comes first."""
+    """Accuracy per class and method; the class with the lowest mean over methods comes first."""
     names, images, cells = _class_cells(comparison)
     average = [sum(cell["mean"] for cell in row) for row in cells]
-    order = sorted(range(len(names)), key=average.__getitem__)[:MOST_CLASSES]
+    order = sorted(range(len(names)), key=average.__getitem__)[:MAX_CLASSES]
     values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
     names = [names[row] for row in order]
-    title = f"Accuracy of each {_kind(comparison)} {comparison.conditions}, percent"
+    title = f"Accuracy per {_kind(comparison)} {comparison.conditions}, percent"
     return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha)
 
 
 def difference_dots(comparison: Comparison, pair: Pair) -> Drawing:
-    """The difference of two methods in every class, the largest gain first; of many classes those at both ends."""
+    """Difference of two methods per class, largest gain first; of many classes the largest gains and losses."""
     rows = sorted(records(pair.classes), key=lambda row: -row["difference"])
-    if len(rows) > MOST_CLASSES:
-        rows = rows[: MOST_CLASSES // 2] + rows[-MOST_CLASSES // 2 :]
+    if len(rows) > MAX_CLASSES:
+        rows = rows[: MAX_CLASSES // 2] + rows[-MAX_CLASSES // 2 :]
     values = [[Value(row["difference"], row["low"], row["high"], row["n"])] for row in rows]
     names = [str(row[_kind(comparison)]) for row in rows]
-    title = f"{pair.first} minus {pair.second}, points"
+    title = f"{pair.first} minus {pair.second}, percentage points"
     return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha)
 
 
 def measure_table(comparison: Comparison) -> Table:
-    """A row per method: what `Comparison.table` holds, and intervals or deviations for the rest."""
+    """Metrics per method: the values of `Comparison.table`, with intervals or standard deviations over seeds."""
     heads = [
         "method",
         "seeds",
         "n",
         "clean",
         "overall",
-        "lowest class",
+        "worst class",
         "worst",
         "worst 20 %",
         "MCD",
@@ -80,33 +81,32 @@ def measure_table(comparison: Comparison) -> Table:
     for name in comparison.names:
         row = methods[name]
         cells = [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
-        cells += [_over_seeds(name, comparison, "clean"), _known(row, "overall")]
-        cells += [Cell(str(row["worst_class"])), _known(row, "worst")]
+        cells += [_over_seeds(name, comparison, "clean"), _with_interval(row, "overall")]
+        cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")]
         cells += [_over_seeds(name, comparison, measure) for measure in ("worst20", "mcd", "cv", "nrr", "hmw")]
         rows.append(Row(name, cells, good=name in best and len(methods) > 1))
     note = (
-        "MCD: highest minus lowest class, in points; CV: variance of the class accuracies, in percent squared; NRR: "
-        "harmonic mean of clean and robust; HMW: of overall and worst. Of several seeds the mean; ± is the standard "
-        "deviation over seeds, and the lowest class that of the lowest mean (of equal ones the first)."
+        f"{METRICS_NOTE} With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
+        "the lowest mean (the first one if several are equal)."
     )
     if len(methods) > 1:
-        note += " The highest worst-class accuracy is set off, significant or not."
-    return Table("Methods side by side, percent", heads, rows, note)
+        note += " The highest worst-class accuracy is in bold, whether or not the difference is significant."
+    return Table("Comparison of methods, percent", heads, rows, note)
 
 
 def class_table(comparison: Comparison) -> Table:
-    """A row per class: the accuracy under each method with its interval, in percent."""
+    """Accuracy per class and method in percent, with intervals."""
     rows = []
     for name, images, cells in zip(*_class_cells(comparison), strict=True):
         rows.append(Row(name, [Cell(formatting.count(images)), *(_mean(cell) for cell in cells)]))
-    caption = f"Accuracy of each {_kind(comparison)}, percent [{formatting.level(comparison.alpha)} interval]"
+    caption = f"Accuracy per {_kind(comparison)}, percent [{formatting.level(comparison.alpha)} interval]"
     several = any(len(audits) > 1 for audits in comparison.audits.values())
-    note = "Of several seeds the mean ± the standard deviation over seeds." if several else ""
+    note = "With several seeds: mean ± standard deviation over seeds." if several else ""
     return Table(caption, [_kind(comparison), "n", *comparison.names], rows, note)
 
 
 def pair_table(comparison: Comparison, pair: Pair) -> Table:
-    """A row per class: the difference with its interval, and how likely chance alone is."""
+    """Difference of two methods per class, with intervals and p-values."""
     rows = []
     for row in records(pair.classes):
         cells = [
@@ -117,28 +117,28 @@ def pair_table(comparison: Comparison, pair: Pair) -> Table:
         ]
         rows.append(Row(str(row[_kind(comparison)]), cells))
     heads = [_kind(comparison), "n", "difference", "p", "p (Holm)"]
-    caption = f"{pair.first} minus {pair.second}, points [{formatting.level(comparison.alpha)} interval]"
+    caption = f"{pair.first} minus {pair.second}, percentage points [{formatting.level(comparison.alpha)} interval]"
     return Table(caption, heads, rows, f"p: {pair.test}; {pair.population}.")
 
 
 def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """What the comparison's table holds of each method."""
+    """Rows of the comparison's table by method."""
     return {row["method"]: row for row in records(comparison.table)}
 
 
 def best_of(comparison: Comparison) -> list[str]:
-    """The methods with the highest worst-class accuracy on these images; several where they are equal."""
+    """Methods with the highest worst-class accuracy on these images; several if they are equal."""
     worst = {name: round(float(row["worst"]), 12) for name, row in methods_of(comparison).items()}
     return [name for name, accuracy in worst.items() if accuracy == max(worst.values())]
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame, its index among their values."""
+    """Rows of a frame as dictionaries, including its index."""
     return [{str(key): value for key, value in row.items()} for row in frame.reset_index().to_dict("records")]
 
 
 def _class_cells(comparison: Comparison) -> tuple[list[str], list[int], list[list[dict[str, float]]]]:
-    """The classes' names and images, and for each class what is known under each method."""
+    """Names and image counts of the classes, and for each class the accuracy, interval and deviation per method."""
     frame, keys = comparison.classes, ("mean", "low", "high", "sd")
     columns = [zip(*(frame[name, key].tolist() for key in keys), strict=True) for name in comparison.names]
     cells = [[dict(zip(keys, cell, strict=True)) for cell in row] for row in zip(*columns, strict=True)]
@@ -150,12 +150,12 @@ def _value(row: Mapping[str, Any], name: str) -> Value:
 
 
 def _mean(cell: Mapping[Any, Any]) -> Cell:
-    """The mean of a class with its deviation over seeds, and its interval."""
+    """Mean accuracy of a class with its standard deviation over seeds, and its interval."""
     return Cell(formatting.bare_percent(cell["mean"]) + _spread(cell["sd"]), formatting.span(cell["low"], cell["high"]))
 
 
-def _known(row: Mapping[str, Any], name: str) -> Cell:
-    """A measure whose interval the comparison knows, with the deviation over seeds."""
+def _with_interval(row: Mapping[str, Any], name: str) -> Cell:
+    """A measure with the comparison's interval, and its standard deviation over seeds."""
     text = formatting.bare_percent(row[name]) + _spread(row[f"{name}_sd"])
     return Cell(text, formatting.span(row[f"{name}_low"], row[f"{name}_high"]))
 
@@ -165,7 +165,7 @@ def _spread(deviation: float) -> str:
 
 
 def _over_seeds(name: str, comparison: Comparison, measure: str) -> Cell:
-    """A measure with its interval for one seed, its mean and deviation for several."""
+    """A measure with its interval for one seed, or its mean and standard deviation for several."""
     runs = zip(comparison.counts[name], comparison.audits[name], strict=True)
     estimates = [_estimate(counts, audit, comparison, measure) for counts, audit in runs]
     if any(math.isnan(estimate.value) for estimate in estimates):
@@ -183,8 +183,8 @@ def _over_seeds(name: str, comparison: Comparison, measure: str) -> Cell:
 
 def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure: str) -> Estimate:
     alpha = comparison.alpha
-    if measure in _PLAIN:
-        return _PLAIN[measure](counts, alpha)
+    if measure in _ATTACK_MEASURES:
+        return _ATTACK_MEASURES[measure](counts, alpha)
     if CLEAN not in audit.names or (measure == "nrr" and not comparison.attacked):
         return Estimate(math.nan, math.nan, math.nan)
     clean = audit.outcomes.counts(CLEAN, comparison.group)
@@ -195,13 +195,13 @@ def _estimate(counts: ClassCounts, audit: Audit, comparison: Comparison, measure
     )
 
 
-_PLAIN: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
+_ATTACK_MEASURES: Mapping[str, Callable[[ClassCounts, float], Estimate]] = {
     "worst20": metric_intervals.worst_fifth,
     "mcd": metric_intervals.discrepancy,
     "cv": metric_intervals.variance,
     "hmw": metric_intervals.overall_and_worst,
 }
-"""Measures that need the counts of the attack alone; ``clean`` and ``nrr`` need the clean ones too."""
+"""Measures of the counts under the attack; ``clean`` and ``nrr`` also need the clean counts."""
 
 
 def _kind(comparison: Comparison) -> str:

@@ -6,8 +6,8 @@ import pytest
 from classwise.auditing.outcomes import Outcomes
 from classwise.auditing.result import Audit
 from classwise.reporting import sentences
+from classwise.reporting.audit_summary import AuditSummary, first_confusion
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
-from classwise.reporting.findings import Findings, first_confusion
 from classwise.reporting.provenance import settings_of, spec_text
 
 from .conftest import SUPERCLASSES, MakeAudit
@@ -16,17 +16,17 @@ ACCURACY = (0.6, 0.7, 0.3, 0.1)
 
 
 @pytest.fixture
-def findings(make_audit: MakeAudit) -> Findings:
-    return Findings.of(make_audit(accuracy=ACCURACY, meta=SUPERCLASSES))
+def summary(make_audit: MakeAudit) -> AuditSummary:
+    return AuditSummary.of(make_audit(accuracy=ACCURACY, meta=SUPERCLASSES))
 
 
 def test_the_worst_class_and_its_interval_are_those_of_the_audit(make_audit: MakeAudit) -> None:
     audit = make_audit(accuracy=ACCURACY)
-    findings, worst = Findings.of(audit), audit.worst_class()
-    assert findings.names[findings.worst] == worst.name == "cat"
-    assert findings.reading(findings.worst) == pytest.approx((0.1, worst.low, worst.high))
-    assert tuple(findings.names[label] for label in sorted(findings.suspects)) == worst.possibly
-    assert findings.order == [3, 2, 0, 1]
+    summary, worst = AuditSummary.of(audit), audit.worst_class()
+    assert summary.names[summary.worst] == worst.name == "cat"
+    assert summary.accuracy(summary.worst) == pytest.approx((0.1, worst.low, worst.high))
+    assert tuple(summary.names[label] for label in sorted(summary.worst_candidates)) == worst.possibly
+    assert summary.order == [3, 2, 0, 1]
 
 
 def test_the_first_confusion_has_the_accuracy_under_all_on_its_diagonal(make_audit: MakeAudit) -> None:
@@ -38,7 +38,7 @@ def test_the_first_confusion_has_the_accuracy_under_all_on_its_diagonal(make_aud
     assert matrix[3, 0] == 90
 
 
-def test_an_image_counts_for_what_it_was_taken_for_first() -> None:
+def test_an_image_is_counted_by_its_first_misclassification() -> None:
     labels = np.array([0, 0, 0, 1, 2])
     outcomes = Outcomes.from_predictions(
         labels, np.array([0, 1, 0, 1, 2]), {"a": np.array([2, 2, 0, 1, 2]), "b": np.array([1, 2, 1, 1, 0])}
@@ -48,8 +48,8 @@ def test_an_image_counts_for_what_it_was_taken_for_first() -> None:
     assert matrix.tolist() == [[0, 2, 1], [0, 1, 0], [1, 0, 0]]
 
 
-def test_the_strongest_attack_has_the_lowest_accuracy(findings: Findings) -> None:
-    assert findings.strongest == "cw"
+def test_the_strongest_attack_has_the_lowest_accuracy(summary: AuditSummary) -> None:
+    assert summary.strongest == "cw"
 
 
 def test_families_are_shown_by_their_best_member() -> None:
@@ -57,17 +57,17 @@ def test_families_are_shown_by_their_best_member() -> None:
     right, half = labels, np.where(np.arange(100) < 50, labels, 1 - labels)
     attacks = {"pgd": right, "t[2]": right, "t[5]": half}
     outcomes = Outcomes.from_predictions(labels, right, attacks, ["a", "b"], families={"t": ("t[2]", "t[5]")})
-    findings = Findings.of(Audit(outcomes))
-    assert findings.main == ["clean", "pgd", "t-best", "all"]
-    assert findings.members == ["t[2]", "t[5]", "t-union"]
+    summary = AuditSummary.of(Audit(outcomes))
+    assert summary.main == ["clean", "pgd", "t-best", "all"]
+    assert summary.members == ["t[2]", "t[5]", "t-union"]
 
 
-def test_numbers_in_the_tables_by_hand(findings: Findings) -> None:
-    classes = class_frame(findings).set_index("class")
+def test_tables_against_numbers_by_hand(summary: AuditSummary) -> None:
+    classes = class_frame(summary).set_index("class")
     assert classes.loc["cat", "all"] == 0.1
     assert classes.loc["cat", "clean"] == 0.95
     assert classes["possibly_worst"].tolist() == [False, False, False, True]
-    attacks = attack_frame(findings).set_index("attack")
+    attacks = attack_frame(summary).set_index("attack")
     assert attacks.loc["all", "overall"] == pytest.approx(0.425)
     assert attacks.loc["all", "worst_class"] == "cat"
     assert attacks.loc["all", "mcd"] == pytest.approx(0.6)
@@ -76,52 +76,57 @@ def test_numbers_in_the_tables_by_hand(findings: Findings) -> None:
     assert attacks["nrr"].isna().tolist() == [True, False, False, False]
 
 
-def test_every_number_of_the_tables_has_its_interval(findings: Findings) -> None:
-    for row in class_table(findings).rows:
+def test_every_number_of_the_tables_has_its_interval(summary: AuditSummary) -> None:
+    for row in class_table(summary).rows:
         assert all(cell.span for cell in row.cells[1:])
-    for row in attack_table(findings).rows:
+    for row in attack_table(summary).rows:
         assert all(cell.span or cell.text == "–" for cell in row.cells)
-    assert [row.name for row in class_table(findings).rows if row.weak] == ["cat"]
+    assert [row.name for row in class_table(summary).rows if row.weak] == ["cat"]
 
 
-def test_sentences_state_the_counts(findings: Findings) -> None:
-    assert sentences.lead(findings) == "Of its 100 images, 10 are still classified correctly against every attack."
-    which, size = sentences.certainty(findings)
+def test_sentences_state_the_counts(summary: AuditSummary) -> None:
+    assert sentences.lead(summary) == (
+        "Of the 100 images of this class, 10 are classified correctly under every attack."
+    )
+    which, size = sentences.uncertainty(summary)
     assert which == (
-        "On new images the weakest class is cat (95\u00a0% confidence). Each of the other 3 is significantly above it."
+        "With 95\u00a0% confidence, the worst class on new images is cat. Each of the other 3 is significantly more "
+        "accurate than it."
     )
-    assert size.startswith("As the lowest of 4 estimates, 10.0\u00a0% tends to be too low.")
-    taken, leaked = sentences.mistakes(findings)
-    assert taken.startswith("Of its 100 images, cat is first taken for airplane (90.0\u00a0%")
+    assert size.startswith(
+        "The plug-in estimate, 10.0\u00a0%, is the minimum of 4 estimates and therefore biased downwards."
+    )
+    misclassified, within = sentences.confusion_sentences(summary)
+    assert misclassified.startswith("First misclassifications of the 100 images of cat: airplane (90.0\u00a0%")
     # 40 airplanes become automobiles and 70 birds cats, of 230 errors; 1 of 3 other classes is in the superclass.
-    assert leaked.startswith(
-        "Of 230 errors of all classes, 47.8\u00a0% stay inside the superclass (95\u00a0% interval 4"
+    assert within.startswith(
+        "Of 230 errors over all classes, 47.8\u00a0% are within the true superclass (95\u00a0% interval 4"
     )
-    assert leaked.endswith("33.3\u00a0% would.")
+    assert within.endswith("uniform over the other classes: 33.3\u00a0%.")
 
 
-def test_several_suspects_are_named(make_audit: MakeAudit) -> None:
-    which, _ = sentences.certainty(Findings.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
-    assert "may be any of 2 (95\u00a0% confidence): bird and cat. Each of the other 2" in which
+def test_all_candidates_for_the_worst_class_are_named(make_audit: MakeAudit) -> None:
+    which, _ = sentences.uncertainty(AuditSummary.of(make_audit(accuracy=(0.6, 0.7, 0.1, 0.12))))
+    assert "the worst class on new images is one of 2: bird and cat. Each of the other 2" in which
 
 
-def test_groups_stand_in_for_classes(make_audit: MakeAudit) -> None:
-    findings = Findings.of(make_audit(accuracy=ACCURACY, meta=SUPERCLASSES, group="superclass"))
-    assert findings.names == ("vehicles", "animals")
-    assert findings.reading(1).value == pytest.approx(0.2)
-    assert class_table(findings).heads[0] == "superclass"
-    assert all("taken for" not in sentence for sentence in sentences.mistakes(findings))
+def test_groups_replace_classes(make_audit: MakeAudit) -> None:
+    summary = AuditSummary.of(make_audit(accuracy=ACCURACY, meta=SUPERCLASSES, group="superclass"))
+    assert summary.names == ("vehicles", "animals")
+    assert summary.accuracy(1).value == pytest.approx(0.2)
+    assert class_table(summary).heads[0] == "superclass"
+    assert all("First" not in sentence for sentence in sentences.confusion_sentences(summary))
 
 
 def test_a_table_of_attacks_without_clean_images_has_no_nrr() -> None:
     labels = np.tile([0, 1], 50)
     outcomes = Outcomes.from_predictions(labels, attacks={"pgd": np.zeros(100, np.int64)})
-    findings = Findings.of(Audit(outcomes))
-    assert "nrr" not in attack_frame(findings)
-    assert [cell.text for cell in attack_table(findings).rows[0].cells][-2] == "–"
+    summary = AuditSummary.of(Audit(outcomes))
+    assert "nrr" not in attack_frame(summary)
+    assert [cell.text for cell in attack_table(summary).rows[0].cells][-2] == "–"
 
 
-def test_provenance_lists_what_is_known_and_nothing_else(make_audit: MakeAudit) -> None:
+def test_provenance_lists_only_known_settings(make_audit: MakeAudit) -> None:
     audit = make_audit(environment={"python": "3.11", "git": {"commit": "abc", "modified": False}, "gpu": None})
     found = dict(settings_of(audit))
     assert found["Data"] == "toy test: 400 images, 4 classes"
@@ -131,7 +136,7 @@ def test_provenance_lists_what_is_known_and_nothing_else(make_audit: MakeAudit) 
     assert "Predictions" not in found
 
 
-def test_a_spec_reads_as_on_the_command_line() -> None:
+def test_a_spec_is_printed_in_command_line_syntax() -> None:
     spec = {"name": "pgd", "steps": 20, "step_size": "0.1eps", "targets": None}
     assert spec_text(spec) == "pgd:steps=20,step_size=0.1eps"
     assert spec_text({"name": "fgsm"}) == "fgsm"

@@ -1,4 +1,4 @@
-"""The numbers behind a report: what an audit counted, and the figures that show it."""
+"""The statistics behind an audit report: counts per class and attack, confusion matrices, and figures of them."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import Minimum, minimum, possibly_worst
 
-MOST_BARS = 30
-"""Classes in the bars of a page; the table goes further, and the CSV export has them all."""
+MAX_BARS = 30
+"""Maximum number of classes in the bar chart of a page; the table has more, the CSV export all."""
 CUMULATIVE = "cumulative"
-"""What the columns of a cascade are called: an image counts if it survives this attack and all earlier ones."""
+"""Label of counts in a cascade: an image counts as correct if it survives this attack and all earlier ones."""
 
 
 def is_cumulative(meta: Meta, name: str) -> bool:
-    """Whether the counts under a name are of images that survive this and all earlier attacks of a cascade."""
+    """Whether counts under a name are cumulative: of images that survive this and all earlier attacks of a cascade."""
     return meta.cascade and name not in {CLEAN, ALL}
 
 
 def heading(meta: Meta, name: str) -> str:
-    """The name of a column or row of counts; in a cascade it says that its counts are cumulative."""
+    """Heading of a column or row of counts, marked as cumulative for the attacks of a cascade."""
     return f"{name} ({CUMULATIVE})" if is_cumulative(meta, name) else name
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What a report says of an audit.
+class AuditSummary:
+    """Per-class statistics of an audit.
 
     Attributes:
-        meta: how the outcomes came about.
-        names: of the C classes (or other groups), in their order.
-        counts: images and right answers of each class under ``clean``, each attack, each family's best and union, and
-            ``all``, in that order.
-        kind: what a row is: ``"class"``, or the name of another grouping.
-        confusions: truth by prediction; under ``all`` an image counts for what it was first taken for.
-        alpha: 1 minus the coverage of every interval.
+        meta: settings of the evaluation.
+        names: names of the C classes (or other groups), in label order.
+        counts: images and correct predictions per class under ``clean``, each attack, each family's best and union,
+            and ``all``, in that order.
+        kind: ``"class"``, or the name of another grouping.
+        confusions: confusion matrices (truth x prediction); under ``all`` an image is counted by its first incorrect
+            prediction.
+        alpha: significance level; intervals have coverage 1 - alpha.
     """
 
     meta: Meta
@@ -60,8 +61,8 @@ class Findings:
     alpha: float = 0.05
 
     @staticmethod
-    def of(audit: Audit) -> Findings:
-        """Count the outcomes of an audit by class, or by the grouping that it asks for.
+    def of(audit: Audit) -> AuditSummary:
+        """Count the outcomes of an audit by class, or by its grouping.
 
         Raises:
             IncompleteError: if the audit is incomplete.
@@ -70,10 +71,10 @@ class Findings:
         outcomes = audit.outcomes
         matrices: dict[str, IntArray | sparse.csr_array] = {ALL: first_confusion(outcomes)}
         if not outcomes.meta.cascade:
-            read = outcomes.confusion if outcomes.num_classes <= MOST_DENSE else outcomes.sparse_confusion
-            matrices |= {name: read(name) for name in outcomes.attacks}
+            matrix_of = outcomes.confusion if outcomes.num_classes <= MOST_DENSE else outcomes.sparse_confusion
+            matrices |= {name: matrix_of(name) for name in outcomes.attacks}
         meta = outcomes.meta
-        return Findings(
+        return AuditSummary(
             meta=meta,
             names=audit.group_names,
             counts={name: audit.counts(name) for name in audit.names},
@@ -92,80 +93,83 @@ class Findings:
         )
 
     @property
-    def verdict(self) -> ClassCounts:
-        """The counts that decide: right under every attack."""
+    def under_all(self) -> ClassCounts:
+        """Counts of images that are classified correctly under every attack."""
         return self.counts[ALL]
 
     @property
     def plural(self) -> str:
-        """What the rows are."""
-        return "classes" if self.kind == "class" else f"groups of {self.kind}"
+        """Noun for several rows: ``classes``, or ``<grouping> groups``."""
+        return "classes" if self.kind == "class" else f"{self.kind} groups"
 
     @property
     def singular(self) -> str:
-        """What a row is."""
-        return "class" if self.kind == "class" else f"group of {self.kind}"
+        """Noun for one row: ``class``, or ``<grouping> group``."""
+        return "class" if self.kind == "class" else f"{self.kind} group"
 
     @cached_property
     def minimum(self) -> Minimum:
-        """The worst class and how bad it is."""
-        return minimum(self.verdict, self.alpha)
+        """The worst class, with estimates and an interval of its accuracy."""
+        return minimum(self.under_all, self.alpha)
 
     @property
     def worst(self) -> int:
-        """The class that is lowest under every attack."""
+        """Label of the class with the lowest accuracy under all attacks (the first one if several are equal)."""
         return self.minimum.label
 
     @cached_property
     def lowest(self) -> list[int]:
-        """The classes that tie for the lowest accuracy under every attack; the first one is `worst`."""
-        accuracy = self.verdict.accuracy
+        """Labels of all classes that tie for the lowest accuracy under all attacks; the first one is `worst`."""
+        accuracy = self.under_all.accuracy
         return [int(label) for label in np.flatnonzero(accuracy == accuracy[self.worst])]
 
     @property
     def attacked(self) -> bool:
-        """Whether any attack was run that is applicable to the model."""
+        """Whether at least one attack that is applicable to the model was run."""
         return any(name not in {CLEAN, ALL} for name in self.counts)
 
     @property
-    def all_label(self) -> str:
-        """What being right in `verdict` is called: robust, or clean if no attack was run."""
+    def accuracy_kind(self) -> str:
+        """Kind of accuracy that `under_all` measures: ``robust``, or ``clean`` if no attack was run."""
         return "robust" if self.attacked else "clean"
 
     def heading(self, name: str) -> str:
-        """The name of a column or row of counts; in a cascade it says that its counts are cumulative."""
+        """Heading of a column or row of counts, marked as cumulative for the attacks of a cascade."""
         return heading(self.meta, name)
 
     def cumulative(self, name: str) -> bool:
-        """Whether the counts under a name are of images that survive this and all earlier attacks of a cascade."""
+        """Whether counts under a name are cumulative."""
         return is_cumulative(self.meta, name)
 
     @cached_property
     def order(self) -> list[int]:
-        """The classes that have images, the lowest first."""
-        order = np.argsort(self.verdict.accuracy, kind="stable")
-        return [int(label) for label in order if self.verdict.present[label]]
+        """Labels of the classes that have images, worst class first."""
+        order = np.argsort(self.under_all.accuracy, kind="stable")
+        return [int(label) for label in order if self.under_all.present[label]]
 
     @cached_property
-    def suspects(self) -> list[int]:
-        """The classes that may be the worst one, the lowest first."""
-        maybe = possibly_worst(self.verdict, self.alpha)
-        return [label for label in self.order if maybe[label]]
+    def worst_candidates(self) -> list[int]:
+        """Labels of the classes that may be the worst one at confidence 1 - alpha, lowest accuracy first."""
+        candidates = possibly_worst(self.under_all, self.alpha)
+        return [label for label in self.order if candidates[label]]
 
     @cached_property
     def strongest(self) -> str | None:
-        """The single attack with the lowest overall accuracy, among those that judged every image; None without one."""
+        """The single attack with the lowest overall accuracy that was evaluated on every image, or None."""
         attacks = [name for name in self.confusions if name not in {CLEAN, ALL}]
         return min(attacks, key=lambda name: overall_micro(self.counts[name]), default=None)
 
-    def reading(self, label: int, name: str = ALL) -> Estimate:
-        """The accuracy of a class under an attack, with its own interval."""
+    def accuracy(self, label: int, name: str = ALL) -> Estimate:
+        """Accuracy of a class under an attack, with its interval."""
         low, high = class_intervals(self.counts[name], self.alpha)
         return Estimate(float(self.counts[name].accuracy[label]), float(low[label]), float(high[label]))
 
     @cached_property
     def main(self) -> list[str]:
-        """The names of the counts with each family by its best member (in a cascade: by its union)."""
+        """Names of the counts in the main figure: each attack family is represented by its best member.
+
+        In a cascade it is represented by its union.
+        """
         members = {member for family in self.meta.families.values() for member in family}
         best = {f"{family}-{BEST}" for family in self.meta.families}
         extra = {f"{family}-{UNION}" for family in self.meta.families if f"{family}-{BEST}" in self.counts}
@@ -174,26 +178,26 @@ class Findings:
 
     @property
     def members(self) -> list[str]:
-        """The names that `main` leaves out."""
+        """Names of the counts that are not in `main`."""
         return [name for name in self.counts if name not in self.main]
 
     def strip(self) -> Drawing:
-        """Where the classes lie between 0 and 100 %."""
+        """Figure of all class accuracies on one axis."""
         under = "under every attack" if self.attacked else "on clean images"
-        return class_strip(self.names, self.verdict, under, self.alpha)
+        return class_strip(self.names, self.under_all, under, self.alpha)
 
     def bars(self, names: list[str]) -> Drawing:
-        """Every class under some of the attacks; of many classes the lowest."""
+        """Bar chart of the class accuracies under some attacks; at most the `MAX_BARS` worst classes."""
         counts = {self.heading(name): self.counts[name] for name in names}
-        return class_bars(self.names, counts, self.order[:MOST_BARS], alpha=self.alpha, highlight=self.suspects)
+        return class_bars(self.names, counts, self.order[:MAX_BARS], alpha=self.alpha, highlight=self.worst_candidates)
 
 
 def first_confusion(outcomes: Outcomes) -> IntArray | sparse.csr_array:
-    """(C, C) images by truth and by what they were first taken for, in the order of the attacks (``clean`` first).
+    """Confusion matrix (C, C) of true class and first incorrect prediction, in the order of the attacks.
 
-    It is sparse above `MOST_DENSE` classes.
-    An image that stands against every attack is on the diagonal, so the diagonal over the row sums is the accuracy
-    under ``all``. Images without any prediction (logits that are not finite) are left out.
+    Images that are classified correctly under every attack are on the diagonal, so that diagonal / row sum is the
+    accuracy under ``all``. Images without any prediction (non-finite logits) are omitted. The matrix is sparse above
+    `MOST_DENSE` classes.
     """
     frame, judged = outcomes.frame, outcomes.judged(ALL)
     wrong = frame[~frame["correct"] & frame["prediction"].notna()].drop_duplicates("index")

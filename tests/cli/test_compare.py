@@ -98,14 +98,14 @@ def test_across_the_threat_there_is_no_test(classwise: Classwise, tmp_path: Path
     words = [f"at={folder}" for folder in folders]
     said = classwise("compare", *words, "--across", "threat", "--out", page)
     assert said.status == 0, said.err
-    assert "nothing is tested" in said.out
+    assert "so no differences are computed or tested" in said.out
     text = page.read_text(encoding="utf-8")
     for shown in (said.out, text):
         assert "p =" not in shown
         assert "minus" not in shown
         assert "McNemar" not in shown
-    assert "at: accuracy against the radius, percent" in text
-    assert "A difference between them may come from the threat, from the model or from both" in text
+    assert "at: accuracy versus radius, percent" in text
+    assert "A difference in accuracy may be due to the threat, the model or both" in text
     facts = json.loads(classwise("compare", *words, "--across", "threat", "--json").out)
     assert (facts["across"], facts["levels"], facts["pairs"]) == ("threat", ["Linf:2/255", "Linf:4/255"], [])
     assert [row["threat"] for row in facts["rows"]] == facts["levels"]
@@ -126,7 +126,7 @@ def test_an_incomplete_audit_has_a_status_of_its_own(classwise: Classwise, audit
     assert "warning: 'part' is incomplete" in said.err
     text = page.read_text(encoding="utf-8")
     for shown in (said.out, text):
-        assert "240 of 300 images are judged by every audit under every attack" in shown
+        assert "240 of 300 images are judged in every audit under every compared attack" in shown
         assert "p =" not in shown
         assert "minus" not in shown
     right = int((~lost & (frame["attack"] == "pgd") & frame["correct"]).sum())

@@ -119,7 +119,7 @@ def test_an_incomplete_audit_has_no_page_unless_it_is_asked_for(classwise: Class
     assert said.status == 0
     assert "the page shows bounds" in said.err
     text = (cut_short / "page.html").read_text(encoding="utf-8")
-    assert "Incomplete: 40 of 60 images are not judged by every attack" in text
+    assert "Incomplete audit: 40 of 60 images are not judged under every attack" in text
     assert "between 25.0\u00a0% and 91.7\u00a0%" in text
     frame = pd.read_csv(cut_short / "files" / "attacks.csv").set_index("attack")
     assert frame.loc["all", "overall_lower_bound"] == 0.25

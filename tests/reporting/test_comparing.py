@@ -760,8 +760,8 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     conditions += ", counts cumulative over the cascade" * (cascade and attack != "all")
     assert paragraphs[0] == f"classwise comparison40 images{conditions}"
     reason = (
-        f"{judged_by_all.sum()} of 40 images are evaluated in every audit under every compared attack. Which images "
-        "are evaluated first depends on the outcome (successful attacks end early), so accuracies on these images "
+        f"{judged_by_all.sum()} of 40 images are judged in every audit under every compared attack. Which images "
+        "are judged first depends on the outcome (successful attacks end early), so accuracies on these images "
         "alone are biased. Only bounds are reported, no accuracies, differences or tests."
     )
     assert paragraphs[1 + len(gaps)] == reason
@@ -772,7 +772,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
     assert reason in terminal
     assert f"Bounds of the accuracies, percent, {conditions}" in terminal
     (rows_shown,) = texts.rows
-    assert rows_shown[0] == ["method", "seeds", "n", "known outcomes", "overall", "worst"]
+    assert rows_shown[0] == ["method", "seeds", "n", "judged", "overall", "worst"]
     for row, (name, found) in zip(rows_shown[1:], expected.items(), strict=True):
         judged, *ends = (np.array(column) for column in zip(*found, strict=True))
         assert row[:4] == [name, str(len(found)), "40", f"{judged.min():.0f}"]

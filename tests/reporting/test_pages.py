@@ -104,7 +104,7 @@ def test_the_page_of_an_incomplete_audit_reports_bounds(make_audit: MakeAudit, t
     whole = make_audit().outcomes
     frame = whole.frame[~((whole.frame["attack"] == "cw") & (whole.frame["index"] >= 300))]
     text = visible(report(Audit(Outcomes(frame, whole.meta)), tmp_path / "a.html"))
-    assert "Incomplete audit: 100 of 400 images are not evaluated under every attack" in text
+    assert "Incomplete audit: 100 of 400 images are not judged under every attack" in text
     assert "on the worst class" not in text
 
 

@@ -16,7 +16,7 @@ SUMMARY = ("attack", "n", "overall", "{level}", "worst", "worst class", "worst 2
 def show_audit(result: Audit) -> None:
     """Print an audit: results per class and per attack, the worst class with its interval, the warnings.
 
-    For an incomplete audit, bounds per class and attack and the numbers of evaluated images.
+    For an incomplete audit, bounds per class and attack and the numbers of judged images.
     """
     if not result.complete:
         _show_bounds(result)
@@ -62,7 +62,7 @@ def _show_bounds(result: Audit) -> None:
         ]
         console.show(table.heads, rows, f"{name}, incomplete, under {result.outcomes.meta.threat}: {table.caption}")
         console.echo("")
-    console.echo(f"{BOUNDS_NOTE} The worst class is reported once every image is evaluated.")
+    console.echo(f"{BOUNDS_NOTE} The worst class is reported once every image is judged.")
     _show_warnings(result)
 
 

@@ -1,4 +1,4 @@
-"""The report of an incomplete audit: bounds and numbers of evaluated images instead of estimates."""
+"""The report of an incomplete audit: bounds and numbers of judged images instead of estimates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from classwise.reporting.templating import markup
 from classwise.stats.bounds import MEASURES, BoundedCounts
 
 BOUNDS_NOTE = (
-    "Images that are not evaluated count as misclassified in the lower bound and as correct in the upper bound. "
+    "Images that are not judged count as misclassified in the lower bound and as correct in the upper bound. "
     "Bounds are not confidence intervals."
 )
 METRIC_HEADS = {
@@ -40,7 +40,7 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
     """Template context of the page of an incomplete audit."""
     meta, counts = audit.outcomes.meta, audit.bounds(ALL)
     low, high = MEASURES["overall"](counts, None, audit.alpha)
-    title = f"Incomplete audit: {audit.outcomes.unfinished} images are not evaluated under every attack"
+    title = f"Incomplete audit: {audit.outcomes.unfinished} images are not judged under every attack"
     where = " ".join(filter(None, (meta.data, meta.split)))
     kind = audit.group or "class"
     return {
@@ -50,10 +50,10 @@ def incomplete_context(audit: Audit) -> dict[str, Any]:
         "lead": f"The accuracy under all attacks is between {formatting.percent(low)} and {formatting.percent(high)}.",
         "meaning": BOUNDS_NOTE,
         "advice": (
-            f"The worst {kind} depends on the images that are not evaluated, so it is not reported. Repeat the command "
+            f"The worst {kind} depends on the images that are not judged, so it is not reported. Repeat the command "
             "with --resume to continue the audit."
         ),
-        "population": "Bounds are valid for every possible outcome of the images that are not evaluated.",
+        "population": "Bounds are valid for every possible outcome of the images that are not judged.",
         "figure": markup(bounds_drawing(audit)),
         "hidden": max(0, len(_shown(counts)) - MAX_BARS),
         "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
@@ -75,7 +75,7 @@ def bounds_drawing(audit: Audit) -> Drawing:
 
 
 def class_bounds_table(audit: Audit) -> Table:
-    """Bounds per class: number of images, then under each attack the bounds and the number of evaluated images."""
+    """Bounds per class: number of images, then under each attack the bounds and the number of judged images."""
     by_attack = {name: audit.bounds(name) for name in audit.names}
     limits = {name: counts.accuracy for name, counts in by_attack.items()}
     rows = []
@@ -83,12 +83,12 @@ def class_bounds_table(audit: Audit) -> Table:
         cells = [Cell(formatting.count(by_attack[ALL].count[label]))]
         for name, counts in by_attack.items():
             low, high = (float(values[label]) for values in limits[name])
-            cells.append(Cell(_range(low, high), f"{formatting.count(counts.judged[label])} evaluated"))
+            cells.append(Cell(_range(low, high), f"{formatting.count(counts.judged[label])} judged"))
         rows.append(Row(audit.group_names[label], cells))
     kind = audit.group or "class"
     note = ""
     if unplaced := by_attack[ALL].unplaced:
-        note = f"The {kind} of {_number(unplaced)} images that are not evaluated is unknown."
+        note = f"The {kind} of {_number(unplaced)} images that are not judged is unknown."
     return Table(
         f"Bounds of the accuracy per {kind}, percent",
         [kind, "n", *(heading(audit.outcomes.meta, name) for name in by_attack)],
@@ -98,7 +98,7 @@ def class_bounds_table(audit: Audit) -> Table:
 
 
 def attack_bounds_table(audit: Audit) -> Table:
-    """Bounds of every metric per attack, with the numbers of images that are and are not evaluated."""
+    """Bounds of every metric per attack, with the numbers of images that are and are not judged."""
     clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
     rows = []
     for name in audit.names:
@@ -108,7 +108,7 @@ def attack_bounds_table(audit: Audit) -> Table:
             bounds = MEASURES[measure](counts, None if name == CLEAN else clean, audit.alpha)
             cells.append(Cell(_squared_range(*bounds) if measure == "cv" else _range(*bounds)))
         rows.append(Row(heading(audit.outcomes.meta, name), cells))
-    heads = ["attack", "evaluated", "not evaluated", *METRIC_HEADS.values()]
+    heads = ["attack", "judged", "not judged", *METRIC_HEADS.values()]
     return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {METRICS_NOTE}")
 
 

@@ -28,11 +28,11 @@ def crossing_reason(crossing: Crossing) -> str:
 
 
 def bounds_reason(comparison: Comparison) -> str:
-    """Explain why incomplete audits are not tested, with the number of images that all audits evaluated."""
+    """Explain why incomplete audits are not tested, with the number of images that all audits have judged."""
     images = _count(comparison.bounds["n"].max())
     return (
-        f"{formatting.count(comparison.judged_by_all)} of {images} images are evaluated in every audit under every "
-        "compared attack. Which images are evaluated first depends on the outcome (successful attacks end early), so "
+        f"{formatting.count(comparison.judged_by_all)} of {images} images are judged in every audit under every "
+        "compared attack. Which images are judged first depends on the outcome (successful attacks end early), so "
         "accuracies on these images alone are biased. Only bounds are reported, no accuracies, differences or tests."
     )
 
@@ -101,11 +101,11 @@ def bounds_table(comparison: Comparison) -> Table:
         ends = [Cell(formatting.span(row[f"{each}_low"], row[f"{each}_high"])) for each in ("overall", "worst")]
         rows.append(Row(str(name), cells + ends))
     note = (
-        "Bounds: the accuracy if all images with unknown outcome are misclassified, and if all are correct; they are "
-        "not confidence intervals. With several seeds: means of the bounds, and the smallest number of known outcomes."
+        "Bounds: the accuracy if all images without a verdict are misclassified, and if all are correct; they are "
+        "not confidence intervals. With several seeds: means of the bounds, and the smallest number of judged images."
     )
     return Table(
-        "Bounds of the accuracies, percent", ["method", "seeds", "n", "known outcomes", "overall", "worst"], rows, note
+        "Bounds of the accuracies, percent", ["method", "seeds", "n", "judged", "overall", "worst"], rows, note
     )
 
 

@@ -1,4 +1,4 @@
-"""Bounds of the accuracy per class: bars of correctly classified images and of images that are not evaluated."""
+"""Bounds of the accuracy per class: bars of correctly classified images and of images that are not judged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
         title: title of the figure.
         names: names of the rows, from top to bottom.
         low: lower bound of each row: the fraction of images that are correct under every attack.
-        high: upper bound of each row: ``low`` plus the fraction of images that are not evaluated.
+        high: upper bound of each row: ``low`` plus the fraction of images that are not judged.
     """
     left = name_column(names) + 18
     scale = WIDTH - left - VALUE
@@ -30,7 +30,7 @@ def range_bars(title: str, names: Sequence[str], low: Sequence[float], high: Seq
             Box(left, 26, 12, 10, "bar", 0.85),
             Label(left + 18, 35, "correct under every attack", "text-soft", 11.5),
             Box(left + 190, 26, 12, 10, "bar", 0.25),
-            Label(left + 208, 35, "not evaluated under every attack", "text-soft", 11.5),
+            Label(left + 208, 35, "not judged under every attack", "text-soft", 11.5),
         ]
     )
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):

@@ -169,16 +169,15 @@ def headline_of_one_method(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    rf"({NAME}) \(one training run\): worst-class accuracy ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\) on (.+?), "
-    rf"overall ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\)\."
+    rf"({NAME}) \(one training run\): worst-class accuracy ({SHARE}) \((.+?); (?:([\d.]+) % interval )?({SPAN})\), "
+    rf"overall accuracy ({SHARE}) \(({SPAN})\)\."
 )
 def method_of_one_run(made: Compared, found: re.Match[str]) -> None:
-    name, worst, percents, ends, classes, overall, overall_percents, overall_ends = found.groups()
+    name, worst, classes, percents, ends, overall, overall_ends = found.groups()
     row = made.rows[name]
     assert runs(made, name) == 1
     assert classes == join_names(made.lowest(name))
     assert percents == level(made)
-    assert overall_percents == (None if overall_ends == "no interval" else level(made))
     assert is_share(worst, row["worst"].value)
     assert is_span(ends, row["worst"])
     assert is_share(overall, row["overall"].value)
@@ -187,16 +186,15 @@ def method_of_one_run(made: Compared, found: re.Match[str]) -> None:
 
 @statement(
     rf"({NAME}) \(mean over (\d) seeds\): worst-class accuracy ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\), "
-    rf"overall ({SHARE}) \((?:([\d.]+) % interval )?({SPAN})\); (.+?) (has|have) the lowest mean\."
+    rf"overall accuracy ({SHARE}) \(({SPAN})\); (.+?) (has|have) the lowest mean\."
 )
 def method_of_seeds(made: Compared, found: re.Match[str]) -> None:
-    name, seeds, worst, percents, ends, overall, overall_percents, overall_ends, classes, verb = found.groups()
+    name, seeds, worst, percents, ends, overall, overall_ends, classes, verb = found.groups()
     row = made.rows[name]
     assert int(seeds) == runs(made, name) > 1
     assert classes == join_names(made.lowest(name))
     assert (verb == "has") == (len(made.lowest(name)) == 1)
     assert percents == level(made)
-    assert overall_percents == (None if overall_ends == "no interval" else level(made))
     assert is_share(worst, float(made.worst[name]))
     assert is_span(ends, row["worst"])
     assert is_share(overall, row["overall"].value)
@@ -264,11 +262,11 @@ def about(made: Compared, found: re.Match[str]) -> None:
 
 
 @statement(
-    r"Overall: mean over images\. Class mean: mean over classes\. Worst 20 %: mean over the 20 % of classes with the "
-    r"lowest accuracy\. MCD: maximum class discrepancy, highest minus lowest class accuracy, in percentage points\. "
-    r"CV: class-wise variance of the accuracy, in percent squared\. NRR: harmonic mean of clean and robust accuracy\. "
-    r"HMW: harmonic mean of overall and worst-class accuracy\. With several seeds: mean ± standard deviation over "
-    r"seeds; the worst class is the class with the lowest mean \(the first one if several are equal\)\."
+    r"Worst 20 %: mean over the 20 % of classes with the lowest accuracy\. MCD: maximum class discrepancy, highest "
+    r"minus lowest class accuracy, in percentage points\. CV: class-wise variance of the accuracy, in percent "
+    r"squared\. NRR: harmonic mean of clean and robust accuracy\. HMW: harmonic mean of overall and worst-class "
+    r"accuracy\. With several seeds: mean ± standard deviation over seeds; the worst class is the class with the "
+    r"lowest mean \(the first one if several are equal\)\."
 )
 def columns(made: Compared, found: re.Match[str]) -> None:
     del made, found  # the cells are recomputed by these definitions
@@ -642,8 +640,9 @@ def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -
     comparison = compare({"at": Audit(Outcomes.from_predictions(labels, predictions, None, CLASSES[:3]))})
     context = comparison_context(comparison)
     assert "".join(context["headline"].values()) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
-    assert context["sentences"][0].startswith("at (one training run): worst-class accuracy 50.0\u00a0% (")
-    assert " on ant and bee, overall " in context["sentences"][0]
+    assert context["sentences"][0].startswith(
+        "at (one training run): worst-class accuracy 50.0\u00a0% (ant and bee; 95\u00a0% interval "
+    )
     show_comparison(comparison)
     assert "of equally low classes the first" in capsys.readouterr().out
 

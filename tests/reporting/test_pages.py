@@ -138,7 +138,7 @@ def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit:
 
 
 def test_without_saved_examples_there_is_no_such_section(make_audit: MakeAudit, tmp_path: Path) -> None:
-    assert "Adversarial examples" not in visible(report(make_audit(), tmp_path / "a.html"))
+    assert "Example images" not in visible(report(make_audit(), tmp_path / "a.html"))
 
 
 def test_a_comparison_names_a_best_method_only_if_it_is_significant(make_audit: MakeAudit, tmp_path: Path) -> None:

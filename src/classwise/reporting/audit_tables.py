@@ -14,12 +14,12 @@ from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.worst_class import possibly_worst
 
 METRICS_NOTE = (
-    "Overall: mean over images. Class mean: mean over classes. Worst 20 %: mean over the 20 % of classes with the "
-    "lowest accuracy. MCD: maximum class discrepancy, highest minus lowest class accuracy, in percentage points. CV: "
-    "class-wise variance of the accuracy, in percent squared. NRR: harmonic mean of clean and robust accuracy. HMW: "
-    "harmonic mean of overall and worst-class accuracy."
+    "Worst 20\u00a0%: mean over the 20\u00a0% of classes with the lowest accuracy. MCD: maximum class discrepancy, "
+    "highest minus lowest class accuracy, in percentage points. CV: class-wise variance of the accuracy, in percent "
+    "squared. NRR: harmonic mean of clean and robust accuracy. HMW: harmonic mean of overall and worst-class accuracy."
 )
 """Definitions of the metrics in the tables of pages."""
+MEANS_NOTE = "Overall: mean over images. Class mean: mean over classes."
 CUMULATIVE_NOTE = (
     "The attacks are a cascade, so their counts are cumulative: an image counts as correct under an attack if it "
     "survives this attack and all earlier ones."
@@ -72,8 +72,8 @@ def attack_table(summary: AuditSummary) -> Table:
         rows.append(Row(summary.heading(name), cells, weak=name == ALL))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
-        f"On {images}. {METRICS_NOTE} The intervals of worst 20 %, MCD, CV and HMW are derived from simultaneous "
-        "intervals of all classes."
+        f"On {images}. {MEANS_NOTE} {METRICS_NOTE} The intervals of worst 20\u00a0%, MCD, CV and HMW are derived from "
+        "simultaneous intervals of all classes."
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"

@@ -11,7 +11,7 @@ from classwise.auditing.outcomes import ALL, CLEAN
 from classwise.auditing.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading
-from classwise.reporting.audit_tables import METRICS_NOTE
+from classwise.reporting.audit_tables import MEANS_NOTE, METRICS_NOTE
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.svg import Drawing
@@ -109,7 +109,7 @@ def attack_bounds_table(audit: Audit) -> Table:
             cells.append(Cell(_squared_range(*bounds) if measure == "cv" else _range(*bounds)))
         rows.append(Row(heading(audit.outcomes.meta, name), cells))
     heads = ["attack", "judged", "not judged", *METRIC_HEADS.values()]
-    return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {METRICS_NOTE}")
+    return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {MEANS_NOTE} {METRICS_NOTE}")
 
 
 def _shown(counts: BoundedCounts) -> list[int]:

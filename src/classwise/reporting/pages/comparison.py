@@ -109,14 +109,16 @@ def _headline(comparison: Comparison) -> tuple[dict[str, str], list[str]]:
 def _method_sentence(name: str, row: Mapping[str, Any], lowest: Sequence[str], alpha: float) -> str:
     """Worst-class and overall accuracy of a method with intervals, and its number of training runs."""
     seeds, classes = int(row["seeds"]), formatting.listed(lowest)
+    worst = f"worst-class accuracy {formatting.percent(row['worst'])}"
     worst_interval = formatting.interval(row["worst_low"], row["worst_high"], alpha)
-    interval = formatting.interval(row["overall_low"], row["overall_high"], alpha)
-    worst = f"worst-class accuracy {formatting.percent(row['worst'])} ({worst_interval})"
-    overall = f"overall {formatting.percent(row['overall'])} ({interval})"
+    ends = formatting.interval(row["overall_low"], row["overall_high"], alpha).removeprefix(
+        f"{formatting.level(alpha)} interval "
+    )
+    overall = f"overall accuracy {formatting.percent(row['overall'])} ({ends})"
     if seeds == 1:
-        return f"{name} (one training run): {worst} on {classes}, {overall}."
+        return f"{name} (one training run): {worst} ({classes}; {worst_interval}), {overall}."
     verb = "have" if len(lowest) > 1 else "has"
-    return f"{name} (mean over {seeds} seeds): {worst}, {overall}; {classes} {verb} the lowest mean."
+    return f"{name} (mean over {seeds} seeds): {worst} ({worst_interval}), {overall}; {classes} {verb} the lowest mean."
 
 
 def _clearly_best(comparison: Comparison, best: str) -> bool:
@@ -141,8 +143,8 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
         f"comparisons), on {formatting.counted(images, 'image')}."
     )
     second = (
-        f"{'Groups' if comparison.group else 'Classes'} with a significant difference (p < {alpha} after Holm's "
-        f"correction over {classes} tests): {significant}."
+        f"{'Groups' if comparison.group else 'Classes'} with a significant difference (p\u00a0<\u00a0{alpha} after "
+        f"Holm's correction over {classes} tests): {significant}."
     )
     return {
         "title": f"{pair.first} minus {pair.second}",

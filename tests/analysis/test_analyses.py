@@ -28,7 +28,7 @@ from classwise.analysis.spread import spread
 from classwise.auditing.outcomes import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
-from classwise.reporting.svg import Drawing, Picture
+from classwise.reporting.svg import Drawing, Image
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
 
@@ -102,7 +102,7 @@ def test_the_gallery_of_the_most_and_least_robust_images(tmp_path: Path) -> None
     pixels = np.random.default_rng(0).random((len(table), 1, 5, 5))
     images = Images(pixels[::-1].astype(np.float32), table.labels[::-1], NAMES, index=np.arange(len(table))[::-1])
     drawing = result.gallery(images)
-    shown = [mark.pixels for mark in drawing.marks if isinstance(mark, Picture)]
+    shown = [mark.pixels for mark in drawing.marks if isinstance(mark, Image)]
     assert np.stack(shown) == pytest.approx(pixels[[*result.most, *result.least]], abs=1e-6)
     assert drawing.svg().count("<image ") == 6
     drawing.save(tmp_path / "ends.png")

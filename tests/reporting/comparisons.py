@@ -37,7 +37,7 @@ WARNINGS = (
 
 
 class Ends(NamedTuple):
-    """A number and its interval; the ends are NaN where there is none."""
+    """A value and its interval; the limits are NaN if there is none."""
 
     value: float
     low: float
@@ -70,7 +70,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Adjusted p-values; NaN stays NaN and is not counted."""
+    """Holm-adjusted p-values; NaN is ignored."""
     order = sorted((place for place, p in enumerate(p_values) if not math.isnan(p)), key=p_values.__getitem__)
     adjusted, largest = [math.nan] * len(p_values), 0.0
     for rank, place in enumerate(order):
@@ -97,7 +97,7 @@ def tango(only_first: int, only_second: int, images: int, alpha: float) -> tuple
 
 
 class Table(NamedTuple):
-    """Mean squares of a table of seeds and images with one value in each cell."""
+    """Mean squares of a two-way table of seeds and images with one value per cell."""
 
     seed: float
     image: float
@@ -105,7 +105,7 @@ class Table(NamedTuple):
 
 
 def analysis_of_variance(values: Floats) -> Table:
-    """Of (S, n) values; a mean square without degrees of freedom is NaN."""
+    """Analysis of (S, n) values; a mean square without degrees of freedom is NaN."""
     seeds, images = values.shape
     grand, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
     residual = values - rows[:, None] - columns[None, :] + grand
@@ -117,7 +117,7 @@ def analysis_of_variance(values: Floats) -> Table:
 
 
 def mean_of_seeds(right: Bools, alpha: float) -> Ends:
-    """The mean of (S, n) answers; Korn and Graubard's interval from the variance of a two-way table."""
+    """Mean of (S, n) outcomes; Korn and Graubard's interval from the variance of a two-way table."""
     seeds, images = right.shape
     mean = float(right.mean())
     if images == 1:
@@ -174,9 +174,9 @@ def difference_of_seeds(first: Bools, second: Bools, alpha: float, *, paired: bo
 
 
 def resampled_minima(right: Bools, ids: Ints) -> Floats:
-    """(R, S): each run's lowest accuracy on images drawn anew within each class or group, the same for all runs.
+    """Bootstrap (R, S): lowest accuracy of each run on images resampled within each class or group, for all runs alike.
 
-    An image is as good as any other with the same answers, so that how often each pattern comes is multinomial.
+    Images with the same outcomes are exchangeable, so the counts of the outcome patterns are multinomial.
     """
     generator = np.random.default_rng(0)
     lowest = np.full((RESAMPLES, len(right)), np.inf)
@@ -217,15 +217,15 @@ def worst_difference_of_seeds(first: Bools, second: Bools, ids: Ints, alpha: flo
     """The difference of the mean minima, with the bootstrap's error of the images and the seeds' variance."""
     runs = len(first)
     drawn = resampled_minima(np.concatenate([first, second]), ids)
-    mine, other = minima(first, ids), minima(second, ids)
-    value = float(mine.mean() - other.mean())
+    one, other = minima(first, ids), minima(second, ids)
+    value = float(one.mean() - other.mean())
     again = drawn[:, :runs].mean(axis=1) - drawn[:, runs:].mean(axis=1)
     low, high = np.quantile(again, (alpha / 2, 1 - alpha / 2))
     of_images = (max(value - low, high - value) / float(stats.norm.ppf(1 - alpha / 2))) ** 2
     if paired:
-        tables = [(mine - other, drawn[:, :runs] - drawn[:, runs:])]
+        tables = [(one - other, drawn[:, :runs] - drawn[:, runs:])]
     else:
-        tables = [(mine, drawn[:, :runs]), (other, drawn[:, runs:])]
+        tables = [(one, drawn[:, :runs]), (other, drawn[:, runs:])]
     tables = [(least, resampled) for least, resampled in tables if len(least) > 1]
     seen = [float(least.var(ddof=1)) / len(least) for least, _ in tables]
     noise = []
@@ -248,7 +248,7 @@ binomial = cache(usual)
 
 
 def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
-    """Intervals of (right, images) that hold together with probability 1 - alpha."""
+    """Intervals of (correct, images) with simultaneous coverage 1 - alpha."""
     return [binomial(right, images, sidak(alpha, len(cells))) for right, images in cells]
 
 
@@ -258,24 +258,24 @@ def lowest_ends(cells: Cells, alpha: float) -> tuple[float, float]:
 
 
 def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) -> Ends:
-    """Of two models: the docstring of `classwise.stats.paired.difference_of_minima`."""
+    """Difference of two models, as described in `classwise.stats.paired.difference_of_minima`."""
     units = sorted(set(ids.tolist()))
-    ours, theirs = (
+    first_cells, second_cells = (
         [(int(run[ids == unit].sum()), int((ids == unit).sum())) for unit in units] for run in (first, second)
     )
-    value = min(right / images for right, images in ours) - min(right / images for right, images in theirs)
+    value = min(right / images for right, images in first_cells) - min(right / images for right, images in second_cells)
     paired = []
     for unit in units:
         one, other = first[ids == unit], second[ids == unit]
         up, down = int((one & ~other).sum()), int((~one & other).sum())
         paired.append(tango(up, down, len(one), sidak(alpha / 2, len(units))))
-    our_box, their_box = box(ours, alpha / 4), box(theirs, alpha / 4)
-    our_low, our_high = min(low for low, _ in our_box), min(high for _, high in our_box)
-    their_low, their_high = min(low for low, _ in their_box), min(high for _, high in their_box)
-    our_worst = [place for place, (low, _) in enumerate(our_box) if low <= our_high]
-    their_worst = [place for place, (low, _) in enumerate(their_box) if low <= their_high]
-    low = max(min(paired[place][0] for place in our_worst), our_low - their_high)
-    high = min(max(paired[place][1] for place in their_worst), our_high - their_low)
+    first_box, second_box = box(first_cells, alpha / 4), box(second_cells, alpha / 4)
+    first_low, first_high = min(low for low, _ in first_box), min(high for _, high in first_box)
+    second_low, second_high = min(low for low, _ in second_box), min(high for _, high in second_box)
+    first_worst = [place for place, (low, _) in enumerate(first_box) if low <= first_high]
+    second_worst = [place for place, (low, _) in enumerate(second_box) if low <= second_high]
+    low = max(min(paired[place][0] for place in first_worst), first_low - second_high)
+    high = min(max(paired[place][1] for place in second_worst), first_high - second_low)
     return Ends(value, low, high)
 
 
@@ -288,7 +288,7 @@ def harmonic(one: float, other: float) -> float:
 
 
 def variance_ends(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """The least and the greatest variance of numbers that lie in intervals."""
+    """Smallest and largest variance of numbers within intervals."""
 
     def nearest(point: float) -> float:
         return float(np.mean([(max(low - point, point - high, 0)) ** 2 for low, high in intervals]))
@@ -299,7 +299,7 @@ def variance_ends(intervals: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[str, Ends]:
-    """The measures of one run of one method by their heads, each with its interval for new images."""
+    """Measures of one run by table head, each with its interval for new images."""
     shares, found = [right / images for right, images in cells], box(cells, alpha)
     lows, highs = [low for low, _ in found], [high for _, high in found]
     right, images = sum(right for right, _ in cells), sum(images for _, images in cells)
@@ -325,17 +325,17 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """A comparison and its raw answers.
+    """A comparison and its raw outcomes.
 
     Attributes:
-        comparison: what the pages are made of.
-        correct: of each method (S, N) answers under what is compared.
-        clean: of each method the answers (N,) of each run on clean images; None where a run has none.
-        seeds: of each method the training seed of each run; None where it is not known.
-        ids: (N,) the class of each image, or the group in its place.
-        units: the names of these.
-        order: the attacks of the audits, ``clean`` among them.
-        warnings: of each method the names of each run's warnings.
+        comparison: the comparison to report.
+        correct: for each method, (S, N) outcomes under the compared attack.
+        clean: for each method, (N,) clean outcomes of each run; None if a run has none.
+        seeds: for each method, the training seed of each run; None if unknown.
+        ids: (N,) class or group of each image.
+        units: names of the classes or groups.
+        order: the attacks of the audits, including ``clean``.
+        warnings: for each method, the names of each run's warnings.
     """
 
     comparison: Comparison
@@ -380,17 +380,17 @@ class Compared:
         return int((self.ids == self.units.index(unit)).sum())
 
     def part(self, name: str, unit: str) -> Bools:
-        """(S, n) the answers of a method on the images of a class."""
+        """Outcomes (S, n) of a method on the images of a class."""
         return self.correct[name][:, self.ids == self.units.index(unit)]
 
     def cells(self, run: Bools) -> Cells:
-        """(right, images) of each class with images."""
+        """(correct, images) of each class with images."""
         masks = [self.ids == self.units.index(unit) for unit in self.present]
         return [(int(run[mask].sum()), int(mask.sum())) for mask in masks]
 
     @cached_property
     def worst(self) -> dict[str, Fraction]:
-        """The mean over the runs of the lowest accuracy, without rounding."""
+        """Mean over runs of the lowest accuracy, without rounding."""
         found = {}
         for name, right in self.correct.items():
             lowest = [min(Fraction(good, images) for good, images in self.cells(run)) for run in right]
@@ -408,7 +408,7 @@ class Compared:
 
     @cached_property
     def rows(self) -> dict[str, dict[str, Ends]]:
-        """Of each method the measures, with intervals; of several runs means, and intervals of overall and worst."""
+        """Measures of each method with intervals; for several runs, means, and intervals of overall and worst only."""
         found = {}
         for name, right in self.correct.items():
             runs = self.runs[name]
@@ -424,7 +424,7 @@ class Compared:
 
     @cached_property
     def runs(self) -> dict[str, list[dict[str, Ends]]]:
-        """Of each method and run the measures."""
+        """Measures of each method and run."""
         found: dict[str, list[dict[str, Ends]]] = {name: [] for name in self.correct}
         for name in self.correct:
             for run, clean in zip(self.correct[name], self.clean[name], strict=True):
@@ -434,7 +434,7 @@ class Compared:
         return found
 
     def deviation(self, name: str, head: str) -> float:
-        """Over the runs; NaN for one."""
+        """Standard deviation over runs; NaN for one run."""
         values = [run[head].value for run in self.runs[name]]
         return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
@@ -445,16 +445,16 @@ class Compared:
         return Ends(float(right.mean()), *binomial(int(right.sum()), right.size, self.alpha))
 
     def paired(self, first: str, second: str) -> tuple[Bools, Bools, bool]:
-        """The answers of two methods, seed by seed where both have the same known seeds, two or more."""
-        mine, other = self.seeds[first], self.seeds[second]
-        right, theirs = self.correct[first], self.correct[second]
-        if len(mine) < 2 or None in mine or sorted(map(str, mine)) != sorted(map(str, other)):
-            return right, theirs, False
-        order = sorted(range(len(mine)), key=lambda run: str(mine[run]))  # as the bootstrap draws them
-        return right[order], theirs[[other.index(mine[run]) for run in order]], True
+        """Outcomes of two methods, paired by seed if both have the same two or more known seeds."""
+        seeds, other_seeds = self.seeds[first], self.seeds[second]
+        correct, other_correct = self.correct[first], self.correct[second]
+        if len(seeds) < 2 or None in seeds or sorted(map(str, seeds)) != sorted(map(str, other_seeds)):
+            return correct, other_correct, False
+        order = sorted(range(len(seeds)), key=lambda run: str(seeds[run]))  # the order of the bootstrap
+        return correct[order], other_correct[[other_seeds.index(seeds[run]) for run in order]], True
 
     def difference(self, first: str, second: str, unit: str | None = None) -> Difference:
-        """Of a class, or of all images."""
+        """Difference on a class, or on all images."""
         one, other, paired = self.paired(first, second)
         if unit is not None:
             one, other = (right[:, self.ids == self.units.index(unit)] for right in (one, other))
@@ -464,7 +464,7 @@ class Compared:
         return difference_of_seeds(one, other, self.alpha, paired=paired)
 
     def adjusted(self, first: str, second: str) -> dict[str, float]:
-        """The p-values of the classes after Holm."""
+        """Holm-adjusted p-values of the classes."""
         found = holm([self.difference(first, second, unit).p for unit in self.present])
         return dict(zip(self.present, found, strict=True))
 
@@ -481,7 +481,7 @@ _SHARES = st.sampled_from((0.0, 0.3, 0.5, 0.5, 0.9, 1.0))
 
 @st.composite
 def comparisons(draw: st.DrawFn) -> Compared:
-    """One to three methods of one to three runs on a few images of up to five classes, alike, equal or far apart.
+    """One to three methods of one to three runs on up to five classes, with similar, equal or distant accuracies.
 
     Attacks alone, in families and in cascades; what is compared is any of them, all, or the clean pass; classes may be
     empty or of one image; training seeds are known or not, the same or others.
@@ -525,9 +525,9 @@ def comparisons(draw: st.DrawFn) -> Compared:
         known = draw(st.sampled_from(("alike", "alike", "own", "none")))
         start = 10 + 3 * METHODS.index(method) if known == "own" else 0
         numbered: list[int | None] = [None if known == "none" else start + run for run in range(runs)]
-        mine = draw(st.permutations(numbered))
-        seeds[method], clean[method], warnings[method], audits[method], answers = mine, [], [], [], []
-        for seed in mine:
+        order_of_seeds = draw(st.permutations(numbered))
+        seeds[method], clean[method], warnings[method], audits[method], answers = order_of_seeds, [], [], [], []
+        for seed in order_of_seeds:
             if same:
                 random, rates = np.random.default_rng(0), np.full(number, 0.5)
             right = {
@@ -571,7 +571,7 @@ def comparisons(draw: st.DrawFn) -> Compared:
 
 
 def _under(attack: str, right: dict[str, Bools]) -> Bools:
-    """The answers under one attack, all, or a family."""
+    """Outcomes under one attack, all attacks, or a family."""
     if attack in right:
         return right[attack]
     family = [right[name] for name in right if name.startswith("t[")]

@@ -78,7 +78,7 @@ class Case:
         """(correct, images) of each row with images."""
         wins, found = self.wins(name), dict[str, tuple[int, int]]()
         for unit in self.units:
-            images = [image for image, mine in self.unit.items() if mine == unit]
+            images = [image for image, name in self.unit.items() if name == unit]
             if images:
                 found[unit] = (sum(wins[image] for image in images), len(images))
         return found

@@ -1,7 +1,7 @@
 """Every sentence and number of a comparison, on the page and on the terminal, recomputed from the raw outcomes.
 
-A page is read back from its HTML. Each text must be wholly made of statements of the list below, each with the function
-that checks its numbers and its claim against the answers; a text that no statement fits fails the test.
+The HTML of a page is parsed. Each text must consist of statements of the list below, each with a function that checks
+its numbers and its claim against the outcomes. A text that matches no statement fails the test.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ QUICK = settings(max_examples=25, phases=[Phase.generate], deadline=None, suppre
 
 
 def statement(pattern: str) -> Callable[[Check], Check]:
-    """Register the check of every text that the pattern fits."""
+    """Register the check of every text that matches the pattern."""
 
     def add(check: Check) -> Check:
         STATEMENTS.append((re.compile(pattern), check))
@@ -62,7 +62,7 @@ def statement(pattern: str) -> Callable[[Check], Check]:
 
 
 def check(made: Compared, text: str) -> set[str]:
-    """Read a text as statements, one after another, check each, and name those that were found."""
+    """Parse a text into consecutive statements, check each, and return their names."""
     rest, names = text.replace("\u00a0", " ").strip(), set[str]()
     while rest:
         for pattern, checked in STATEMENTS:
@@ -78,7 +78,7 @@ def check(made: Compared, text: str) -> set[str]:
 
 
 def near(text: str, value: float, digits: int = 1) -> bool:
-    """Whether a text is the rounded value; either way where rounding decides by the last bits."""
+    """Whether a text is the rounded value; ties may be rounded either way."""
     if math.isnan(value) or text == "–":
         return math.isnan(value) and text == "–"
     text = text.replace("−", "-").replace(",", "")
@@ -101,7 +101,7 @@ def is_span(text: str, found: Ends | tuple[float, ...]) -> bool:
 
 
 def is_signed(text: str, low: float, high: float) -> bool:
-    """Whether a text is an interval of a difference, in points."""
+    """Whether a text is an interval of a difference, in percentage points."""
     if text == "–" or math.isnan(low):
         return text == "–" and math.isnan(low) and math.isnan(high)
     one, other = text.split(" to ")
@@ -130,7 +130,7 @@ def runs(made: Compared, name: str) -> int:
 
 
 def claims_best(made: Compared) -> bool:
-    """Whether the lowest class of one method is above that of each other at a level for all of them."""
+    """Whether the worst class of one method is significantly above that of every other, Bonferroni-corrected."""
     others = [name for name in made.correct if name != made.best[0]]
     return all(made.minima(made.best[0], name, made.alpha / len(others)).low > 1e-9 for name in others)
 
@@ -315,7 +315,7 @@ def units(made: Compared, found: re.Match[str]) -> None:
     rf"\((?:([\d.]+) % interval )?({SPAN}|{SIGNED})\)$"
 )
 def mark(made: Compared, found: re.Match[str]) -> None:
-    """The hover text of a dot: of a method overall or in its lowest class, of a class, of a difference in a class."""
+    """Hover text of a dot: a method overall or on its worst class, a class, or a difference on a class."""
     row, name, share, images, points, paired_images, noun, percents, ends = found.groups()
     assert percents == (None if ends == "no interval" else level(made))
     if points is not None:
@@ -345,12 +345,12 @@ def warning(made: Compared, found: re.Match[str]) -> None:
 
 
 PAIR = [0]
-"""The pair whose section is read: the place of its first method; 0 outside of these sections."""
+"""Index of the first method of the pair whose section is parsed; 0 outside of these sections."""
 SEEN: set[str] = set()
 
 
 def sections(page: str) -> Iterator[tuple[int, str]]:
-    """The parts of a page with the place of the pair that each is about."""
+    """Sections of a page, each with the index of its pair."""
     start, *pairs = re.split(r"(?=<h2>\w+ minus \w+</h2>)", page)
     yield 0, start
     for place, part in enumerate(pairs, 1):
@@ -398,7 +398,7 @@ def _over(made: Compared) -> str:
 
 
 def _inert_texts(made: Compared, texts: Texts) -> None:
-    """Names, numbers on axes, headings and the settings."""
+    """Check names, axis numbers, headings and settings."""
     names = list(made.comparison.names)
     allowed = {*names, *made.present, "Overall", "Worst class", f"Accuracy {conditions(made)}, percent"}
     allowed |= {f"Accuracy per {made.kind} {conditions(made)}, percent"}
@@ -425,7 +425,7 @@ def _inert_texts(made: Compared, texts: Texts) -> None:
 
 
 def _squared(text: str, value: float) -> bool:
-    """Whether a text is a variance in percent squared: whole from 100 on."""
+    """Whether a text is a variance in percent squared, rounded to integers from 100 on."""
     return near(text, 1e4 * value, 0 if value >= 0.01 else 1)
 
 
@@ -509,7 +509,7 @@ def _differences(made: Compared, first: str, rows: list[list[str]]) -> None:
 
 
 def test_the_pages_made_every_kind_of_sentence() -> None:
-    """The random answers reach every statement of the list (run after the property above)."""
+    """The random outcomes reach every statement of the list (run after the property above)."""
     if not SEEN:
         pytest.skip("needs the property test of this file in the same process")
     assert {checked.__name__ for _, checked in STATEMENTS} - SEEN == set()
@@ -602,7 +602,7 @@ def _terminal_pair(made: Compared, first: str, block: str) -> None:
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2])
 def test_the_bootstrap_agrees_with_one_that_draws_image_by_image(alpha: float) -> None:
-    """Other random numbers, images drawn one by one: the percentiles agree within the Monte Carlo error of both."""
+    """With other random numbers and image-wise resampling, percentiles agree within the Monte Carlo error of both."""
     random = np.random.default_rng(8)
     ids = np.repeat(np.arange(3), [30, 40, 50])
     right = random.random((3, 120)) < np.array([0.5, 0.55, 0.8])[ids]
@@ -662,7 +662,7 @@ def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:
 
 
 def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> None:
-    """A difference that is clear at 95 %, but not at 97.5 %, which two others ask for."""
+    """A difference is significant at 95 %, but not at 97.5 %, the level with two other methods."""
     labels, found = np.repeat(np.arange(2), 50), list[str]()
     for count in range(50):
         low = np.arange(100) % 50 < count

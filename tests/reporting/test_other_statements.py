@@ -188,7 +188,7 @@ def test_every_sentence_on_a_training_run_follows_from_its_files(
     alpha=st.sampled_from((0.05, 0.001)),
     others=st.integers(0, 11),
 )
-def test_what_the_terminal_says_of_a_search(
+def test_the_terminal_output_of_a_worst_class_search(
     capsys: pytest.CaptureFixture[str],
     shares: list[float],
     settled: bool,
@@ -222,9 +222,9 @@ def test_what_the_terminal_says_of_a_search(
     assert f"all, {100 * (1 - alpha):.6g} % simultaneous" in lines[1]
     marked = [line.split()[0] for line in lines[2 : 2 + number] if line.endswith("yes")]
     assert marked == [names[label] for label in possibly]
-    said = next(line for line in lines if re.match("worst class|lowest estimate", line))
+    worst_line = next(line for line in lines if re.match("worst class|lowest estimate", line))
     start = "worst class" if settled else "lowest estimate so far"
-    assert said == f"{start}: {names[worst]}, {100 * shares[worst]:.1f} % [10.0, 20.0]"
+    assert worst_line == f"{start}: {names[worst]}, {100 * shares[worst]:.1f} % [10.0, 20.0]"
     assert any(line.startswith("unsettled") for line in lines) == (unsettled > 0)
     if unsettled:
         assert f"unsettled: {unsettled:,} image{'s' * (unsettled != 1)} that" in "\n".join(lines)

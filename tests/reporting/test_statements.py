@@ -1,7 +1,7 @@
 """Every sentence and number of a page, recomputed from the raw rows of random outcomes.
 
-A page is read back from its HTML. Each text must be wholly made of statements of the list below, each with the function
-that checks its numbers and its claim against the rows; a text that no statement fits fails the test.
+The HTML of a page is parsed. Each text must consist of statements of the list below, each with a function that checks
+its numbers and its claim against the rows. A text that matches no statement fails the test.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPAN = r"[\d.]+–[\d.]+"
 
 
 def statement(pattern: str) -> Callable[[Check], Check]:
-    """Register the check of every text that the pattern fits."""
+    """Register the check of every text that matches the pattern."""
 
     def add(check: Check) -> Check:
         STATEMENTS.append((re.compile(pattern), check))
@@ -364,7 +364,7 @@ class Texts(HTMLParser):
 
 
 def check(case: Case, text: str) -> set[str]:
-    """Read a text as statements, one after another, check each, and name those that were found."""
+    """Parse a text into consecutive statements, check each, and return their names."""
     rest, names = text.replace("\u00a0", " ").strip(), set[str]()
     while rest:
         for pattern, checked in STATEMENTS:
@@ -449,10 +449,10 @@ def _cell_of_a_matrix(case: Case, cell: re.Match[str]) -> None:
     truth, count, images, share, what, other = cell.groups()
     possible = []
     wins, wrong = case.wins("all"), case.first_wrong(case.truth)[truth]
-    mine = [image for image, name in case.truth.items() if name == truth]
-    possible.append(wrong.get(other, 0) if other else sum(wins[image] for image in mine))
-    possible += [sum(case.predicted[attack][image] == (other or truth) for image in mine) for attack in case.attacks]
-    assert whole(images) == len(mine)
+    members = [image for image, name in case.truth.items() if name == truth]
+    possible.append(wrong.get(other, 0) if other else sum(wins[image] for image in members))
+    possible += [sum(case.predicted[attack][image] == (other or truth) for image in members) for attack in case.attacks]
+    assert whole(images) == len(members)
     assert whole(count) in possible
     assert share == percent(whole(count) / whole(images))
     assert (other is None) == (what == "classified correctly")

@@ -67,11 +67,11 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
         IncompleteError: if the audit is incomplete.
         ClasswiseError: if a field would not have its RobustBench meaning, or ``info`` has an unknown key.
     """
-    given = _checked(info or {})
+    fields = _checked(info or {})
     meta = audit.outcomes.meta
     norm, _, radius = (meta.threat or "").partition(":")
     _check_comparable(audit, norm, radius)
-    dataset = given.pop("dataset", meta.data)
+    dataset = fields.pop("dataset", meta.data)
     if dataset not in BOARDS:
         raise ClasswiseError(
             f"RobustBench has no data set {dataset!r}; if it is one of {', '.join(BOARDS)} under another name, pass "
@@ -79,8 +79,8 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
         )
     by_class = dataclasses.replace(audit, group=None)
     overall = by_class.by_attack["overall"]
-    missing = [key for key in _AUTHOR_FIELDS if key not in given]
-    known: dict[str, Any] = dict.fromkeys(_AUTHOR_FIELDS) | given
+    missing = [key for key in _AUTHOR_FIELDS if key not in fields]
+    known: dict[str, Any] = dict.fromkeys(_AUTHOR_FIELDS) | fields
     ordered = ("link", "name", "authors", "additional_data", "number_forward_passes")
     return {
         **{key: known[key] for key in ordered},
@@ -91,7 +91,7 @@ def robustbench(audit: Audit, info: Mapping[str, str] | None = None) -> dict[str
         "clean_acc": _percent(overall[CLEAN]),
         "reported": known["reported"],
         "autoattack_acc": _percent(overall[ALL]),
-        **{key: given[key] for key in _OPTIONAL_FIELDS if key in given},
+        **{key: fields[key] for key in _OPTIONAL_FIELDS if key in fields},
         "classwise": _block(by_class, missing, _notes(by_class, dataset, norm, radius)),
     }
 

@@ -126,11 +126,11 @@ def _worst_candidates(summary: AuditSummary) -> str:
 def confusion_sentences(summary: AuditSummary) -> list[str]:
     """Sentences on the errors: of the worst class, within superclasses, and images without a prediction."""
     confusion = summary.confusions[ALL]
-    found = [misclassifications(confusion, summary.worst, summary.alpha)] if summary.kind == "class" else []
-    found += [within_superclass(confusion, summary.alpha), without_prediction(summary)]
+    sentences = [misclassifications(confusion, summary.worst, summary.alpha)] if summary.kind == "class" else []
+    sentences += [within_superclass(confusion, summary.alpha), without_prediction(summary)]
     if not confusion.wrong and not int(summary.under_all.wrong.sum()):
-        found.append("No image is misclassified.")
-    return [sentence for sentence in found if sentence]
+        sentences.append("No image is misclassified.")
+    return [sentence for sentence in sentences if sentence]
 
 
 def misclassifications(confusion: Confusion, label: int, alpha: float = 0.05, most: int = 3) -> str:

@@ -78,7 +78,7 @@ class Label:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Image:
     """A square image with pixels (C, H, W) in [0, 1], drawn without smoothing."""
 
     x: float
@@ -96,7 +96,7 @@ class Group:
     box: tuple[float, float, float, float] | None = None
 
 
-Mark = Box | Line | Dot | Label | Picture | Group
+Mark = Box | Line | Dot | Label | Image | Group
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def shorten(text: str, letters: int) -> str:
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
-def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Picture]:
+def _flat(marks: Sequence[Mark]) -> Iterator[Box | Line | Dot | Label | Image]:
     for mark in marks:
         if isinstance(mark, Group):
             yield from _flat(mark.marks)
@@ -193,7 +193,7 @@ def _element(mark: Mark) -> str:
             hit = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" class="hit"/>'
         inner = "".join(_element(child) for child in mark.marks)
         return f"<g><title>{markup_text(mark.title)}</title>{hit}{inner}</g>"
-    if isinstance(mark, Picture):
+    if isinstance(mark, Image):
         from classwise.reporting.image_data import data_uri
 
         place = f'x="{_n(mark.x)}" y="{_n(mark.y)}" width="{_n(mark.side)}" height="{_n(mark.side)}"'
@@ -222,14 +222,14 @@ def _opacity(value: float) -> str:
     return f' opacity="{value:.2f}"' if value < 1 else ""
 
 
-def _add(axes: object, mark: Box | Line | Dot | Label | Picture, order: int) -> None:
+def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> None:
     """Draw one mark on the axes of `Drawing.figure`."""
     from matplotlib import patches
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
     assert isinstance(axes, Axes)
-    if isinstance(mark, Picture):
+    if isinstance(mark, Image):
         levels = mark.pixels if len(mark.pixels) == 3 else np.repeat(mark.pixels.mean(axis=0, keepdims=True), 3, axis=0)
         extent = (mark.x, mark.x + mark.side, mark.y + mark.side, mark.y)
         pixels = np.clip(levels.transpose(1, 2, 0), 0, 1)

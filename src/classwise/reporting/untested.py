@@ -63,8 +63,8 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
     if crossing.radii is None or len(crossing.names) > len(SERIES):
         return []
     norm, radii = crossing.radii
-    whole = all(abs(radius * LEVELS - round(radius * LEVELS)) < 0.01 for radius in radii)
-    in_levels = norm == "Linf" and whole and max(radii) * LEVELS <= MAX_LEVELS
+    integral = all(abs(radius * LEVELS - round(radius * LEVELS)) < 0.01 for radius in radii)
+    in_levels = norm == "Linf" and integral and max(radii) * LEVELS <= MAX_LEVELS
     factor = LEVELS if in_levels else 1
     x_label = "Linf radius, in 1/255" if in_levels else f"{norm} radius"
     place = {level: radius * factor for level, radius in zip(crossing.levels, radii, strict=True)}

@@ -17,7 +17,7 @@ from classwise.papers.experiments.case_study import ATTACK, TAKER, VICTIM, accur
 from classwise.papers.experiments.homing import GROUPS, class_pairs
 from classwise.papers.experiments.white_background import PRINTED, claims, count_rows, predictions, repaired
 from classwise.papers.store import Store
-from classwise.reporting.svg import Picture
+from classwise.reporting.svg import Image
 from classwise.stats.counts import IntArray
 
 NAMES = tuple("abcdef")
@@ -110,7 +110,7 @@ def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> Non
     context = Context(coloured_background.DigitsFigure.scales["smoke"], Store(tmp_path / "store"))
     found = coloured_background.DigitsFigure().run(context)
     ((drawing, _),) = found.figures
-    pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Picture)]
+    pictures = [mark.pixels for mark in drawing.marks if isinstance(mark, Image)]
     assert len(pictures) == 10
     corners = np.stack([picture[:, 0, 0] for picture in pictures])  # the first pixel of a digit is nearly black
     assert (corners[:5, 0] > 0.9).all()

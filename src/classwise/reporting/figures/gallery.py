@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from classwise.reporting.svg import Drawing, Label, Picture, shorten, width_of
+from classwise.reporting.svg import Drawing, Image, Label, shorten, width_of
 
 SIDE, SPACE, HEAD, FOOT = 64.0, 10.0, 40.0, 34.0
 
@@ -43,6 +43,6 @@ def gallery(title: str, rows: Sequence[Row]) -> Drawing:
         drawing.marks.append(Label(0, top - 6, row.title, "text-soft", 11))
         for place, (pixels, caption) in enumerate(zip(row.pixels, row.captions, strict=True)):
             left = place * (SIDE + SPACE)
-            drawing.marks.append(Picture(left, top, SIDE, pixels))
+            drawing.marks.append(Image(left, top, SIDE, pixels))
             drawing.marks.append(Label(left, top + SIDE + 12, shorten(caption, 13), "text", 9.5))
     return drawing

@@ -172,22 +172,22 @@ def _run_name(name: str, number: int, seeds: int) -> str:
 
 def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
     """Warnings of all audits, prefixed with the methods or single runs that raised them."""
-    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    runs_by_warning: dict[tuple[str, str], dict[str, list[int]]] = {}
     for name, audits in methods.items():
         for number, audit in enumerate(audits):
             for warning in audit.warnings:
-                found.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
-    whole = {name: list(range(len(audits))) for name, audits in methods.items()}
+                runs_by_warning.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
+    all_runs = {name: list(range(len(audits))) for name, audits in methods.items()}
     shown = []
-    for (guard, sentence), runs in found.items():
+    for (guard, sentence), runs in runs_by_warning.items():
         names = []
         for name, numbers in runs.items():
             total = len(methods[name])
-            names += [name] if numbers == whole[name] else [_run_name(name, number, total) for number in numbers]
+            names += [name] if numbers == all_runs[name] else [_run_name(name, number, total) for number in numbers]
         shown.append(
             {
                 "name": guard,
-                "sentence": sentence if runs == whole else f"{formatting.listed(names, len(names))}: {sentence}",
+                "sentence": sentence if runs == all_runs else f"{formatting.listed(names, len(names))}: {sentence}",
             }
         )
     return shown
@@ -195,10 +195,10 @@ def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
 
 def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
     """Validation curves of the first training run of each method."""
-    found = []
+    entries = []
     for name, audits in methods.items():
         curves = curves_of_audit(audits[0])
         if curves is not None and curves.drawings:
             drawing = next(iter(curves.drawings.values()))
-            found.append({"name": _run_name(name, 0, len(audits)), "svg": markup(drawing)})
-    return found
+            entries.append({"name": _run_name(name, 0, len(audits)), "svg": markup(drawing)})
+    return entries

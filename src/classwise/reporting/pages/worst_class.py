@@ -98,9 +98,9 @@ def class_table(result: WorstClass) -> Table:
         rows.append(Row(str(name), cells, weak=bool(row["may_be_worst"])))
     return Table(
         "Results per class",
-        ("class", "n", "clean, %", f"{first}, %", "all attacks, %", "undecided images", "may be the worst"),
+        ("class", "n", "clean, %", f"{first}, %", "all attacks, %", "unsettled images", "may be the worst"),
         rows,
-        f"In small print: simultaneous {level} intervals for these images. Undecided images survived the attacks that "
+        f"In small print: simultaneous {level} intervals for these images. Unsettled images survived the attacks that "
         "were run on them; the other attacks of the suite were not run on them.",
     )
 

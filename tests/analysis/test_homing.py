@@ -108,7 +108,7 @@ def test_the_table_and_the_figures(found: Homing) -> None:
     assert table["homing"].sum() == found.homing.sum()
     assert ((table["low"] <= table["share"]) & (table["share"] <= table["high"])).all()
     assert "misclassified images" in found.misclassified_figure().svg()
-    assert found.figure().svg().count("taken for") == (found.homing > 0).sum()
+    assert found.figure().svg().count("misclassified as") == (found.homing > 0).sum()
 
 
 @pytest.mark.slow

@@ -216,10 +216,10 @@ TASKS = (
     Task("fab", "fab:steps=20", 20, random=False),
     Task("fab-t", f"fab-t:steps=20,targets={_TARGETS}", 20, random=False),
     Task("fab-t-l2", f"fab-t:steps=20,targets={_TARGETS}", 20, "L2", random=False),
-    Task("square", "square:proposals=500,rescale=true", 500),
-    Task("square-l2", "square:proposals=500,rescale=true", 500, "L2"),
-    Task("cw", "cw:steps=44,searches=10,learning_rate=0.01", 20, random=False),
-    Task("cw-l2", f"cw-l2:steps=50,searches={_SEARCHES}", 50, "L2", random=False),
+    Task("square", "square:steps=500,rescale_schedule=true", 500),
+    Task("square-l2", "square:steps=500,rescale_schedule=true", 500, "L2"),
+    Task("cw", "cw:steps=44,binary_search_steps=10,learning_rate=0.01", 20, random=False),
+    Task("cw-l2", f"cw-l2:steps=50,binary_search_steps={_SEARCHES}", 50, "L2", random=False),
 )
 """The step size of PGD is a quarter of the radius, that of MI- and DI-FGSM a tenth. adv-lib's C&W for Linf tries more
 values of its constant, with fewer steps each; classwise has the same number of passes."""

@@ -7,7 +7,8 @@ Violations are
 - circular imports, including lazy imports and those for type checking;
 - files of more than `FILE_LINES` lines, except those with a reason in `LONG_FILES`;
 - functions of more than `FUNCTION_LINES` lines;
-- public names without an example in their docstring, and registered parts without a source or an example.
+- public names without an example in their docstring, and registered parts without an example or without a source (or
+  ``no_source``, the reason why there is none).
 """
 
 from __future__ import annotations
@@ -65,11 +66,14 @@ def undocumented() -> Iterator[str]:
         if (inspect.isclass(value) or inspect.isfunction(value)) and ">>>" not in (inspect.getdoc(value) or ""):
             yield f"no example: classwise.{name}"
     for registry in (ATTACKS, OBJECTIVES, SCHEDULES):
+        kind = registry.kind
         for name in registry:
             part = registry.load(name)
-            for field in ("source", "example"):
-                if not (isinstance(part, type) and issubclass(part, Described) and getattr(part, field)):
-                    yield f"no {field}: {registry.kind} {name}"
+            described = isinstance(part, type) and issubclass(part, Described)
+            if not (described and bool(part.source) != bool(part.no_source)):
+                yield f"{'both source and no_source' if described and part.source else 'no source'}: {kind} {name}"
+            if not (described and part.example):
+                yield f"no example: {kind} {name}"
 
 
 def violations() -> list[str]:

@@ -136,7 +136,7 @@ def test_three_quarters_of_the_moves_must_raise_the_loss(rises: int, halved: boo
     assert (22 in halvings(scripted(100, "Linf", script))) is halved
 
 
-def test_a_best_loss_that_stands_still_halves_the_step_but_not_twice_in_a_row() -> None:
+def test_a_best_loss_that_stalls_halves_the_step_but_not_twice_in_a_row() -> None:
     """Rises of more than three quarters under an old best loss: only the second condition can act."""
     script = [100.0] + [float(i % 10) for i in range(100)]  # nine rises, then one fall, never above 100
     assert halvings(scripted(100, "Linf", script)) == [41, 70, 87, 99]
@@ -229,7 +229,7 @@ def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
     assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
 
 
-def test_passes_and_iterations_of_an_image_that_stands() -> None:
+def test_passes_and_iterations_of_a_robust_image() -> None:
     """101 points forward and back for each start, and its best point once more in float32."""
     model, x = Linear(3), 0.4 + 0.2 * images(4, side=3)
     y = model(x).argmax(1)
@@ -239,7 +239,7 @@ def test_passes_and_iterations_of_an_image_that_stands() -> None:
     assert not bool(done.success.any())
     assert done.backwards.tolist() == [202] * 4
     assert bool((done.iterations <= 100).all())
-    sampled = APGD(steps=5, samples=4).perturb(model, x, y, "Linf:1e-4", early_stop=False)
+    sampled = APGD(steps=5, eot_iter=4).perturb(model, x, y, "Linf:1e-4", early_stop=False)
     assert torch.allclose(sampled, APGD(steps=5).perturb(model, x, y, "Linf:1e-4", early_stop=False))
 
 
@@ -263,7 +263,7 @@ def test_the_targets_are_the_wrong_classes_by_clean_logit() -> None:
         case = AttackInputs(
             x, y, y, Threat("Linf", 0.1), CounterRNG(0), reference=reference, restart=torch.full((2,), restart)
         )
-        aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["aim"].tolist())
+        aims.append(APGDT(restarts=2).start(EXACT.forward(Small()), case)["target"].tolist())
     assert aims == [[2, 0], [2, 0], [3, 3], [3, 3], [1, 1], [1, 1]]
 
 
@@ -284,7 +284,7 @@ def test_ratios_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attack", "classes", "said"),
+    ("attack", "classes", "warning"),
     [
         (APGDDLR(steps=3), 2, "margin"),
         (APGDDLR(steps=3), 3, ""),
@@ -294,15 +294,15 @@ def test_ratios_by_hand() -> None:
         (APGDT(steps=3), 4, ""),
     ],
 )
-def test_a_fall_back_is_said_once(attack: Attack, classes: int, said: str) -> None:
-    losses._notice.cache_clear()
+def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> None:
+    losses._warn_once.cache_clear()
     model, x = Linear(classes), images(4, side=3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
             attack.perturb(model, x, model(x).argmax(1), "Linf:0.01")
-    assert len(caught) == (1 if said else 0)
-    assert all(said in str(each.message) for each in caught)
+    assert len(caught) == (1 if warning else 0)
+    assert all(warning in str(each.message) for each in caught)
 
 
 @pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")

@@ -59,7 +59,7 @@ def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, targe
     assert torch.allclose(reached, margin(model(x), y) - 0.05 * dual, atol=2e-5)
 
 
-def test_an_image_is_broken_exactly_where_the_ball_crosses_the_boundary() -> None:
+def test_an_attack_succeeds_exactly_where_the_ball_crosses_the_boundary() -> None:
     model = Linear(2)
     x = 0.3 + 0.4 * images(200, side=3)
     y = model(x).argmax(1)

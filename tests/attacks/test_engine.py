@@ -106,7 +106,7 @@ def test_what_is_reported_is_what_float32_says_of_the_kept_image(case: tuple[Sma
         assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
 
 
-def test_images_that_are_wrong_when_clean_are_broken_with_no_step(case: tuple[Small, Tensor, Tensor]) -> None:
+def test_images_misclassified_when_clean_count_as_successes_with_no_step(case: tuple[Small, Tensor, Tensor]) -> None:
     result = evaluated(case, PGD(steps=6, random_init="none"))
     assert bool(result.success[:12].all())
     assert result.iterations[:12].tolist() == [0] * 12
@@ -160,7 +160,7 @@ def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
-    [Square(proposals=40), NAttack(steps=2, samples=8), FAB(steps=3), CarliniWagnerLinf(steps=5, searches=1)],
+    [Square(steps=40), NAttack(steps=2, samples=8), FAB(steps=3), CarliniWagnerLinf(steps=5, binary_search_steps=1)],
     ids=lambda attack: type(attack).__name__,
 )
 def test_what_compares_logits_computes_in_float32_whatever_is_asked(
@@ -205,7 +205,7 @@ def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None
 
 @configurable
 class Astray(Attack):
-    """Claims every image broken by a point far outside the ball and the box."""
+    """Claims success on every image by a point far outside the ball and the box."""
 
     length = 1
 

@@ -143,8 +143,8 @@ def test_an_image_in_whole_levels_is_read() -> None:
     [
         ({"attack": lambda x, y: x[:1] + 0 * y[0]}, r"returns shape \(1, 2, 4, 4\); .* of shape \(12, 2, 4, 4\)"),
         ({"attack": lambda x, y: (x, y)}, "returns a tuple"),
-        ({"build": lambda _: None}, "returns None; it should return an attack"),
-        ({}, "external needs an attack"),
+        ({"build": lambda _: None}, "returns None; expected a callable attack"),
+        ({}, "external: no attack; set one"),
     ],
 )
 def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
 
 
 def test_what_cannot_be_made() -> None:
-    with pytest.raises(ClasswiseError, match="not both"):
+    with pytest.raises(ClasswiseError, match="attack= and build= exclude each other"):
         ExternalAttack(attack=away, build=climbing)
     with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
         ExternalAttack(attack=3)
@@ -165,7 +165,7 @@ def test_what_cannot_be_made() -> None:
 def test_targets_are_refused() -> None:
     model, x = Small(3).eval(), images()
     y = model(x).argmax(1)
-    with pytest.raises(ClasswiseError, match="takes no targets"):
+    with pytest.raises(ClasswiseError, match="targets are not supported"):
         ExternalAttack(attack=away).perturb(model, x, y, "Linf:0.1", target=(y + 1) % 3)
 
 
@@ -200,7 +200,7 @@ def test_torchattacks() -> None:
     assert float((done.x - expected).abs().max()) < 1e-6
     assert set(done.forwards.tolist()) == {7 + 1}
     assert set(done.backwards.tolist()) == {7}
-    with pytest.warns(UserWarning, match=r"MIFGSM has eps = 0\.1 and the threat 0\.05: its images are brought back"):
+    with pytest.warns(UserWarning, match=r"MIFGSM has eps = 0\.1 and the threat 0\.05; its images are projected"):
         smaller = run(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.05))
     assert float((smaller.x - smaller.x0).abs().max()) <= 0.05 + 1e-6
 

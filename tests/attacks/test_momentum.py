@@ -34,7 +34,7 @@ def test_without_decay_it_is_pgd_from_the_image() -> None:
     pgd = PGD(step_size="0.1eps", random_init="none").perturb(model, x, y, "Linf:0.1", early_stop=False)
     assert torch.equal(MIFGSM(decay=0).perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
     assert not torch.equal(MIFGSM().perturb(model, x, y, "Linf:0.1", early_stop=False), pgd)
-    plain = DIFGSM(probability=0).perturb(model, x, y, "Linf:0.1", early_stop=False)
+    plain = DIFGSM(diversity_prob=0).perturb(model, x, y, "Linf:0.1", early_stop=False)
     assert float((plain - pgd).abs().max()) < 1e-6
 
 
@@ -70,7 +70,7 @@ def test_what_the_model_says_of_a_copy_is_no_hit() -> None:
     y = model(x).argmax(1)
     taken = {}
     for probability in (0.0, 1.0):
-        attack = DIFGSM(probability=probability)
+        attack = DIFGSM(diversity_prob=probability)
         (done,) = Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.2), [Job(torch.arange(32), x, y)])
         assert torch.equal(done.success, model(done.x).argmax(1) != done.y)
         assert bool(done.success.any())
@@ -83,7 +83,7 @@ def test_each_image_and_step_has_its_own_copy() -> None:
     """A diverse image differs from its neighbour's copy: the same image twice goes two ways, under one name one."""
     model, x = Small(5).eval(), images(1, side=8).expand(32, -1, -1, -1)
     y = model(x).argmax(1)
-    attack = DIFGSM(probability=1, resize=0.5)
+    attack = DIFGSM(diversity_prob=1, resize_rate=0.5)
     apart = attack.perturb(model, x, y, "Linf:0.1", early_stop=False)
     alike = attack.perturb(model, x, y, "Linf:0.1", early_stop=False, index=torch.zeros(32, dtype=torch.int64))
     assert len(torch.unique(apart, dim=0)) > 16

@@ -100,7 +100,7 @@ def finished(model: Small, x: Tensor, y: Tensor, attack: NAttack, epsilon: float
     return Finished(**{name: column(name) for name in names}, records={"queries": queries})
 
 
-def test_queries_are_counted_and_an_image_wrong_as_it_is_costs_none() -> None:
+def test_queries_are_counted_and_an_image_misclassified_when_clean_costs_none() -> None:
     model, x = Small(4), images(64)
     right = model.eval()(x).argmax(1)
     y = torch.where(torch.arange(64) < 8, (right + 1) % 4, right)
@@ -132,7 +132,7 @@ def test_the_default_budget() -> None:
     assert (attack.length, attack.samples) == (500, 300)
 
 
-def test_what_it_breaks_is_what_can_be_broken() -> None:
+def test_it_succeeds_where_an_adversarial_example_exists() -> None:
     """On a linear model of two classes the margin can fall by eps ‖w_0 - w_1‖₁ and no more."""
     model, x = Linear(2), 0.3 + 0.4 * images(64, side=3)
     with torch.no_grad():

@@ -19,7 +19,7 @@ from .models import Small, images
 
 
 def peer(name: str) -> Any:
-    """Import a peer; what it warns of while importing is not ours to mend."""
+    """Import a peer; its warnings while importing are ignored."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip(name)
@@ -67,7 +67,7 @@ def test_torchattacks_momentum(case: tuple[Small, Tensor, Tensor], decay: float)
     mine = ours(case, MIFGSM(steps=STEPS, step_size=STEP, decay=decay), f"Linf:{EPSILON}")
     assert float((torchattacks.MIFGSM(model, **numbers)(x, y) - mine).abs().max()) < 1e-5
     undiverse = torchattacks.DIFGSM(model, **numbers, diversity_prob=0, resize_rate=0.5)(x, y)
-    mine = ours(case, DIFGSM(steps=STEPS, step_size=STEP, decay=decay, probability=0), f"Linf:{EPSILON}")
+    mine = ours(case, DIFGSM(steps=STEPS, step_size=STEP, decay=decay, diversity_prob=0), f"Linf:{EPSILON}")
     assert float((undiverse - mine).abs().max()) < 1e-5
 
 
@@ -113,7 +113,7 @@ def test_torchattacks_square(norm: str, radius: float, monkeypatch: pytest.Monke
     theirs = torchattacks.Square(model, norm=norm, eps=radius, n_queries=60, seed=0, resc_schedule=False)
     with torch.random.fork_rng():
         stand = int((model(theirs(x, y)).argmax(1) == y).sum())
-    attack = Square(proposals=60)
+    attack = Square(steps=60)
     everywhere = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())
     monkeypatch.setattr(square, "_Window", NeverLast)
     alike = int((model(attack.perturb(model, x, y, f"{norm}:{radius}")).argmax(1) == y).sum())

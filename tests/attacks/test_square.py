@@ -100,12 +100,12 @@ def test_a_short_search_goes_through_the_whole_schedule_if_rescaled() -> None:
     """Of 100 proposals number k has the side that number 100 k has of 10,000."""
     x = torch.full((4, 1, SIDE, SIDE), 0.5)
     case = case_of(x, "Linf:0.1")
-    attack = Square(proposals=100, rescale=True)
+    attack = Square(steps=100, rescale_schedule=True)
     state = attack.start(mean_of_pixels, case)
     state |= {"x": x, "lowest": torch.zeros(4), "iteration": 1 + torch.tensor([0, 1, 10, 81])}
     seen = attack.step(mean_of_pixels, case, state)["seen"]
     assert [box(painted[0])[2] for painted in seen != x] == [29, 14, 7, 1]  # halved 0, 2, 4 and 9 times
-    same = Square(proposals=SCHEDULED, rescale=True)
+    same = Square(steps=SCHEDULED, rescale_schedule=True)
     assert torch.equal(
         same.step(mean_of_pixels, case, state)["seen"], Square().step(mean_of_pixels, case, state)["seen"]
     )
@@ -117,7 +117,7 @@ def test_what_does_not_lower_the_margin_is_not_kept(threat: str) -> None:
     y = model.eval()(x).argmax(1)
     forward = EXACT.forward(model)
     case = AttackInputs(x, y, torch.arange(32), Threat.parse(threat), CounterRNG(0))
-    attack = Square(proposals=40)
+    attack = Square(steps=40)
     state = attack.start(forward, case)
     for _ in range(attack.length):
         before = state
@@ -145,7 +145,7 @@ def test_queries_are_counted_and_bounded(precision: Precision) -> None:
     model, x, y = balanced(64)
     engine = Engine(model, precision=precision, batch_size=32)
     jobs = [Job(torch.arange(64), x, y)]
-    finished = list(engine.attack(Square(proposals=30, restarts=2), Threat("Linf", 0.03), jobs))
+    finished = list(engine.attack(Square(steps=30, restarts=2), Threat("Linf", 0.03), jobs))
     queries = torch.cat([block.records["queries"] for block in finished])
     success = torch.cat([block.success for block in finished])
     forwards = torch.cat([block.forwards for block in finished])
@@ -161,9 +161,9 @@ def test_linf_finds_the_optimum_of_a_linear_model() -> None:
     model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
     y = model(x).argmax(1)
     with torch.no_grad():
-        model.bias[1] -= 100 * (2 * y[0] - 1)  # no image can be broken, so that the search goes on to its end
+        model.bias[1] -= 100 * (2 * y[0] - 1)  # no attack can succeed, so the search runs to its end
         y = model(x).argmax(1)
-    result = Square(proposals=500).perturb(model, x, y, "Linf:0.05")
+    result = Square(steps=500).perturb(model, x, y, "Linf:0.05")
     normal = (model.weight[0] - model.weight[1]).detach()
     assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * normal.abs().sum(), atol=2e-5)
 
@@ -176,7 +176,7 @@ def test_l2_comes_near_the_optimum_of_a_linear_model_and_never_past_it() -> None
         model.weight[1] = 0
         model.bias[0] = 100
     y = torch.zeros(32, dtype=torch.int64)
-    result = Square(proposals=300).perturb(model, x, y, "L2:0.5")
+    result = Square(steps=300).perturb(model, x, y, "L2:0.5")
     with torch.no_grad():
         gain = (margin(model(x), y) - margin(model(result), y)) / (0.5 * smooth.norm())
     assert float(gain.max()) <= 1 + 1e-4
@@ -240,7 +240,7 @@ def test_l2_moves_mass_between_squares_as_the_paper_says(seed: int, epsilon: flo
 def test_any_size_of_image(shape: tuple[int, int, int], threat: str) -> None:
     x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
     case = case_of(x, threat)
-    attack = Square(proposals=3)
+    attack = Square(steps=3)
     state = attack.start(mean_of_pixels, case)
     for iteration in (0, 1, 60, 4500):
         state = attack.step(mean_of_pixels, case, state | {"iteration": torch.full((4,), iteration)})
@@ -253,7 +253,7 @@ def test_rows_at_different_proposals_do_not_feel_each_other(threat: str) -> None
     """A queue of 96 images through 32 slots gives the bits of three full batches."""
     model, x = Small(5), images(96)
     y = model.eval()(x).argmax(1)
-    attack, index = Square(proposals=25), torch.arange(96)
+    attack, index = Square(steps=25), torch.arange(96)
     queued = torch.zeros_like(x)
     for block in Engine(model, batch_size=32).attack(attack, Threat.parse(threat), [Job(index, x, y)]):
         queued[block.row] = block.x

@@ -122,7 +122,7 @@ def live_start(attack: Attack, model: nn.Module, inputs: AttackInputs) -> None:
 
 
 @pytest.mark.parametrize("classes", CLASSES)
-@pytest.mark.parametrize(("name", "column"), [("apgd-t", "aim"), ("fab-t", "target"), ("pgd-t", "target")])
+@pytest.mark.parametrize(("name", "column"), [("apgd-t", "target"), ("fab-t", "target"), ("pgd-t", "target")])
 def test_the_targets_are_distinct_and_all_other_classes(name: str, column: str, classes: int) -> None:
     model, attack = Smooth(classes), attack_of(name.replace("fab-t", "fab-t:steps=20"), classes)
     assert attack.starts_for(classes) == min(9, classes - 1)

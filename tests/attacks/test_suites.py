@@ -59,7 +59,7 @@ def closest(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.slow
-def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_the_usual_call_succeeds_where_an_adversarial_example_exists(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
     x = 0.4 + 0.2 * x  # the box is out of reach
     y = model(x).argmax(1)
@@ -85,7 +85,7 @@ def test_the_usual_call_breaks_what_can_be_broken(case: tuple[nn.Module, Tensor,
 
 def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
-    with pytest.raises(ClasswiseError, match=r"give images \(N, C, H, W\)"):
+    with pytest.raises(ClasswiseError, match=r"expected images \(N, C, H, W\)"):
         AutoAttack(model).run_standard_evaluation(x, y[:3])
     with pytest.raises(ClasswiseError, match="unknown version"):
         AutoAttack(model, version="strong")

@@ -100,9 +100,9 @@ def test_an_audit_records_which_surrogate_it_was() -> None:
 @pytest.mark.parametrize(
     ("surrogate", "message"),
     [
-        ("", "needs a surrogate, such as"),
-        (Linear(4, side=4), "the surrogate Linear has 4 classes and the model 3"),
-        (Linear(3, channels=1, side=4), r"the surrogate Linear does not take images of shape \(2, 4, 4\)"),
+        ("", "no surrogate; set one, such as"),
+        (Linear(4, side=4), "surrogate Linear has 4 classes and the model 3"),
+        (Linear(3, channels=1, side=4), r"surrogate Linear does not accept images of shape \(2, 4, 4\)"),
     ],
 )
 def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message: str) -> None:

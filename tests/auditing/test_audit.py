@@ -583,7 +583,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:proposals=30"]])
+@pytest.mark.parametrize("attacks", [["fgsm"], ["pgd", "md", "apgd-ce", "square:steps=30"]])
 def test_the_passes_of_the_guards_are_estimated(attacks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model that the suite cannot break, so that every guard goes to its end; and not many times too many."""
     model = Counting()

@@ -440,8 +440,8 @@ def test_black_boxes_are_compared_overall_and_by_class(
 def test_in_a_cascade_only_images_that_an_attack_ran_on_are_compared() -> None:
     """After a successful search no gradient-based attack runs; in the other order the search has an excess."""
     for order, warned in (
-        (["square:proposals=100", "pgd:steps=5"], False),
-        ([ConstantLoss(steps=3), "square:proposals=100"], True),
+        (["square:steps=100", "pgd:steps=5"], False),
+        ([ConstantLoss(steps=3), "square:steps=100"], True),
     ):
         result = run(attacks=order, cascade=True, threat="Linf:0.05")
         assert ("black-box-stronger" in {each.name for each in result.warnings}) is warned
@@ -487,7 +487,7 @@ def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: At
 @pytest.mark.slow
 def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
     assert (
-        "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:proposals=100"], threat="Linf:0.05")()
+        "no-black-box" not in guards_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")()
     )
 
 

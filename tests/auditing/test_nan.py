@@ -71,7 +71,7 @@ def test_one_guard_names_them_and_no_other_is_misled(name: str, early_stop: bool
 
 
 def test_every_kind_of_attack_leaves_it_at_that() -> None:
-    attacks = ["apgd-ce:steps=5", "fab:steps=3", "square:proposals=10", "cw:steps=10"]
+    attacks = ["apgd-ce:steps=5", "fab:steps=3", "square:steps=10", "cw:steps=10"]
     names = [warning.name for warning in run(TWISTS["some"], attacks=attacks).warnings]
     assert names[0] == "nan-logits"
     assert set(names) <= {"nan-logits", "same-images", "black-box-stronger"}

@@ -28,7 +28,7 @@ from tests.auditing.gradientless import Fronted, sign, without_gradients
 from tests.auditing.searching import RandomSearch
 
 THREAT = "Linf:0.05"
-SQUARE = "square:proposals=30"
+SQUARE = "square:steps=30"
 
 
 def images() -> Any:
@@ -138,9 +138,7 @@ NAME = "tests.auditing.gradientless:detached_digits"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "attacks", [[], ["--attack=square:proposals=5"], ["--attack=pgd", "--attack=square:proposals=5"]]
-)
+@pytest.mark.parametrize("attacks", [[], ["--attack=square:steps=5"], ["--attack=pgd", "--attack=square:steps=5"]])
 def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["audit", NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1", f"--out={tmp_path / 'a'}", *attacks]
     assert main([*words, "--json"]) == 0
@@ -159,7 +157,7 @@ def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: 
 def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*command.split(), NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1"]
     words += [] if command != "curve" else [f"--out={tmp_path / 'c'}", "--rounds=2"]
-    assert main([*words, "--attack=apgd-ce:steps=2", "--attack=square:proposals=5"]) == 0
+    assert main([*words, "--attack=apgd-ce:steps=2", "--attack=square:steps=5"]) == 0
     assert main([*words, "--attack=pgd"]) == (0 if command == "audit --estimate" else 2)
     assert "Traceback" not in capsys.readouterr().err
 
@@ -167,7 +165,7 @@ def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: py
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pgd", "square", "cw-l2"])
 def test_inside_inference_mode_the_outcomes_are_the_same(name: str) -> None:
-    attack = {"pgd": "pgd:steps=4", "square": SQUARE, "cw-l2": "cw-l2:steps=10,searches=1"}[name]
+    attack = {"pgd": "pgd:steps=4", "square": SQUARE, "cw-l2": "cw-l2:steps=10,binary_search_steps=1"}[name]
     threat = "L2:0.2" if name == "cw-l2" else THREAT
     plain = run(model=toys.model(scale=2.0), attacks=[attack], threat=threat)
     with torch.inference_mode():

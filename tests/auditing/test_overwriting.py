@@ -42,7 +42,7 @@ class Changing(nn.Module):
         return out
 
 
-ATTACKED = ["pgd:steps=4", "fab:steps=3", "square:proposals=30", "cw:steps=10"]
+ATTACKED = ["pgd:steps=4", "fab:steps=3", "square:steps=30", "cw:steps=10"]
 
 
 def run(model: nn.Module, precision: Precision = EXACT) -> Audit:

@@ -91,9 +91,9 @@ def test_specs_are_complete() -> None:
         ({"all": "pgd"}, "cannot be called 'all'"),
         ({"tpgd-best": "pgd", "tpgd": "tpgd"}, "cannot be called 'tpgd-best'"),
         ([3], "3 is no attack"),
-        ("transfer", "transfer needs a surrogate"),
-        ({"name": "transfer", "surrogate": nn.Identity(), "attack": "external"}, "external needs an attack"),
-        ("external:restarts=2", "external needs an attack"),
+        ("transfer", "transfer: no surrogate"),
+        ({"name": "transfer", "surrogate": nn.Identity(), "attack": "external"}, "external: no attack"),
+        ("external:restarts=2", "external: no attack"),
         ({"tpgd": "tpgd", "tpgd[5]": "pgd"}, "two attacks are called 'tpgd.5.'"),
     ],
 )

@@ -25,7 +25,7 @@ STAGES: Mapping[str, str] = {
     "apgd-ce": "apgd-ce:steps=4",
     "apgd-t": "apgd-t:steps=3",
     "fab-t": "fab-t:steps=3",
-    "square": "square:proposals=20",
+    "square": "square:steps=20",
 }
 """The stages of the standard version, with few steps."""
 CLASSES = 4

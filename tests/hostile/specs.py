@@ -22,8 +22,8 @@ ATTACKS = (
     "transfer:attack=os:system,surrogate=@weights", "external", "external:attack=os:system", "external:build=os:system",
     "external:attack=builtins:exit", "external:build=builtins:print", "external:attack=x", "external:attack=os:sep",
     "external:attack=a:b,build=c:d", "external:attack=subprocess:run", "autoattack:version=", "autoattack:version=x",
-    "autoattack:steps=3", "autoattack:version.x=3", "fast:version=rand", "nattack:samples=10000000000", "square:queries=-5",
-    "square:queries=1e18", "square:p=2", "apgd-t:targets=0", "apgd-t:targets=1000000", "fab-t:targets=-1", "mim:decay=nan",
+    "autoattack:steps=3", "autoattack:version.x=3", "fast:version=rand", "nattack:samples=10000000000", "square:steps=-5",
+    "square:steps=1e18", "square:p_init=2", "apgd-t:targets=0", "apgd-t:targets=1000000", "fab-t:targets=-1", "mim:decay=nan",
     "cw:confidence=nan", "tpgd:inverse_temperature=nan", "tpgd:inverse_temperature=0", "tpgd:inverse_temperature=1e400",
 )  # fmt: skip
 

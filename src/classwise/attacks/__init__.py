@@ -1,4 +1,4 @@
-"""Attacks: each a frozen dataclass of hyper-parameters, one line here and one class in a family's file."""
+"""Registry of attacks; each attack is a frozen dataclass of hyper-parameters."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ ATTACKS: Registry[Attack] = Registry(
     base="classwise.attacks.base:Attack",
     group="classwise.attacks",
 )
-"""Every attack by name; a recipe or the command line may also say ``package.module:Class``."""
+"""Attacks by name; recipes and the command line also accept ``package.module:Class``."""

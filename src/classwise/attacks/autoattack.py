@@ -1,4 +1,4 @@
-"""AutoAttack as people call it, run by our engine: ``AutoAttack(model, ...).run_standard_evaluation(x, y, bs=250)``."""
+"""AutoAttack with the interface of the original package: ``AutoAttack(model, ...).run_standard_evaluation(x, y)``."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from classwise.core.threat import Norm, Threat
 
 
 class AutoAttack:
-    """The suite of Croce and Hein (ICML 2020) behind the calls that scripts for it make.
+    """AutoAttack (Croce and Hein, ICML 2020) with the constructor and methods of the original package.
 
-    An audit tells more (`classwise.audit` with ``attacks="autoattack"``): classes, intervals, guards, a row per image.
+    `classwise.audit` with ``attacks="autoattack"`` also reports per-class accuracy, intervals, guards and a row per
+    image.
 
     Args:
-        model: images (N, C, H, W) in [0, 1] to logits (N, classes). It is evaluated in evaluation mode and left as it
-            was.
+        model: maps images (N, C, H, W) in [0, 1] to logits (N, classes). It runs in evaluation mode, and its modes are
+            restored afterwards.
         norm: ``"Linf"``, ``"L2"`` or ``"L1"``.
         eps: the radius.
         version: ``"standard"``, ``"plus"`` or ``"rand"``.
-        seed: of all draws; the global generators are left alone.
+        seed: seed of all random numbers; the global generators are not used.
         precision: how gradients are computed; success is always decided in float32.
 
     Raises:
@@ -55,50 +56,62 @@ class AutoAttack:
 
     @torch.inference_mode(mode=False)
     def run_standard_evaluation(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> Tensor:
-        """Adversarial images, shaped like ``x_orig``, of the attacks in cascade.
+        """Run the attacks in cascade and return adversarial images.
 
-        An image that no attack breaks comes back as it was, and so does one that is misclassified without attack.
+        Robust images and images that are misclassified without an attack are returned unchanged.
 
         Args:
             x_orig: images in [0, 1], (N, C, H, W).
             y_orig: labels, int64 (N,).
-            bs: images on the device at once.
+            bs: batch size.
+
+        Returns:
+            Images in [0, 1], (N, C, H, W).
         """
         result = x_orig.clone()
-        robust = self._right(x_orig, y_orig, bs)
+        robust = self._correct(x_orig, y_orig, bs)
         for attack in self.attacks.values():
             for done in self._run(attack, x_orig, y_orig, robust, bs):
-                found = done.index[done.success].to(result.device)
-                result[found] = done.x[done.success].to(result)
-                robust[found.cpu()] = False
+                rows = done.index[done.success].to(result.device)
+                result[rows] = done.x[done.success].to(result)
+                robust[rows.cpu()] = False
         return result
 
     @torch.inference_mode(mode=False)
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
-        """What each attack makes of all images alone, by the attack's name; arguments as above."""
-        found = {}
+        """Run each attack on all images separately.
+
+        Args:
+            x_orig: images in [0, 1], (N, C, H, W).
+            y_orig: labels, int64 (N,).
+            bs: batch size.
+
+        Returns:
+            Adversarial images, (N, C, H, W), by the name of the attack.
+        """
+        adversarial = {}
         for name, attack in self.attacks.items():
-            found[name] = x_orig.clone()
-            for done in self._run(attack, x_orig, y_orig, self._right(x_orig, y_orig, bs), bs):
+            adversarial[name] = x_orig.clone()
+            for done in self._run(attack, x_orig, y_orig, self._correct(x_orig, y_orig, bs), bs):
                 rows = done.index[done.success].to(x_orig.device)
-                found[name][rows] = done.x[done.success].to(x_orig)
-        return found
+                adversarial[name][rows] = done.x[done.success].to(x_orig)
+        return adversarial
 
     def _engine(self, bs: int) -> Engine:
         return Engine(self.model, precision=self.precision, batch_size=bs, seed=self.seed)
 
-    def _right(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
-        """Which images are classified as their labels say, bool (N,), on the CPU."""
+    def _correct(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
+        """Mask of the correctly classified clean images, bool (N,), on the CPU."""
         if x.ndim != 4 or y.shape != x.shape[:1]:
             raise ClasswiseError(
-                f"x is {tuple(x.shape)} and y {tuple(y.shape)}; give images (N, C, H, W) and labels (N,)"
+                f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected images (N, C, H, W) and labels (N,)"
             )
         logits = torch.cat(list(self._engine(bs).predict(torch.split(x, bs))))
         return (logits.argmax(1) == y.to(logits.device)).cpu()
 
-    def _run(self, attack: Attack, x: Tensor, y: Tensor, which: Tensor, bs: int) -> Iterator[Finished]:
-        """One attack on some of the images; ``index`` is the place in ``x``."""
-        rows = which.nonzero().squeeze(1)
+    def _run(self, attack: Attack, x: Tensor, y: Tensor, mask: Tensor, bs: int) -> Iterator[Finished]:
+        """Run one attack on the images of a mask; ``index`` is the position in ``x``."""
+        rows = mask.nonzero().squeeze(1)
         jobs = (Job(part, x[part.to(x.device)], y[part.to(y.device)]) for part in torch.split(rows, bs) if len(part))
         blocks = self._engine(bs).attack(attack, self.threat, jobs)
         with closing(cast("Generator[Finished, None, None]", blocks)):

@@ -1,4 +1,4 @@
-"""The contract of an attack: a start and a step on columns, so that one engine can run and refill any of them."""
+"""Base class of attacks: `Attack.start` and `Attack.step` on columns, which the engine calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from classwise.core.threat import Norm, Threat
 
 
 class Attack(Described, ABC):
-    """An attack: hyper-parameters, a start, a step.
+    """Base class of attacks.
 
-    Subclasses are frozen dataclasses (`classwise.core.config.settings`). A step may look at its own row only, so the
-    result for an image does not depend on its neighbours; it must not wait for the device.
+    Subclasses are frozen dataclasses (`classwise.core.config.configurable`). A step computes each row from that row
+    only, so the result for an image does not depend on its neighbours. A step must not synchronise with the device.
 
     Example:
         >>> import torch
@@ -33,54 +33,54 @@ class Attack(Described, ABC):
         True
     """
 
-    #: The columns of the state, beside iterations and passes, that belong in the outcomes.
+    #: State columns that are written to the outcomes, in addition to iterations and passes.
     records: ClassVar[tuple[str, ...]] = ()
-    #: The norms that it knows.
+    #: Supported norms.
     norms: ClassVar[tuple[Norm, ...]] = get_args(Norm)
-    #: Whether a run that does not stop at broken images looks for the nearest point over all its starts.
+    #: Whether a run with ``early_stop=False`` minimises the distance over all restarts.
     minimises: ClassVar[bool] = False
-    #: Whether it computes in float32 whatever the engine is set to, because coarser logits would weaken it.
+    #: Whether to compute in float32 in every engine, because lower precision would weaken the attack.
     precise: ClassVar[bool] = False
-    #: The columns of the state that a further start of the same image takes over from the one before.
+    #: State columns that are carried over from one restart of an image to the next.
     carries: ClassVar[tuple[str, ...]] = ()
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the case must hold the logits on the clean images."""
+        """Whether the attack reads `AttackInputs.reference`, the logits on the clean images."""
         return False
 
-    def check(self) -> None:  # most attacks have all they need
-        """See that it was given all that it cannot run without.
+    def check(self) -> None:
+        """Check that every required setting is present; most attacks have none.
 
         Raises:
-            ClasswiseError: if not.
+            ClasswiseError: if a required setting is missing.
         """
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """The largest number of steps that a start takes."""
+        """Maximum number of steps per start."""
 
     @property
     def starts(self) -> int:
-        """How many starts an image gets before it counts as standing."""
+        """Number of starts per image, all of which must fail before the image counts as robust."""
         return 1
 
     def starts_for(self, classes: int) -> int:
-        """How many starts an image gets where the model has that many classes: fewer, if each aims at its own class."""
+        """Number of starts per image for a model with ``classes`` classes; fewer if each start has its own target."""
         del classes
         return self.starts
 
     @abstractmethod
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The first columns. It makes no model pass."""
+        """Return the initial state, without a model pass."""
 
     @abstractmethod
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Evaluate the iterate (one pass or more) and move it. Row i depends on row i only."""
+        """Evaluate the iterate (one or more passes) and update it. Row i depends on row i only."""
 
     def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
-        """All steps of one start on a fixed batch; the last iterate, shaped like ``inputs.x``. What training uses."""
+        """Run all steps of one start on a fixed batch, as training does; return the last iterate, shaped like ``x``."""
         state = self.start(model, inputs)
         for _ in range(self.length):
             state = self.step(model, inputs, state)
@@ -101,23 +101,27 @@ class Attack(Described, ABC):
         """Attack a batch and return adversarial images, shaped like ``x``.
 
         Args:
-            model: any classifier; it is evaluated in evaluation mode and left as it was.
+            model: any classifier; it runs in evaluation mode, and its modes are restored afterwards.
             x: images in [0, 1], (N, C, H, W).
             y: labels, int64 (N,).
-            threat: the ball, such as ``"Linf:8/255"``; its radius one number or (N,).
-            seed: the seed of the attack's draws.
-            index: what each image is called in draws; by default its place in the batch.
-            target: the class to reach for each image, -1 for none.
-            early_stop: return the first misclassified iterate, else the one of lowest margin; False: the last iterate.
+            threat: the norm ball, such as ``"Linf:8/255"``; its radius is a number or a tensor (N,).
+            seed: seed of the attack's random numbers.
+            index: index of each image in the random numbers, int64 (N,); by default its position in the batch.
+            target: target class of each image, int64 (N,); -1 for an untargeted attack.
+            early_stop: return the first misclassified iterate, else the iterate of lowest margin. False: return the
+                last iterate.
+
+        Returns:
+            Images in [0, 1] and within the ball, (N, C, H, W).
         """
         return perturb(self, model, x, y, threat, seed=seed, index=index, target=target, early_stop=early_stop)
 
     def bind(self, model: nn.Module, threat: Threat | str, *, seed: int = 0, early_stop: bool = True) -> BoundAttack:
-        """The attack on one model under one threat, to be called as ``attack(images, labels)``."""
+        """Bind a model and a threat; the result is called as ``attack(images, labels)``."""
         return BoundAttack(self, model, Threat.parse(threat), seed, early_stop)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002  # the usual signature
-        """Refuse politely: an attack alone has no model and no radius."""
+        """Raise an error: an unbound attack has no model and no radius."""
         raise ClasswiseError(
-            f"{type(self).__name__} needs a model and a radius first: attack.bind(model, 'Linf:8/255')"
+            f"{type(self).__name__} is not bound to a model and a threat; call attack.bind(model, 'Linf:8/255')"
         )

@@ -1,4 +1,4 @@
-"""Other people's attacks, run by our engine: verified in float32, brought back into the ball, recorded like our own."""
+"""Attacks of other libraries, run by the engine: projected onto the ball, verified in float32 and recorded."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from classwise.models.base import bare
 
 @configurable
 class ExternalAttack(Attack):
-    """An attack of another library, or a plain function ``(images, labels) -> images``, as one step.
+    """An attack of another library, or a function ``(images, labels) -> images``, run as a single step.
 
-    Give ``attack``, an attack that is ready: an object of torchattacks, an attack of foolbox, or any callable. Or give
-    ``build``, which is called with the model under audit and returns one; on the command line only this has the model.
-    Either may be a path: ``external:build=mine:attack``.
+    ``attack`` is a ready attack: a torchattacks object, a foolbox attack, or any callable. Alternatively, ``build`` is
+    called with the audited model and returns the attack; on the command line only ``build`` has access to the model.
+    Either may be an import path: ``external:build=mine:attack``.
 
-    The images may leave the ball or the box; the engine brings them back, and only its own verdict counts. Foolbox gets
-    the radius of the threat; the others hold their own, and where it is an attribute ``eps`` that differs, a warning
-    says so. Passes are counted where the attack calls the model under audit, as their mean over the images. The
-    generators of torch, numpy and Python are seeded from the draws for each batch and then put back, so an attack that
-    draws depends on which images share its batch.
+    The engine projects the images onto the ball and [0, 1], and decides success itself. Foolbox attacks receive the
+    radius of the threat. Other attacks use their own; if their attribute ``eps`` differs from it, a warning is issued.
+    Passes are counted where the attack calls the audited model, as their mean over the images. The generators of torch,
+    numpy and Python are seeded for each batch and restored afterwards, so the result of a randomised attack on an image
+    depends on the other images of its batch.
 
     Args:
-        attack: what to call as ``attack(images, labels)``.
-        build: what to call as ``build(model)`` for such an attack.
-        model: for foolbox, its wrapped model; by default the model under audit is wrapped with bounds 0 and 1.
-        restarts: how many times to run it on an image that still stands.
+        attack: called as ``attack(images, labels)``.
+        build: called as ``build(model)``; returns the attack.
+        model: for foolbox, the wrapped model; by default the audited model is wrapped with bounds 0 and 1.
+        restarts: maximum number of runs on an image; a run is skipped once an earlier one succeeded.
 
     Raises:
-        ClasswiseError: for none or both of ``attack`` and ``build``, an attack that returns something else than
-            images, or images with a target.
+        ClasswiseError: if none or both of ``attack`` and ``build`` are set, if the attack does not return images, or
+            if the inputs have targets.
     """
 
     source = ()
+    no_source = "the method is that of the external attack"
     example = "external:build=mine:attack"
 
     attack: Any = None
@@ -56,45 +57,49 @@ class ExternalAttack(Attack):
 
     def __post_init__(self) -> None:
         if self.attack is not None and self.build is not None:
-            raise ClasswiseError("external takes attack= or build=, not both")
+            raise ClasswiseError("external: attack= and build= exclude each other; set one of them")
         for name in ("attack", "build"):
             value = _loaded(getattr(self, name))
             if value is not None and (not callable(value) or is_builtin(value)):
-                raise ClasswiseError(f"external: {name} = {value!r} cannot be called as {name}({_CALLED[name]})")
+                raise ClasswiseError(f"external: {name} = {value!r} cannot be called as {name}({_PARAMETERS[name]})")
 
     def check(self) -> None:
-        """See that there is an attack."""
+        """Check that an attack is set.
+
+        Raises:
+            ClasswiseError: if neither ``attack`` nor ``build`` is set.
+        """
         if self.attack is None and self.build is None:
             raise ClasswiseError(
-                "external needs an attack, such as ExternalAttack(attack=atk) or external:build=mine:attack"
+                "external: no attack; set one, such as ExternalAttack(attack=atk) or external:build=mine:attack"
             )
 
     @property
     def length(self) -> int:
-        """One step makes the image."""
+        """One step per start."""
         return 1
 
     @property
     def starts(self) -> int:
-        """Runs of the attack."""
+        """Maximum number of runs of the attack."""
         return self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The images themselves."""
+        """Start from the clean images."""
         del model
         self.check()
         if inputs.target is not None:
-            raise ClasswiseError("an external attack takes no targets; set them in the attack itself")
+            raise ClasswiseError("external: targets are not supported; set them in the attack itself")
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         return {"x": inputs.x.clone(), "iteration": count, "done": count > 0}
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Call the attack on the rows that wait for it; the engine judges what it makes."""
+        """Call the attack on the pending rows; the engine verifies the result."""
         x = state["x"].clone()
-        waiting = (~state["done"]).nonzero().squeeze(1)
-        if len(waiting):
-            first, place = _distinct(inputs, waiting)
-            x[waiting] = self._made(model, inputs, first)[place]
+        pending = (~state["done"]).nonzero().squeeze(1)
+        if len(pending):
+            first, position = _distinct(inputs, pending)
+            x[pending] = self._attacked(model, inputs, first)[position]
         return {
             "x": x,
             "seen": inputs.x,
@@ -104,62 +109,63 @@ class ExternalAttack(Attack):
         }
 
     def described(self) -> dict[str, Any]:
-        """The fields as text: what is not a path by the name of its class or function."""
+        """The fields for the outcomes' metadata; objects are given by the name of their class or function."""
         named = {name: _name(getattr(self, name)) for name in ("attack", "build", "model")}
         return {**named, "restarts": self.restarts}
 
-    def _made(self, model: Forward, inputs: AttackInputs, rows: Tensor) -> Tensor:
-        """What the attack makes of some rows, (len(rows), C, H, W)."""
+    def _attacked(self, model: Forward, inputs: AttackInputs, rows: Tensor) -> Tensor:
+        """Run the attack on some rows; images (len(rows), C, H, W)."""
         _calls_user_code = True
         module = getattr(model, "module", None)
-        attack = self._ready(module)
+        attack = self._loaded_attack(module)
         x, y = inputs.x[rows], inputs.y[rows]
         seed = int(inputs.uniform(())[rows[0]] * 2**24)
         with _seeded(seed, x.device), _counted(model, module, len(rows), len(inputs.x)), torch.enable_grad():
             if _is_foolbox(attack):
-                made = self._by_foolbox(attack, module, inputs, rows)
+                adversarial = self._run_foolbox(attack, module, inputs, rows)
             else:
                 _compare_radius(attack, inputs.threat.epsilon)
-                made = attack(x.clone(), y.clone())
-        if not isinstance(made, Tensor) or made.shape != x.shape or made.is_meta:
-            meta = "a meta tensor of " if isinstance(made, Tensor) and made.is_meta else ""
-            what = f"{meta}shape {tuple(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise ClasswiseError(f"{_name(attack)} returns {what}; it should return images of shape {tuple(x.shape)}")
-        made = made.detach().to(x.device)
-        return made.to(x.dtype) if made.is_floating_point() else made.to(x.dtype) / 255
+                adversarial = attack(x.clone(), y.clone())
+        if not isinstance(adversarial, Tensor) or adversarial.shape != x.shape or adversarial.is_meta:
+            what = f"a {type(adversarial).__name__}"
+            if isinstance(adversarial, Tensor):
+                what = f"{'a meta tensor of ' if adversarial.is_meta else ''}shape {tuple(adversarial.shape)}"
+            raise ClasswiseError(f"{_name(attack)} returns {what}; expected images of shape {tuple(x.shape)}")
+        adversarial = adversarial.detach().to(x.device)
+        return adversarial.to(x.dtype) if adversarial.is_floating_point() else adversarial.to(x.dtype) / 255
 
-    def _ready(self, module: nn.Module | None) -> Callable[..., Any]:
-        """The attack, built on the model if it is to be."""
+    def _loaded_attack(self, module: nn.Module | None) -> Callable[..., Any]:
+        """The attack, built from the model if ``build`` is set."""
         _calls_user_code = True
         if self.build is None:
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
         if module is None:
-            raise ClasswiseError("external: build= needs the model itself, which only an engine has; give attack=")
+            raise ClasswiseError("external: build= requires the model, which only the engine provides; set attack=")
         built = _loaded(self.build)(module)
         if not callable(built):
-            raise ClasswiseError(f"{_name(self.build)} returns {built!r}; it should return an attack to be called")
-        return built  # type: ignore[no-any-return]  # what it returns is seen when it is called
+            raise ClasswiseError(f"{_name(self.build)} returns {built!r}; expected a callable attack")
+        return built  # type: ignore[no-any-return]  # its result is checked after the call
 
-    def _by_foolbox(self, attack: Any, module: nn.Module | None, inputs: AttackInputs, rows: Tensor) -> Tensor:
-        """Foolbox takes one radius a call, so each of them is one."""
+    def _run_foolbox(self, attack: Any, module: nn.Module | None, inputs: AttackInputs, rows: Tensor) -> Tensor:
+        """Run a foolbox attack, one call for each distinct radius."""
         _calls_user_code = True
         x, y = inputs.x[rows], inputs.y[rows]
         wrapped = self.model
         if wrapped is None:
             if module is None:
-                raise ClasswiseError("external: a foolbox attack needs model=, its own wrapped model")
+                raise ClasswiseError("external: a foolbox attack requires model=, a foolbox model")
             wrapped = load_object("foolbox:PyTorchModel")(module, bounds=(0, 1), device=x.device)
         radii = inputs.threat.radius(inputs.x).flatten().expand(len(inputs.x))[rows]
         result = x.clone()
         for radius in torch.unique(radii):
-            of = radii == radius
-            _, made, _ = attack(wrapped, x[of].clone(), y[of].clone(), epsilons=float(radius))
-            result[of] = made.detach()
+            mask = radii == radius
+            _, adversarial, _ = attack(wrapped, x[mask].clone(), y[mask].clone(), epsilons=float(radius))
+            result[mask] = adversarial.detach()
         return result
 
 
-_CALLED = {"attack": "images, labels", "build": "model"}
+_PARAMETERS = {"attack": "images, labels", "build": "model"}
 
 
 def _loaded(value: Any) -> Any:
@@ -167,7 +173,7 @@ def _loaded(value: Any) -> Any:
 
 
 def _name(value: Any) -> str | None:
-    """A path as it is; otherwise where the function, or the object's class, is defined."""
+    """An import path unchanged; otherwise the module and name of the function or class."""
     if value is None or isinstance(value, str):
         return value
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -179,29 +185,28 @@ def _is_foolbox(attack: Any) -> bool:
 
 
 def _distinct(inputs: AttackInputs, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows without the copies that fill up a batch, and the place of every row's original among them."""
+    """The rows without the copies that pad a batch, and for every row the position of its original among them."""
     index = inputs.index[rows]
-    names, place = torch.unique(index, return_inverse=True)
+    unique, position = torch.unique(index, return_inverse=True)
     order = torch.arange(len(rows), device=rows.device)
-    first = torch.full_like(names, len(rows)).scatter_reduce(0, place, order, "amin")
-    chosen = rows[first]
-    if torch.equal(inputs.x[chosen][place], inputs.x[rows]) and torch.equal(inputs.y[chosen][place], inputs.y[rows]):
-        return chosen, place
+    first = rows[torch.full_like(unique, len(rows)).scatter_reduce(0, position, order, "amin")]
+    if all(torch.equal(value[first][position], value[rows]) for value in (inputs.x, inputs.y)):
+        return first, position
     return rows, order
 
 
 def _compare_radius(attack: Any, epsilon: float | Tensor) -> None:
-    """Warn of an attack that was made for another ball."""
+    """Warn if the attack's own radius differs from that of the threat."""
     own = getattr(attack, "eps", None)
     if isinstance(own, int | float) and isinstance(epsilon, float) and abs(own - epsilon) > 1e-6:
-        what = "it is weaker than it could be" if own < epsilon else "its images are brought back"
-        warnings.warn(f"{_name(attack)} has eps = {own:g} and the threat {epsilon:g}: {what}", stacklevel=2)
+        effect = "the attack is weaker than it could be" if own < epsilon else "its images are projected onto the ball"
+        warnings.warn(f"{_name(attack)} has eps = {own:g} and the threat {epsilon:g}; {effect}", stacklevel=2)
 
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """The generators of torch, numpy and Python at a seed, and afterwards as they were."""
-    before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global one, which others draw from
+    """Seed the generators of torch, numpy and Python; restore them afterwards."""
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, used by other libraries
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -215,17 +220,17 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _counted(forward: Any, module: nn.Module | None, count: int, slots: int) -> Iterator[None]:
-    """Add the passes through the module meanwhile to the forward's: their mean over the images, for each slot."""
+    """Count the module's passes; add their mean over ``count`` images, times ``slots``, to those of ``forward``."""
     if module is None:
         yield
         return
-    seen = {"forwards": 0, "backwards": 0}
+    passes = {"forwards": 0, "backwards": 0}
 
     def backward(gradient: Tensor) -> None:
-        seen["backwards"] += len(gradient)
+        passes["backwards"] += len(gradient)
 
     def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        seen["forwards"] += len(inputs[0]) if inputs else len(output)
+        passes["forwards"] += len(inputs[0]) if inputs else len(output)
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
 
@@ -234,5 +239,5 @@ def _counted(forward: Any, module: nn.Module | None, count: int, slots: int) -> 
         yield
     finally:
         handle.remove()
-        forward.forwards += round(seen["forwards"] / count) * slots
-        forward.backwards += round(seen["backwards"] / count) * slots
+        forward.forwards += round(passes["forwards"] / count) * slots
+        forward.backwards += round(passes["backwards"] / count) * slots

@@ -1,4 +1,4 @@
-"""Suites: several attacks that go by one name and run in cascade, each on what those before it left standing."""
+"""Attack suites: named lists of attacks that run in cascade, each on the images that are still robust."""
 
 from __future__ import annotations
 
@@ -17,45 +17,44 @@ SUITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "apgd-t",
             "fab-t",
         ),
-        "rand": ("apgd-ce:samples=20", "apgd-dlr:samples=20"),
+        "rand": ("apgd-ce:eot_iter=20", "apgd-dlr:eot_iter=20"),
     },
     "fast": {"standard": ("apgd-ce", "pma", "apgd-t")},
 }
-"""The members of every suite, by its name and version; the first version is the default.
+"""Attack specs by suite and version; the first version is the default.
 
-``autoattack``: Croce and Hein, ICML 2020, section 5; ``rand`` is for models that draw at random. ``fast`` costs about a
-sixth of AutoAttack's passes and leaves out every attack without gradients: where gradients are masked, it must not be
-trusted, and its guard says so.
+``autoattack``: Croce and Hein, ICML 2020, section 5; ``rand`` is for randomised models. ``fast`` takes about a sixth of
+AutoAttack's passes. It has no black-box attack, so it is unreliable where gradients are masked; a guard reports this.
 """
 
-_L1_ONLY = ("apgd-ce", "apgd-dlr", "apgd-t")
+_L1_ATTACKS = ("apgd-ce", "apgd-dlr", "apgd-t")
 _L1_FORMS = {"apgd-ce": "apgd-ce:restarts=5", "apgd-t": "apgd-t:targets=5"}
 
 
 def members(name: str, options: Mapping[str, str] | None = None, norm: str = "Linf") -> tuple[str, ...]:
-    """The specs of a suite's attacks, in their order.
+    """The specs of a suite's attacks, in order.
 
     Args:
-        name: a name of `SUITES`.
-        options: ``version``, and nothing else.
-        norm: under L1 a suite is its APGD members, with 5 restarts or 5 targets each; FAB and Square are left out.
+        name: a key of `SUITES`.
+        options: may have the key ``version``, no other.
+        norm: under L1 only the APGD attacks of a suite are used, with 5 restarts or 5 targets each.
 
     Raises:
         ClasswiseError: for an unknown suite, version or option.
     """
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
-    given = dict(options or {})
+    remaining = dict(options or {})
     versions = SUITES[name]
-    version = str(given.pop("version", next(iter(versions))))
-    if given:
-        raise unknown(f"option of {name}", next(iter(given)), ("version",))
+    version = str(remaining.pop("version", next(iter(versions))))
+    if remaining:
+        raise unknown(f"option of {name}", next(iter(remaining)), ("version",))
     if version not in versions:
         raise unknown(f"version of {name}", version, versions)
     specs = versions[version]
     if norm != "L1":
         return specs
-    kept = tuple(_L1_FORMS.get(spec, spec) for spec in specs if spec.partition(":")[0] in _L1_ONLY)
-    if not kept:
-        raise ClasswiseError(f"{name}:version={version} has no attack for L1; choose apgd-ce and apgd-t")
-    return kept
+    supported = tuple(_L1_FORMS.get(spec, spec) for spec in specs if spec.partition(":")[0] in _L1_ATTACKS)
+    if not supported:
+        raise ClasswiseError(f"{name}:version={version} has no attack for L1; use apgd-ce and apgd-t")
+    return supported

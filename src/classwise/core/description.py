@@ -40,6 +40,8 @@ class Described:
     #: The sources: for each the key of a paper in `classwise.core.bibliography`, then the place in it, such as
     #: ``"madry2018towards, eq. 2.1"``. Empty for common knowledge and for methods of this library.
     source: ClassVar[tuple[str, ...]] = ()
+    #: Why the component has no source; empty for one that has.
+    no_source: ClassVar[str] = ""
     #: Passes that the component adds to a step, per image.
     cost: ClassVar[Passes] = Passes()
     #: What the component changes of plain training; words of `CHANGES`.

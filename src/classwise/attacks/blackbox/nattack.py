@@ -1,4 +1,4 @@
-"""NAttack: an evolution strategy that learns where around an image the adversarial ones lie. It asks for no gradient.
+"""NAttack, a black-box attack: a natural evolution strategy over the distribution of adversarial perturbations.
 
 Li, Li, Wang, Zhang and Gong, ICML 2019, with the constants of the published code.
 """
@@ -16,30 +16,31 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 
 TEST_EVERY = 10
-"""Steps from one query of the mean's own image to the next."""
+"""Steps between two queries of the mean's image."""
 _SHRINK = 1e-6
 
 
 @configurable
 class NAttack(Attack):
-    """Climb the expected reward of a Gaussian over perturbations in tanh space, under Linf.
+    """NAttack: maximise the expected reward of a Gaussian over perturbations in tanh space, under Linf.
 
-    With w = atanh(2x - 1), the images drawn are 0.5 + 0.5 tanh(w + mu + sigma z), z ~ N(0, I), moved into the ball. The
-    reward is minus half the margin, where it is positive; mu goes along the rewards' z-scores. A step costs ``samples``
-    queries; after every tenth step and the last, the image of mu itself is asked for one more. Only that one
-    can count as a success. (The published code asks before the first step of each ten, so never about the last mu.)
-    An image that is wrong as it is counts as broken and costs no query.
+    With w = atanh(2x - 1), the sampled images are 0.5 + 0.5 tanh(w + mu + sigma z), z ~ N(0, I), projected onto the
+    ball. The reward is minus half the margin, clamped at margins of zero. The update of mu weights the samples by the
+    z-scores of their rewards. A step takes ``samples`` queries. After every tenth step and the last one, the image of
+    mu itself is queried; only that image can be a success. (The published code queries it before the first of ten
+    steps, so never at the last mu.) A clean image that is misclassified counts as a success and takes no query.
 
-    All images and samples are independent rows. A pass of the model holds as many samples of every image of the batch
-    as fit in ``rows_per_pass`` rows, and one of each at least. Beside that pass and two sums as large as the batch,
-    nothing grows with ``samples``: draws are summed with their rewards as they come and not kept.
+    All images and samples are independent rows. A model pass contains as many samples of every image in the batch as
+    fit in ``rows_per_pass`` rows, and at least one of each. Memory does not grow with ``samples``: apart from that
+    pass, only two sums of the batch's size are stored.
 
     Args:
-        steps: updates of mu.
-        samples: draws for an update.
-        learning_rate: the step along the estimated gradient.
-        sigma: the deviation of the Gaussian.
-        rows_per_pass: the largest number of images in a pass, unless the batch itself is larger. It changes no draw.
+        steps: number of updates of mu.
+        samples: number of samples per update.
+        learning_rate: step along the estimated gradient.
+        sigma: standard deviation of the Gaussian.
+        rows_per_pass: maximum number of images in a model pass, unless the batch is larger. It does not change the
+            random numbers.
 
     Raises:
         ClasswiseError: under L2 and L1.
@@ -56,23 +57,23 @@ class NAttack(Attack):
 
     records = ("queries",)
     norms = ("Linf",)
-    precise = True  # a step is learnt from small differences of margins
+    precise = True  # the gradient is estimated from small differences of margins
 
     @property
     def needs_reference(self) -> bool:
-        """The clean logits tell which images are wrong already."""
+        """The clean logits show which images are misclassified without an attack."""
         return True
 
     @property
     def length(self) -> int:
-        """Steps of one start."""
+        """Steps per start."""
         return self.steps
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """A mean of 0.001 N(0, I); rows that are wrong as they are have nothing left to do."""
+        """Draw the mean from 0.001 N(0, I); rows misclassified when clean are done."""
         del model
         if inputs.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'nattack' has no {inputs.threat.norm} form; it knows Linf")
+            raise ClasswiseError(f"attack 'nattack' does not support {inputs.threat.norm}; it supports Linf")
         mean = 0.001 * inputs.normal(tuple(inputs.x.shape[1:]))
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         wrong = _clean_margin(inputs) < 0
@@ -85,7 +86,7 @@ class NAttack(Attack):
         }
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """One update from fresh samples, and one query of the mean's image."""
+        """Update the mean from new samples and query its image."""
         clean = _clean_margin(inputs)
         wrong = clean < 0
         with torch.no_grad():
@@ -105,11 +106,11 @@ class NAttack(Attack):
         }
 
     def _gradient(self, model: Forward, inputs: AttackInputs, state: State) -> Tensor:
-        """The z-scored rewards' mean of score times z, over sigma, shaped like ``x``.
+        """The estimated gradient: the mean of z-scored reward times z, divided by sigma; shaped like ``x``.
 
-        sum (r_i - mean r) z_i = sum (r_i - b) z_i - (mean r - b) sum z_i for any b, here the first sample's reward,
-        which keeps the difference from cancelling. So one pass over the samples is enough. They are added one by one,
-        so that the bits do not depend on how many share a pass of the model.
+        sum (r_i - mean r) z_i = sum (r_i - b) z_i - (mean r - b) sum z_i for any b, so one pass over the samples
+        suffices. Here b is the first sample's reward, which avoids cancellation. Samples are added one at a time, so
+        the result does not depend, to the bit, on how many share a model pass.
         """
         count = len(inputs.x)
         at_once = min(max(self.rows_per_pass // count, 1), self.samples)
@@ -118,18 +119,18 @@ class NAttack(Attack):
         plain, weighted = torch.zeros_like(inputs.x), torch.zeros_like(inputs.x)
         rewards: list[Tensor] = []
         for first in range(0, self.samples, at_once):
-            which = repeated[: count * (self.samples - first)]
-            block = rows(inputs, which)
-            number = first + torch.arange(len(which), device=which.device).div(count, rounding_mode="floor")
-            counter = 1 + state["iteration"][which] * self.samples + number
+            chosen = repeated[: count * (self.samples - first)]
+            block = rows(inputs, chosen)
+            number = first + torch.arange(len(chosen), device=chosen.device).div(count, rounding_mode="floor")
+            counter = 1 + state["iteration"][chosen] * self.samples + number
             z = block.normal(tuple(inputs.x.shape[1:]), counter)
-            logits = model(_image(block, state["mean"][which] + self.sigma * z))
+            logits = model(_image(block, state["mean"][chosen] + self.sigma * z))
             reward = -0.5 * _hinge(logits, block).view(-1, count)
             base = reward[0] if first == 0 else base
             rewards.append(reward - base)
-            for each, drawn in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):
-                plain += drawn
-                weighted.addcmul_(drawn, _column(each, drawn))
+            for each, sample in zip(rewards[-1], z.view(-1, *inputs.x.shape), strict=True):
+                plain += sample
+                weighted.addcmul_(sample, _column(each, sample))
         shifted = torch.cat(rewards)
         spread = shifted.std(0, correction=0) + 1e-7
         total = weighted - _column(shifted.mean(0), inputs.x) * plain
@@ -137,13 +138,13 @@ class NAttack(Attack):
 
 
 def _image(inputs: AttackInputs, shift: Tensor) -> Tensor:
-    """The image moved by ``shift`` in tanh space, then into its ball."""
+    """The image shifted by ``shift`` in tanh space, then projected onto its ball."""
     inner = torch.atanh((2 * inputs.x - 1) * (1 - _SHRINK))
     return inputs.threat.project(0.5 + 0.5 * torch.tanh(inner + shift), inputs.x)
 
 
 def _hinge(logits: Tensor, inputs: AttackInputs) -> Tensor:
-    """The margin where it is positive; for rows with a target, the lead of the others over the target."""
+    """The margin, clamped below at zero; for rows with a target, max_{k != t} z_k - z_t, clamped likewise."""
     margin = losses.margin(logits, inputs.y)
     if inputs.target is not None:
         toward = losses.negative_margin(logits, inputs.target.clamp_min(0))

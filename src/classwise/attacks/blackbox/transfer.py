@@ -1,4 +1,4 @@
-"""Transfer: an attack that sees another model, judged by the one under audit."""
+"""Transfer attack: adversarial examples of a surrogate model, evaluated on the audited model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from classwise.models.weights import fingerprint
 
 _REFERENCE = "surrogate_reference"
 _BATCH = 64
-"""Clean images that the surrogate sees at once; fixed, so that a row's logits do not depend on its neighbours."""
+"""Batch size of the surrogate's clean passes; fixed, so that a row's logits do not depend on its neighbours."""
 
 DEFAULT = "mifgsm"
+"""The default inner attack."""
 
 
 def _attack(value: object) -> object:
@@ -37,23 +38,22 @@ def _attack(value: object) -> object:
 
 @configurable
 class Transfer(Attack):
-    """Any attack run on a surrogate; the last image of each start is then shown to the model under audit.
+    """Transfer attack: run any attack on a surrogate and evaluate the last iterate of each start on the audited model.
 
-    As a spec: ``transfer:surrogate=runs/standard,attack=mifgsm,attack.steps=20``; an option of the inner attack has
-    ``attack.`` before it. The surrogate computes in float32, and its passes are recorded as none of the model's.
+    As a spec: ``transfer:surrogate=runs/standard,attack=mifgsm,attack.steps=20``; options of the inner attack have the
+    prefix ``attack.``. The surrogate computes in float32. Its passes are not counted as passes of the audited model.
 
     Args:
-        surrogate: what `classwise.load_model` reads (a run folder, a file of weights, ``package.module:callable``), or
-            a module, which is used in evaluation mode and left as it was. It must take the same images and give as
-            many classes.
-        attack: the attack, as a spec or built.
+        surrogate: a run folder, weights file or ``package.module:callable`` for `classwise.load_model`; or a module,
+            which runs in evaluation mode, its modes restored afterwards. Its input shape and number of classes must
+            match those of the audited model.
+        attack: the inner attack, a spec or an `Attack`.
 
     Raises:
-        ClasswiseError: if there is no surrogate, it cannot be read, or its channels or classes are not those of the
-            model.
+        ClasswiseError: if the surrogate is missing or unreadable, or its channels or classes do not match the model.
     """
 
-    source = ()
+    source = ("papernot2016transferability", "liu2017delving")
     example = "transfer:surrogate=runs/standard,attack.steps=20"
 
     surrogate: str | nn.Module = ""
@@ -61,63 +61,69 @@ class Transfer(Attack):
         default_factory=lambda: make(ATTACKS, DEFAULT)
     )
 
-    needs_reference = True  # for the number of classes, which the surrogate must share
+    needs_reference = True  # for the number of classes, to compare with the surrogate's
 
     def __post_init__(self) -> None:
         if self.surrogate != "":
-            _ = self.model  # so that a wrong path is told now
+            _ = self.model  # raises early if the path is wrong
 
     def check(self) -> None:
-        """See that there is a surrogate, and that the inner attack can run."""
+        """Check the surrogate and the inner attack.
+
+        Raises:
+            ClasswiseError: if there is no surrogate, or a setting of the inner attack is missing.
+        """
         if self.surrogate == "":
-            raise ClasswiseError("transfer needs a surrogate, such as transfer:surrogate=runs/standard,attack=mifgsm")
+            raise ClasswiseError(
+                "transfer: no surrogate; set one, such as transfer:surrogate=runs/standard,attack=mifgsm"
+            )
         self.attack.check()
 
     @cached_property
     def model(self) -> nn.Module:
-        """The surrogate, returning logits."""
+        """The surrogate, wrapped so that it returns logits."""
         if isinstance(self.surrogate, str):
             return load_model(self.surrogate)
         return self.surrogate if isinstance(self.surrogate, Classifier | Wrapper) else LogitsModel(self.surrogate)
 
     @property
     def length(self) -> int:
-        """Steps of one start of the inner attack."""
+        """Steps per start of the inner attack."""
         return self.attack.length
 
     @property
     def starts(self) -> int:
-        """Starts of the inner attack; the last image of each is shown to the model under audit."""
+        """Starts of the inner attack."""
         return self.attack.starts
 
     def starts_for(self, classes: int) -> int:
-        """As the inner attack has it."""
+        """Starts of the inner attack for a model with ``classes`` classes."""
         return self.attack.starts_for(classes)
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The inner attack's start, and the surrogate's clean logits if that attack needs them."""
+        """Start the inner attack; compute the surrogate's clean logits if it needs them."""
         del model
         self.check()
         with evaluating(self.model), frozen(self.model):
-            self._check_fit(inputs)
-            kept = {_REFERENCE: self._clean(inputs.x)} if self.attack.needs_reference else {}
-            return self.attack.start(self._forward, self._inner(inputs, kept)) | kept
+            self._check_surrogate(inputs)
+            reference = {_REFERENCE: self._clean_logits(inputs.x)} if self.attack.needs_reference else {}
+            return self.attack.start(self._forward, self._inner_inputs(inputs, reference)) | reference
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """A step of the inner attack; never a hit, since the model under audit has seen nothing yet."""
+        """Step the inner attack; the margin is infinite, since the audited model has not been evaluated."""
         del model
-        kept = {name: value for name, value in state.items() if name == _REFERENCE}
+        reference = {name: value for name, value in state.items() if name == _REFERENCE}
         own = {name: value for name, value in state.items() if name != _REFERENCE}
         with evaluating(self.model), frozen(self.model):
-            new = self.attack.step(self._forward, self._inner(inputs, kept), own)
-        return new | kept | {"margin": torch.full_like(new["margin"], torch.inf)}
+            new = self.attack.step(self._forward, self._inner_inputs(inputs, reference), own)
+        return new | reference | {"margin": torch.full_like(new["margin"], torch.inf)}
 
     def described(self) -> dict[str, Any]:
-        """The fields as a spec has them; a module by its class and the start of its fingerprint."""
-        named = self.surrogate
-        if isinstance(named, nn.Module):
-            named = f"{type(named).__name__}@{fingerprint(named)[:12]}"
-        return {"surrogate": named, "attack": describe(ATTACKS, self.attack)}
+        """The fields as in a spec; a module is described by its class and the first digits of its fingerprint."""
+        surrogate = self.surrogate
+        if isinstance(surrogate, nn.Module):
+            surrogate = f"{type(surrogate).__name__}@{fingerprint(surrogate)[:12]}"
+        return {"surrogate": surrogate, "attack": describe(ATTACKS, self.attack)}
 
     @cached_property
     def _forward(self) -> Forward:
@@ -125,15 +131,15 @@ class Transfer(Attack):
 
     @cached_property
     def _checked(self) -> set[object]:
-        """Which shapes, numbers of classes and devices were found to fit."""
+        """Image shapes, class counts and devices that the surrogate has been checked for."""
         return set()
 
-    def _inner(self, inputs: AttackInputs, kept: State) -> AttackInputs:
-        """The case with the surrogate's clean logits in place of the model's."""
-        return dataclasses.replace(inputs, reference=kept.get(_REFERENCE))
+    def _inner_inputs(self, inputs: AttackInputs, reference: State) -> AttackInputs:
+        """The inputs with the surrogate's clean logits in place of the model's."""
+        return dataclasses.replace(inputs, reference=reference.get(_REFERENCE))
 
-    def _clean(self, x: Tensor) -> Tensor:
-        """The surrogate's logits, in passes of one fixed size."""
+    def _clean_logits(self, x: Tensor) -> Tensor:
+        """The surrogate's logits on clean images, in passes of one fixed size."""
         passes = []
         with torch.no_grad():
             for block in torch.split(x, _BATCH):
@@ -141,11 +147,11 @@ class Transfer(Attack):
                 passes.append(self._forward(padded)[: len(block)])
         return torch.cat(passes)
 
-    def _check_fit(self, inputs: AttackInputs) -> None:
-        """See once that the surrogate fits the images and classes.
+    def _check_surrogate(self, inputs: AttackInputs) -> None:
+        """Check, once per shape and device, that the surrogate accepts the images and has the same classes.
 
         Raises:
-            ClasswiseError: if not.
+            ClasswiseError: if it does not.
         """
         assert inputs.reference is not None
         shape, classes = tuple(inputs.x.shape[1:]), inputs.reference.shape[1]
@@ -156,12 +162,12 @@ class Transfer(Attack):
         name = self.surrogate if isinstance(self.surrogate, str) else type(self.surrogate).__name__
         try:
             with torch.no_grad():
-                has = self._forward(inputs.x[:1]).shape[1]
+                surrogate_classes = self._forward(inputs.x[:1]).shape[1]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise ClasswiseError(f"the surrogate {name} does not take images of shape {shape}: {reason}") from error
-        if has != classes:
+            raise ClasswiseError(f"surrogate {name} does not accept images of shape {shape}: {reason}") from error
+        if surrogate_classes != classes:
             raise ClasswiseError(
-                f"the surrogate {name} has {has} classes and the model {classes}; they should be the same"
+                f"surrogate {name} has {surrogate_classes} classes and the model {classes}; they must be equal"
             )
         self._checked.add((shape, classes, inputs.x.device))

@@ -1,7 +1,7 @@
-"""The engine: any attack over any stream of images, on one model.
+"""The attack engine: runs an attack over a stream of images, on one model.
 
-`passes` runs the model, `rows` holds the columns of images under attack, `queue` keeps the device batch full, and
-`engine` puts them together.
+Modules: `passes` (model passes), `rows` (columns of images under attack), `queue` (full device batches) and `engine`
+(the `Engine` class).
 """
 
 from classwise.attacks.engine.engine import BoundAttack, Engine, perturb

@@ -1,7 +1,7 @@
-"""The engine: any attack over any stream of images, on one model.
+"""The engine: runs an attack over a stream of images, on one model.
 
-An attack may compute in bfloat16, so what it reports is only a candidate: an attack has succeeded on an image when a
-float32 pass over the final image says so.
+An attack may compute in bfloat16, so its adversarial examples are only candidates. An attack has succeeded on an image
+if a float32 pass misclassifies the final image.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from classwise.core.threat import Threat
 
 
 class Engine:
-    """Runs any attack over any stream of images.
+    """Run attacks over streams of images.
 
     Args:
         model: a classifier that maps (N, C, H, W) in [0, 1] to logits (N, classes).
         precision: how the attack's gradients are computed; success is always decided in float32.
-        batch: images on the device at once, fixed; results repeat bit for bit only at one batch size of 32 or more.
-        early_stop: return the first verified adversarial example, else the iterate of lowest margin; False: the last
-            iterate.
-        poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It never
-            changes a result.
-        seed: the seed of all random numbers.
+        batch_size: images on the device at once, fixed; results are bitwise reproducible only at one batch size of 32
+            or more.
+        early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
+            last iterate.
+        poll: steps between checks of which images have finished; by default 1 on a CPU and 4 elsewhere. It does not
+            change results.
+        seed: seed of all random numbers.
 
     Raises:
-        ClasswiseError: for a batch without images.
+        ClasswiseError: if ``batch_size`` is less than 1.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Engine:
     ) -> None:
         if batch_size < 1:
             raise ClasswiseError(
-                f"batch_size = {batch_size}: a batch holds at least 1 image, and 32 for results that repeat"
+                f"batch_size = {batch_size}: must be at least 1, and at least 32 for reproducible results"
             )
         self.model = model
         self.passes = Passes(model, precision, batch_size)
@@ -62,7 +63,7 @@ class Engine:
         self._batch_sizes: dict[int, BatchSizes] = {}
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Float32 logits for each block of images, at the engine's batch size."""
+        """Yield float32 logits for each block of images, at the engine's batch size."""
         yield from self.passes.predict(images)
 
     def perturb(
@@ -75,7 +76,7 @@ class Engine:
         index: Tensor | None = None,
         target: Tensor | None = None,
     ) -> Tensor:
-        """The image that the attack found for every row of one batch, in the batch's order."""
+        """Attack one batch; return the resulting images in the order of the batch."""
         with torch.inference_mode(mode=False):
             columns = {} if target is None else {"target": target}
             if isinstance(threat.epsilon, Tensor):
@@ -87,14 +88,17 @@ class Engine:
             return result
 
     def attack(self, attack: AttackSteps, threat: Threat, jobs: Iterable[Job]) -> Iterator[Finished]:
-        """Attack a stream of images; yields them in blocks as they finish.
+        """Attack a stream of images.
 
         Args:
             attack: the attack.
             threat: norm and radius; a job's ``epsilon`` column overrides the radius.
             jobs: the images; every job must have the same columns.
+
+        Yields:
+            Blocks of images, in the order in which they finish.
         """
-        # Each smaller batch size is tried once for an attack, however many streams it runs on.
+        # Each smaller batch size is tested once per attack, over all its streams.
         batch_sizes = self._batch_sizes.setdefault(id(attack), BatchSizes(attack))
         with self.forward_for(attack) as forward:
             queue = Queue(
@@ -110,7 +114,7 @@ class Engine:
             yield from queue.run(jobs)
 
     def forward_for(self, attack: AttackSteps) -> AbstractContextManager[CountedForward]:
-        """The forward pass that an attack uses; the model is in evaluation mode and frozen meanwhile."""
+        """Context of the attack's forward pass, in which the model is in evaluation mode and frozen."""
         return self.passes.for_gradients(precise=attack.precise)
 
 
@@ -133,7 +137,7 @@ def perturb(
 
 @dataclass(frozen=True)
 class BoundAttack:
-    """An attack with its model and threat, callable as ``attack(images, labels)`` like most libraries' attacks."""
+    """An attack with its model and threat, called as ``attack(images, labels)`` like the attacks of other libraries."""
 
     attack: AttackSteps
     model: nn.Module

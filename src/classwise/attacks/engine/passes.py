@@ -1,4 +1,4 @@
-"""Passes of one model: gradients as `Precision` sets them, logits in float32, and counts of both."""
+"""Model passes: gradients in the precision of `Precision`, logits in float32, and counts of both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from classwise.models.fusion import fuse
 from classwise.models.modes import evaluating, frozen
 
 Loss = Callable[[Tensor], Tensor]
-"""Logits (N, C) to a loss for each row, (N,)."""
+"""Maps logits (N, C) to one loss per row, (N,)."""
 
 
 class NoGradientError(ClasswiseError):
@@ -30,7 +30,7 @@ class NoGradientError(ClasswiseError):
 
 
 class CountedForward:
-    """A forward pass that counts the images it evaluates, forward and backward; ``module`` is the model behind it."""
+    """A forward pass that counts images evaluated, forward and backward; ``module`` is the underlying model."""
 
     def __init__(self, forward: Forward, module: nn.Module) -> None:
         self._forward = forward
@@ -69,7 +69,7 @@ class Passes:
         self._classes: int | None = None
 
     def logits(self, x: Tensor) -> Tensor:
-        """Float32 logits in passes of exactly the batch size, the tail padded with copies."""
+        """Float32 logits, in passes of exactly the batch size; the last one is padded with copies."""
         with torch.no_grad():
             passes = []
             for block in torch.split(x, self.batch_size):
@@ -79,21 +79,21 @@ class Passes:
         return torch.cat(passes)
 
     def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Float32 logits for each block of images, the model in evaluation mode meanwhile."""
+        """Yield float32 logits for each block of images, with the model in evaluation mode."""
         with evaluating(self.model), frozen(self.model):
             for block in images:
                 yield self.logits(block.to(self.device))
 
     def classes(self, x: Tensor) -> int:
-        """The number of logits; evaluates the first of some images where no pass has been made yet."""
+        """The number of logits; evaluates the first image of ``x`` if no pass has been made yet."""
         return self._classes or self.logits(x[:1]).shape[1]
 
     @contextmanager
     def for_gradients(self, *, precise: bool) -> Iterator[CountedForward]:
-        """The model in evaluation mode, frozen, with its batch normalisation fused where that saves time.
+        """Context of a forward pass for gradients: evaluation mode, frozen, batch norm fused where that saves time.
 
         Args:
-            precise: compute in float32 whatever the settings say.
+            precise: compute in float32, overriding the precision of the engine.
         """
         precision = self._precision
         with evaluating(self.model), frozen(self.model):
@@ -107,13 +107,13 @@ class Passes:
 
     @property
     def overwrites(self) -> bool:
-        """Whether the model was seen to write into its input; it gets copies then."""
+        """Whether the model has been observed to modify its input; it then receives copies."""
         return bool(self._float32.overwrites)
 
     def missing_gradient(self, x: Tensor) -> str:
-        """Why the model's logits have no gradient at some images; empty if they have one.
+        """Why the model's logits have no gradient with respect to images; empty if they have one.
 
-        It costs a pass forward and backward over one batch.
+        Takes one forward and one backward pass over one batch.
         """
         x = recordable(x)[torch.arange(self.batch_size, device=x.device) % len(x)]
         try:
@@ -123,19 +123,19 @@ class Passes:
             raise
         except NoGradientError:
             return "its logits do not depend on the images in autograd"
-        except RuntimeError as error:  # it runs without gradients, as the pass before has shown
-            return f"it fails where gradients are recorded ({str(error).strip().partition(chr(10))[0]})"
+        except RuntimeError as error:  # the earlier pass without gradients succeeded
+            return f"it fails when gradients are recorded ({str(error).strip().partition(chr(10))[0]})"
         return ""
 
 
 def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-    """Logits at ``x`` (N, C) and the gradient of the summed loss there (shaped like ``x``).
+    """Logits (N, C) at ``x``, and the gradient of the summed loss with respect to ``x``.
 
-    The loss is summed, not averaged, so that a row's gradient does not depend on the size of its batch. A gradient
-    that is not finite is replaced by zero, so that a faulty model cannot push an image out of the ball.
+    The loss is summed, not averaged, so a row's gradient does not depend on the batch size. Entries that are not finite
+    are replaced by zero, so a faulty model cannot move an image out of the ball.
 
     Raises:
-        NoGradientError: if the logits do not depend on ``x`` in autograd. (A gradient that is zero is no error.)
+        NoGradientError: if the logits do not depend on ``x`` in autograd; a zero gradient is not an error.
     """
     with torch.enable_grad():
         leaf = x.detach().requires_grad_(True)
@@ -147,13 +147,13 @@ def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, T
 
 
 def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Tensor | None:
-    """The gradient of the sum of ``values`` at ``leaf``, shaped like it; None if they do not depend on it."""
+    """The gradient of ``values.sum()`` with respect to ``leaf``; None if the values do not depend on it."""
     (gradient,) = torch.autograd.grad(values.sum(), leaf, retain_graph=retain, allow_unused=True)
     return gradient
 
 
 def recordable(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy of one that was made in `torch.inference_mode`, which autograd refuses."""
+    """The tensor, or a copy if it was created in `torch.inference_mode`, which autograd does not accept."""
     return tensor.clone() if tensor.is_inference() else tensor
 
 

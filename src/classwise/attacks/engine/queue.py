@@ -1,9 +1,9 @@
-"""Evaluation is a queue, not a loop over fixed batches.
+"""The queue: images under attack share one device batch of fixed size.
 
-An image leaves as soon as an adversarial example is found and the next one takes its slot, so the device works on full
-batches of images that are still robust. Every device batch has one fixed size, padded with copies (at the end of the
-data a smaller one, if it was seen to give the same bits), and every row's arithmetic depends on its own row only. So an
-image's result depends neither on which others are evaluated nor on the order.
+An image leaves its slot as soon as an adversarial example is found, and the next image takes it. So the device works on
+full batches of images that are still robust. Device batches are padded with copies; at the end of the data they are
+smaller, if a smaller batch gives the same bits. Each row is computed from that row only, so the result for an image
+depends neither on the other images nor on their order.
 """
 
 from __future__ import annotations
@@ -38,83 +38,83 @@ from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
 SMALLEST_BATCH = 32
-"""Below this, libraries pick other kernels for other batch compositions, and results stop being repeatable."""
+"""Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
 
 _GRAIN = 8
-"""Smaller batches are of multiples of so many images."""
+"""Smaller batch sizes are multiples of this."""
 _MUCH = 0.75
-"""A size of batch is tried if it is at most this share of the one before."""
+"""A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
-"""From how many steps on it pays to try whether a smaller batch gives the same bits, which costs a step."""
+"""Minimum number of steps of an attack for which a smaller batch is tested; the test takes one step."""
 
 
 class AttackSteps(Protocol):
-    """What the engine asks of an attack; `classwise.attacks.base.Attack` describes it."""
+    """The interface of an attack to the engine; see `classwise.attacks.base.Attack`."""
 
     @property
     def records(self) -> tuple[str, ...]:
-        """Columns of the state that belong in the outcomes."""
+        """State columns that are written to the outcomes."""
 
     @property
     def carries(self) -> tuple[str, ...]:
-        """Columns of the state that the next start of an image takes over."""
+        """State columns that are carried over to the next start of an image."""
 
     @property
     def minimises(self) -> bool:
-        """Whether it looks for the nearest point over all its starts."""
+        """Whether a run with ``early_stop=False`` minimises the distance over all restarts."""
 
     @property
     def precise(self) -> bool:
-        """Whether it computes in float32 whatever the engine's settings are."""
+        """Whether to compute in float32 in every engine."""
 
     @property
     def needs_reference(self) -> bool:
-        """Whether it needs the logits on the clean images."""
+        """Whether the attack reads the logits on the clean images."""
 
     @property
     def length(self) -> int:
-        """The largest number of steps of a start."""
+        """Maximum number of steps per start."""
 
     def starts_for(self, classes: int) -> int:
-        """Starts of each image, at that many classes."""
+        """Number of starts per image for a model with ``classes`` classes."""
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The first state."""
+        """Return the initial state."""
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """The state after one more step."""
+        """Return the state after one more step."""
 
 
 @dataclass
 class BatchSizes:
-    """Which smaller batch sizes gave the same bits as a larger one in a step of an attack."""
+    """Smaller batch sizes that gave the same bits as a larger one in a step of an attack."""
 
-    attack: AttackSteps  # held, so that its id stays its own
-    admissible: set[tuple[int, ...]] = field(default_factory=set)  # the size and the shape of an image
-    refused: bool = False  # whether one did not
+    attack: AttackSteps  # a reference, so that its id is not reused
+    admissible: set[tuple[int, ...]] = field(default_factory=set)  # batch size and image shape
+    refused: bool = False  # whether a smaller batch gave other bits
 
 
 _HIT, _LAST, _LOWEST = 0, 1, 2
-"""Which image of a row is to be verified: the hit, the last iterate, the iterate of lowest margin."""
+"""Which image of a row to verify: the candidate, the last iterate, the iterate of lowest margin."""
 
 
 class Queue:
-    """One attack over one stream: slots on the device, candidates to verify, rows that return to the slots.
+    """One attack over one stream of images: slots on the device, candidates to verify, rows that return to the slots.
 
-    Every row is a set of columns: what the job gave (``x0``, ``y``, ``index``, ...), the attack's state
-    (``state.x``, ...), what the queue saw on the way (``hit_x``, ``low_x``, ...), and the best image that float32 has
-    verified (``best_x``, ...). Rows move between slots and buffers with all their columns.
+    Each row has the columns of its job (``x0``, ``y``, ``index``, ...), the attack's state (``state.x``, ...), the
+    candidate and the iterate of lowest margin (``hit_x``, ``low_x``, ...), and the best image verified in float32
+    (``best_x``, ...). Rows move between slots and buffers with all their columns.
 
     Args:
         passes: float32 passes of the model, and the size of a device batch.
-        forward: the forward pass that the attack uses.
+        forward: the forward pass for the attack.
         attack: the attack.
         threat: norm and radius; a job's ``epsilon`` column overrides the radius.
         seed: the seed of the attack's random numbers.
         poll: steps between checks of which rows have finished.
-        early_stop: return the first verified adversarial example, else the iterate of lowest margin; without, the last
-            iterate.
-        batch_sizes: what is known of smaller batches for this attack.
+        early_stop: return the first verified adversarial example, else the iterate of lowest margin. False: return the
+            last iterate.
+        batch_sizes: smaller batch sizes tested so far for this attack.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Queue:
         self._early_stop = early_stop
         self._batch_sizes = batch_sizes
         self._fresh = Buffer()
-        self._returned = Buffer()  # rows that a verification sent back, or that begin another start
-        self._candidates = Buffer()  # rows of which one image waits for float32
+        self._returned = Buffer()  # rows that failed verification or begin another start
+        self._candidates = Buffer()  # rows with an image to verify in float32
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished]:
-        """Attack a stream of images to its end; every job must have the same columns."""
+        """Attack all images of a stream and yield them as they finish; every job must have the same columns."""
         self._fresh = Buffer(self._rows_of(jobs))
         size = self._passes.batch_size
         slots: Columns = {}
@@ -165,9 +165,9 @@ class Queue:
         return self._returned.peek() or self._fresh.peek()
 
     def _refilled(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
-        """The slots with every unused one taken, as far as rows are waiting."""
+        """The slots after filling the unused ones with pending rows."""
         size = self._passes.batch_size
-        if len(live) < size and self._waiting():  # rows came back after the slots were narrowed
+        if len(live) < size and self._waiting():  # rows returned after the batch was reduced
             slots = take(slots, torch.arange(size) % len(live))
             live = torch.cat([live, live.new_zeros(size - len(live))])
         vacant = (~live).nonzero().squeeze(1)
@@ -182,10 +182,10 @@ class Queue:
         return slots, live.index_fill(0, vacant[:count], value=True)
 
     def _stepped(self, slots: Columns, live: Tensor) -> tuple[Columns, Tensor]:
-        """The slots after a step; at a smaller batch size where no row waits for the unused slots.
+        """The slots after a step, at a smaller batch size if no row is pending for the unused slots.
 
-        Libraries choose kernels by batch size, so a smaller batch may change the last bits. It is used only after one
-        step at that size has given every row the same bits as the larger batch.
+        Libraries choose kernels by batch size, so a smaller batch may change the last bits. A smaller size is used only
+        if one step at that size gives every row the same bits as the larger batch.
         """
         rows = live.nonzero().squeeze(1)
         size = max(SMALLEST_BATCH, _GRAIN * -(-len(rows) // _GRAIN))
@@ -204,15 +204,15 @@ class Queue:
         return narrow, torch.arange(size) < len(rows)
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
-        """Jobs as columns on the device, with the bookkeeping that every row carries."""
+        """Yield the jobs as columns on the device, with the initial values of the queue's own columns."""
         device, row = self._passes.device, 0
         classes: int | None = None
         for job in jobs:
             count = len(job.x)
             if not count:
                 continue
-            given = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
-            columns = {name: recordable(value).to(device) for name, value in given.items()}
+            inputs = {**job.columns, "x0": job.x, "y": job.y, "index": job.index}
+            columns = {name: recordable(value).to(device) for name, value in inputs.items()}
             columns["row"] = torch.arange(row, row + count, device=device)
             for name in ("restart", "forwards", "backwards", "stage", "best_iteration"):
                 columns[name] = torch.zeros_like(columns["row"])
@@ -220,8 +220,8 @@ class Queue:
                 columns["reference"] = self._passes.logits(columns["x0"])
                 columns["forwards"] += 1
             if classes is None:
-                known = columns.get("reference")
-                classes = self._passes.classes(columns["x0"]) if known is None else known.shape[1]
+                reference = columns.get("reference")
+                classes = self._passes.classes(columns["x0"]) if reference is None else reference.shape[1]
             columns["success"] = torch.zeros_like(columns["row"], dtype=torch.bool)
             columns["best_x"] = columns["x0"]
             columns["best_logits"] = torch.zeros(count, classes, device=device)
@@ -230,7 +230,7 @@ class Queue:
             yield columns
 
     def _incoming(self, count: int) -> Columns | None:
-        """Up to ``count`` rows ready to step: returned ones first, then new ones, started."""
+        """Up to ``count`` rows that are ready to step: returned rows first, then new ones."""
         parts = []
         if count and self._returned.peek():
             parts.append(self._returned.pop(count))
@@ -240,30 +240,30 @@ class Queue:
         return join(parts) if parts else None
 
     def _started(self, columns: Columns) -> Columns:
-        """Rows at the beginning of a start, with nothing seen yet."""
-        state = self._attack.start(self._forward, self._case(columns))
-        known = unprefixed(columns)  # of the start before, if there was one
-        state |= {name: known[name] for name in self._attack.carries if name in known}
+        """The rows with the state of a new start, without a candidate."""
+        state = self._attack.start(self._forward, self._inputs(columns))
+        previous = unprefixed(columns)  # empty at the first start
+        state |= {name: previous[name] for name in self._attack.carries if name in previous}
         zero = torch.zeros_like(columns["row"])
-        seen: Columns = {"hit": zero.bool()}
+        initial: Columns = {"hit": zero.bool()}
         if self._early_stop:
-            nothing = torch.full(zero.shape, torch.inf, device=zero.device)
-            seen |= {"hit_x": columns["x0"], "hit_iteration": zero}
-            seen |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": nothing}
-        return columns | seen | prefixed(state)
+            infinite = torch.full(zero.shape, torch.inf, device=zero.device)
+            initial |= {"hit_x": columns["x0"], "hit_iteration": zero}
+            initial |= {"low_x": columns["x0"], "low_iteration": zero, "low_margin": infinite}
+        return columns | initial | prefixed(state)
 
-    def _case(self, columns: Columns) -> AttackInputs:
+    def _inputs(self, columns: Columns) -> AttackInputs:
         threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
         optional = {name: columns.get(name) for name in ("target", "step_size", "reference", "restart")}
         return AttackInputs(columns["x0"], columns["y"], columns["index"], threat, self._rng, **optional)
 
     def _advance(self, slots: Columns) -> Columns:
-        """Step every slot ``poll`` times; rows that were hit or are done do not change any more."""
-        inputs, forward = self._case(slots), self._forward
+        """Step every slot ``poll`` times; rows with a candidate or a finished start no longer change."""
+        inputs, forward = self._inputs(slots), self._forward
         for turn in range(self._poll):
             before = forward.forwards, forward.backwards
             new = self._attack.step(forward, inputs, unprefixed(slots))
-            size = len(slots["row"])  # a step may pass several versions of every image at once
+            size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
             passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
             moved = self._fold(slots, new, *passes)
             if turn:
@@ -276,7 +276,7 @@ class Queue:
         return slots
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
-        """The slots after a step, with the first hit and the lowest margin recorded."""
+        """The slots after a step, with the first candidate and the iterate of lowest margin updated."""
         result = slots | prefixed(new)
         result["forwards"] = slots["forwards"] + forwards
         result["backwards"] = slots["backwards"] + backwards
@@ -294,7 +294,10 @@ class Queue:
         }
 
     def _verify(self, rows: Columns) -> Iterator[Finished]:
-        """Verify one image of each row in float32; then the row is finished, or continues in one of four ways."""
+        """Verify one image of each row in float32.
+
+        A row then finishes, resumes its start, verifies its last iterate or that of lowest margin, or restarts.
+        """
         stage = rows["stage"]
         candidate, taken = self._candidate(rows)
         candidate = self._inside(candidate, rows)
@@ -318,7 +321,7 @@ class Queue:
             robust & (stage == _LAST) & (rows["low_margin"] < value) if self._early_stop else torch.zeros_like(robust)
         )
         exhausted = robust & ~(resumes | ends | lower)
-        # Where the nearest point is sought, another start may find a nearer one.
+        # An attack that minimises the distance may find a nearer point in another start.
         may_restart = exhausted | success if self._attack.minimises and not self._early_stop else exhausted
         restarts = may_restart & (rows["restart"] + 1 < self._attack.starts_for(logits.shape[1]))
         if len(some := masked(rows, resumes)["row"]):
@@ -334,7 +337,7 @@ class Queue:
             yield self._finished(masked(rows, finished))
 
     def _candidate(self, rows: Columns) -> tuple[Tensor, Tensor]:
-        """The image to verify of each row, and the steps taken up to it."""
+        """The image of each row to verify, and the number of steps up to it."""
         image, taken = rows["state.x"], rows["state.iteration"]
         if self._early_stop:
             for stage, name in ((_HIT, "hit"), (_LOWEST, "low")):
@@ -344,8 +347,8 @@ class Queue:
         return image, taken
 
     def _inside(self, candidate: Tensor, rows: Columns) -> Tensor:
-        """The images, projected where an attack left the ball or the box."""
-        threat, x0 = self._case(rows).threat, rows["x0"]
+        """The images, projected where they are outside the ball or [0, 1]."""
+        threat, x0 = self._inputs(rows).threat, rows["x0"]
         radius = threat.radius(x0).flatten()
         limit = radius + 1e-6 * radius.clamp_min(1)
         boxed = (candidate >= 0).flatten(1).all(1) & (candidate <= 1).flatten(1).all(1)
@@ -369,5 +372,5 @@ class Queue:
 
 
 def _candidates(rows: Columns) -> Columns:
-    """Rows that have left their slots, marked with the image to verify: the hit, else the last."""
+    """Rows that have left their slots, marked with the image to verify: the candidate, else the last iterate."""
     return rows | {"stage": torch.where(rows["hit"], _HIT, _LAST)}

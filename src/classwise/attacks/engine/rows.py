@@ -1,4 +1,4 @@
-"""Rows of images under attack: jobs, an attack's inputs and state, finished rows, columns that move together."""
+"""Rows of images under attack: jobs, inputs and state of an attack, finished rows, and operations on columns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
 State = dict[str, Tensor]
-"""The columns of an attack in progress, each (N, ...).
+"""Columns of an attack in progress, each (N, ...).
 
-Every state has ``x`` (the iterate), ``iteration`` (steps taken) and ``done``; after a step also ``seen`` (the point
-whose logits the step evaluated) and ``margin`` (z_y - max other, at ``seen``). Further columns are the attack's own.
+Every state has ``x`` (the iterate), ``iteration`` (steps taken) and ``done``; after a step also ``seen`` (the point at
+which the step evaluated the logits) and ``margin`` (z_y - max other, at ``seen``). An attack may add columns.
 """
 
 Columns = dict[str, Tensor]
@@ -28,18 +28,18 @@ _RESTART = 1 << 32
 
 @dataclass(frozen=True)
 class AttackInputs:
-    """The rows that an attack works on.
+    """Inputs of an attack, one row per image.
 
     Args:
         x: clean images in [0, 1], (N, C, H, W).
         y: labels, int64 (N,).
-        index: the number of each image in the random numbers, int64 (N,).
-        threat: the ball; its radius one number or (N,).
-        rng: the attack's random numbers; use `uniform` and `normal` below.
-        target: the class to reach, int64 (N,); -1 for an untargeted row. None: all rows untargeted.
-        step_size: a step size for each image, (N,), which overrides the attack's own.
-        reference: logits on the clean images, (N, classes), for losses that compare with them.
-        restart: how many starts each row has had, int64 (N,).
+        index: index of each image in the random numbers, int64 (N,).
+        threat: the norm ball; its radius is a number or a tensor (N,).
+        rng: random numbers of the attack; use the methods `uniform` and `normal`.
+        target: target class, int64 (N,); -1 for an untargeted row. None: all rows are untargeted.
+        step_size: step size of each image, (N,), which overrides that of the attack.
+        reference: logits on the clean images, (N, classes), for losses and targets that depend on them.
+        restart: number of earlier starts of each row, int64 (N,).
     """
 
     x: Tensor
@@ -56,31 +56,31 @@ class AttackInputs:
         return counter if self.restart is None else self.restart * _RESTART + counter
 
     def uniform(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Uniform random numbers in [0, 1) for each row, (N, *shape), fresh for every restart and counter."""
+        """Uniform random numbers in [0, 1) for each row, (N, *shape), different for every restart and counter."""
         return self.rng.uniform(self.index, shape, self._counter(counter))
 
     def normal(self, shape: tuple[int, ...], counter: int | Tensor = 0) -> Tensor:
-        """Standard normal random numbers for each row, (N, *shape), fresh for every restart and counter."""
+        """Standard normal random numbers for each row, (N, *shape), different for every restart and counter."""
         return self.rng.normal(self.index, shape, self._counter(counter))
 
     def inside(self, counter: int | Tensor = 0) -> Tensor:
-        """A uniform start in each row's ball, shaped like ``x``."""
+        """A uniformly random point in the ball of each row, shaped like ``x``."""
         return self.threat.uniform(self.x, self.index, self.rng, self._counter(counter))
 
 
-def rows(inputs: AttackInputs, which: Tensor) -> AttackInputs:
-    """The case of some of the rows."""
+def rows(inputs: AttackInputs, indices: Tensor) -> AttackInputs:
+    """The inputs of some of the rows, which may repeat."""
 
     def pick(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[which]
+        return None if value is None else value[indices]
 
     epsilon = inputs.threat.epsilon
-    threat = inputs.threat.with_epsilon(epsilon[which]) if isinstance(epsilon, Tensor) else inputs.threat
+    threat = inputs.threat.with_epsilon(epsilon[indices]) if isinstance(epsilon, Tensor) else inputs.threat
     return dataclasses.replace(
         inputs,
-        x=inputs.x[which],
-        y=inputs.y[which],
-        index=inputs.index[which],
+        x=inputs.x[indices],
+        y=inputs.y[indices],
+        index=inputs.index[indices],
         threat=threat,
         target=pick(inputs.target),
         step_size=pick(inputs.step_size),
@@ -91,9 +91,13 @@ def rows(inputs: AttackInputs, which: Tensor) -> AttackInputs:
 
 @dataclass(frozen=True)
 class Job:
-    """Images to attack: the clean rows and what is known of them.
+    """A block of images to attack.
 
-    ``columns`` may hold ``epsilon``, ``target``, ``step_size`` (each (N,)) and ``reference`` (N, classes).
+    Args:
+        index: index of each image in the random numbers, int64 (N,).
+        x: clean images in [0, 1], (N, C, H, W).
+        y: labels, int64 (N,).
+        columns: optional columns ``epsilon``, ``target``, ``step_size`` (each (N,)) and ``reference`` (N, classes).
     """
 
     index: Tensor
@@ -104,20 +108,20 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """Attacked images, a row each, in the order in which they finished.
+    """Attacked images, one row each, in the order in which they finished.
 
     Args:
-        row: place in the stream of jobs, int64 (N,).
-        index: the image's number in the random numbers, int64 (N,).
+        row: position in the stream of jobs, int64 (N,).
+        index: index of each image in the random numbers, int64 (N,).
         y: labels, int64 (N,).
-        x0: the clean images, (N, C, H, W).
-        x: the images that the attack found, (N, C, H, W).
-        logits: float32 logits on the found images, (N, classes).
-        success: whether the found image is misclassified, bool (N,).
-        iterations: steps taken up to the found image, int64 (N,).
-        forwards: forward passes spent, verification included, int64 (N,).
-        backwards: backward passes spent, int64 (N,).
-        records: the attack's own columns, each (N,).
+        x0: clean images, (N, C, H, W).
+        x: images returned by the attack, (N, C, H, W).
+        logits: float32 logits of ``x``, (N, classes).
+        success: whether ``x`` is misclassified, bool (N,).
+        iterations: number of steps up to ``x``, int64 (N,).
+        forwards: number of forward passes, verification included, int64 (N,).
+        backwards: number of backward passes, int64 (N,).
+        records: the columns in `Attack.records`, each (N,).
     """
 
     row: Tensor
@@ -134,7 +138,7 @@ class Finished:
 
 
 class Buffer:
-    """Waiting rows: blocks of columns, taken out in any number."""
+    """A first-in, first-out buffer of rows, stored in blocks of columns."""
 
     def __init__(self, source: Iterator[Columns] | None = None) -> None:
         self._blocks: list[Columns] = []
@@ -144,17 +148,17 @@ class Buffer:
         return sum(len(block["row"]) for block in self._blocks)
 
     def add(self, block: Columns) -> None:
-        """Put rows at the end."""
+        """Append rows."""
         self._blocks.append(block)
 
     def peek(self) -> bool:
-        """Whether there is a row left, here or in the source."""
+        """Whether a row is available, in the buffer or from the source."""
         if not self._blocks:
             self._blocks.extend(itertools.islice(self._source, 1))
         return bool(self._blocks)
 
     def pop(self, count: int) -> Columns:
-        """Up to ``count`` rows from the front."""
+        """Remove and return up to ``count`` rows from the front."""
         taken: list[Columns] = []
         while count and self.peek():
             block = self._blocks.pop(0)
@@ -167,17 +171,17 @@ class Buffer:
 
 
 def prefixed(state: State) -> Columns:
-    """An attack's state as columns of a row, without ``seen`` and ``margin``, which are of one step alone."""
+    """The state as columns with the prefix ``state.``, without ``seen`` and ``margin``, which each step replaces."""
     return {f"state.{name}": value for name, value in state.items() if name not in ("seen", "margin")}
 
 
 def unprefixed(columns: Columns) -> State:
-    """The attack's state back from its columns."""
+    """The state from columns with the prefix ``state.``."""
     return {name.removeprefix("state."): value for name, value in columns.items() if name.startswith("state.")}
 
 
 def take(columns: Columns, places: Tensor) -> Columns:
-    """Some rows, by place."""
+    """The rows at some positions."""
     return {name: value[places.to(value.device)] for name, value in columns.items()}
 
 
@@ -187,13 +191,13 @@ def masked(columns: Columns, mask: Tensor) -> Columns:
 
 
 def put(columns: Columns, places: Tensor, values: Columns) -> None:
-    """Write rows into places of the columns, each of which is replaced by a copy."""
+    """Write rows at some positions of the columns; each column is replaced by a modified copy."""
     for name, value in columns.items():
         columns[name] = value.index_copy(0, places.to(value.device), values[name].to(value.dtype))
 
 
 def join(blocks: list[Columns]) -> Columns:
-    """Blocks of the same columns, one after the other."""
+    """Concatenate blocks of the same columns."""
     if len(blocks) == 1:
         return blocks[0]
     return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
@@ -205,6 +209,6 @@ def choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def same_bits(first: Columns, second: Columns) -> bool:
-    """Whether all columns of two blocks are equal; a NaN equals a NaN."""
+    """Whether all columns of two blocks are bitwise equal, NaN being equal to NaN."""
     pairs = [(value, second[name]) for name, value in first.items()]
     return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)

@@ -1,1 +1,1 @@
-"""Attacks that ascend the gradient of a loss: PGD and its relatives, momentum, margin losses, Auto-PGD."""
+"""Gradient-ascent attacks: FGSM, PGD and variants, momentum attacks, margin attacks, Auto-PGD."""

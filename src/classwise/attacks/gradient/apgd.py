@@ -1,7 +1,7 @@
-"""Auto-PGD: gradient ascent that finds its own step size, image by image.
+"""Auto-PGD: projected gradient ascent with a step size adapted to each image.
 
 APGD, its losses and its targets: Croce and Hein, ICML 2020, algorithm 1. The variant for L1: Croce and Hein, ICML 2021.
-Every image's step, checkpoint, target and best point are columns, so an image may begin while its neighbours end.
+Step size, checkpoint, target and best point are columns of the state, so images of a batch may be at different steps.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ from classwise.core.precision import Forward
 from classwise.core.threat import Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
-"""The wait for the first checkpoint, what each next wait is shorter by, and the shortest, in percent of the steps."""
+"""Length of the first checkpoint interval, decrement of each further one, and minimum; in percent of the steps."""
 
 
 @configurable
 class AutoPGD(Attack):
-    """What the family shares: the moves, the checkpoints and the best point.
+    """Base class of the Auto-PGD attacks.
 
-    A start makes ``steps`` moves and ``steps + 1`` evaluations, and ends at the point of highest loss.
+    A start takes ``steps`` steps and ``steps + 1`` evaluations, and returns the point of highest loss.
 
-    Linf and L2: a step of 2 eps with momentum; it is halved, and the image returns to its best point, where the loss
-    rose too seldom since the last checkpoint or the best loss stood still.
+    Linf and L2: the step size is 2 eps at first, with momentum. At a checkpoint it is halved, and the iterate is set to
+    the best point, if too few steps since the last checkpoint increased the loss or the best loss did not improve.
 
-    L1: steps of at most eps along the signs of the largest gradients, of which fewer are used as the perturbation gets
-    sparser; radii of 3, 2 and 1 eps over 30, 30 and 40 % of the steps. Points outside the true ball never count.
+    L1: steps of at most eps along the signs of the largest gradient entries, of which fewer are used as the
+    perturbation becomes sparser. The radius is 3, 2 and 1 eps over 30, 30 and 40 % of the steps; only points within
+    eps count.
 
     Args:
-        steps: how many moves a start makes.
-        restarts: how many starts an image gets (per target, if the attack has targets).
-        rho: the share of the moves between two checkpoints that must raise the loss, in [0, 1] (Linf and L2).
-        samples: passes that are averaged at each point, for models that draw at random (EOT).
+        steps: number of steps per start.
+        restarts: maximum number of starts per image (per target, if the attack has targets).
+        rho: fraction of the steps between two checkpoints that must increase the loss, in [0, 1] (Linf and L2).
+        eot_iter: number of passes averaged at each point, for randomised models (expectation over transformation).
     """
 
     steps: Count = 100
     restarts: Count = 1
     rho: Share = 0.75
-    samples: Count = 1
+    eot_iter: Count = 1
 
     records = ("zero_gradients",)
 
     @property
     def length(self) -> int:
-        """Evaluations of one start: one more than its moves."""
+        """Evaluations per start."""
         return self.steps + 1
 
     @property
     def starts(self) -> int:
-        """Starts of an image."""
+        """Maximum number of starts per image."""
         return self.restarts
 
     @abstractmethod
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """What to maximise, (N,), given logits (N, classes)."""
+        """The loss to maximise, (N,), of logits (N, classes)."""
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """A random point on the surface of the (for L1: enlarged) ball, moved into [0, 1]."""
+        """Start from a random point on the surface of the ball (for L1: the enlarged ball), projected to [0, 1]."""
         del model
         x, threat = self._start_point(inputs), inputs.threat
         count = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -97,7 +98,7 @@ class AutoPGD(Attack):
         }
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Evaluate the point, remember it if it is the best, move."""
+        """Evaluate the iterate, update the best point, and take a step."""
         x = state["x"]
         logits, value, gradient = self._evaluate(model, inputs, state)
         better = value > state["best_loss"]
@@ -123,20 +124,20 @@ class AutoPGD(Attack):
         }
 
     def _evaluate(self, model: Forward, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (N, classes), losses (N,) and gradients at the point, each a mean over the samples."""
+        """Logits (N, classes), losses (N,) and gradients at the iterate, each averaged over ``eot_iter`` passes."""
 
         def loss(logits: Tensor) -> Tensor:
             return self.loss(logits, inputs, state)
 
         logits, gradient = value_and_gradient(model, state["x"], loss)
         value = loss(logits)
-        for _ in range(self.samples - 1):
+        for _ in range(self.eot_iter - 1):
             more, slope = value_and_gradient(model, state["x"], loss)
             logits, value, gradient = logits + more, value + loss(more), gradient + slope
-        return logits / self.samples, value / self.samples, gradient / self.samples
+        return logits / self.eot_iter, value / self.eot_iter, gradient / self.eot_iter
 
     def _dense(self, inputs: AttackInputs, state: State, value: Tensor, gradient: Tensor) -> State:
-        """The move for Linf and L2."""
+        """The step for Linf and L2."""
         threat, moves = inputs.threat, state["moves"]
         rises = state["rises"] + (value > state["loss"])
         check = moves == state["wait"]
@@ -146,9 +147,9 @@ class AutoPGD(Attack):
         here = _pick(halve, state["best_x"], state["x"])
         direction = threat.steepest(_pick(halve, state["best_gradient"], gradient))
         toward = threat.project(here + step_size * direction, inputs.x)
-        fresh = torch.where(state["iteration"] > 0, 0.75, 1.0).to(here.dtype).view_as(step_size)
+        weight = torch.where(state["iteration"] > 0, 0.75, 1.0).to(here.dtype).view_as(step_size)
         shortest, shrink = max(_SHORTEST * self.steps // 100, 1), max(_SHRINK * self.steps // 100, 1)
-        moved = here + fresh * (toward - here) + (1 - fresh) * (here - state["previous"])
+        moved = here + weight * (toward - here) + (1 - weight) * (here - state["previous"])
         return {
             **state,
             "x": threat.project(moved, inputs.x),
@@ -163,7 +164,7 @@ class AutoPGD(Attack):
         }
 
     def _sparse(self, inputs: AttackInputs, state: State, value: Tensor, gradient: Tensor) -> State:
-        """The move for L1; where a radius ends, the image goes on from the best point that it found there."""
+        """The step for L1; where the radius changes, the best point at the old radius is projected."""
         del value
         iteration, size = state["iteration"], inputs.x[0].numel()
         phase, next_phase = self._phase(iteration), self._phase(iteration + 1)
@@ -187,35 +188,35 @@ class AutoPGD(Attack):
         moved = _pick(turns, state["best_x"], here + step_size * signs / length)
         x = next_enlarged.project(moved, inputs.x)
 
-        begun = _changed(x, inputs.x)
+        changed_at_turn = _changed(x, inputs.x)
         return {
             **state,
             "x": x,
             "margin": torch.where(phase == 2, state["margin"], torch.inf),
             "moves": torch.where(turns, -1, torch.where(check, 0, state["moves"])),
-            "active": torch.where(turns, begun, active),
-            "share": torch.where(turns, begun / size / 1.5, share),
+            "active": torch.where(turns, changed_at_turn, active),
+            "share": torch.where(turns, changed_at_turn / size / 1.5, share),
             "step_size": _pick(turns, self._full_step(inputs, next_enlarged), step_size),
             "best_loss": torch.where(turns, -torch.inf, state["best_loss"]),
         }
 
     @property
     def _turns(self) -> tuple[int, int]:
-        """The evaluations with which the radii of 2 eps and of eps begin."""
+        """The evaluations at which the radius becomes 2 eps and eps."""
         return 3 * self.steps // 10, 6 * self.steps // 10
 
     def _phase(self, iteration: Tensor) -> Tensor:
-        """Which of the three radii an evaluation is made at, int64 (N,)."""
+        """Index of the radius at an evaluation (0: 3 eps, 1: 2 eps, 2: eps), int64 (N,)."""
         first, second = self._turns
         return (iteration >= first).long() + (iteration >= second).long()
 
     def _enlarged(self, inputs: AttackInputs, iteration: Tensor) -> Threat:
-        """The ball of each row at its evaluation."""
+        """The ball of each row at an evaluation."""
         radius = inputs.threat.radius(inputs.x).flatten()
         return inputs.threat.with_epsilon(radius * (3 - self._phase(iteration)))
 
     def _full_step(self, inputs: AttackInputs, threat: Threat) -> Tensor:
-        """The longest step of each row, (N, 1, ...)."""
+        """The initial and largest step size of each row, (N, 1, ...)."""
         shape = (-1, *[1] * (inputs.x.ndim - 1))
         if inputs.step_size is not None:
             return inputs.step_size.to(inputs.x.dtype).reshape(shape).clone()
@@ -224,8 +225,8 @@ class AutoPGD(Attack):
     def _start_point(self, inputs: AttackInputs) -> Tensor:
         shape, threat = tuple(inputs.x.shape[1:]), inputs.threat
         if threat.norm == "L1":
-            begin = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
-            return self._enlarged(inputs, begin).project(inputs.x + inputs.normal(shape), inputs.x)
+            first = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
+            return self._enlarged(inputs, first).project(inputs.x + inputs.normal(shape), inputs.x)
         if threat.norm == "Linf":
             ray = inputs.uniform(shape).mul(2).sub(1)
             ray = ray / ray.flatten(1).abs().amax(1).clamp_min(1e-12).view(-1, *[1] * len(shape))
@@ -239,11 +240,11 @@ class APGD(AutoPGD):
     """Auto-PGD on the cross-entropy, or on the difference of logits ratio.
 
     Args:
-        steps: how many moves a start makes.
-        restarts: how many starts an image gets.
-        rho: the share of the moves between two checkpoints that must raise the loss, in [0, 1] (Linf and L2).
-        samples: passes that are averaged at each point, for models that draw at random (EOT).
-        objective: ``"ce"``, or ``"dlr"`` (with 2 classes: the margin, and a notice).
+        steps: number of steps per start.
+        restarts: maximum number of starts per image.
+        rho: fraction of the steps between two checkpoints that must increase the loss, in [0, 1] (Linf and L2).
+        eot_iter: number of passes averaged at each point, for randomised models (expectation over transformation).
+        objective: ``"ce"``, or ``"dlr"`` (with 2 classes the margin, with a warning).
     """
 
     source = ("croce2020reliable", "croce2021mind")
@@ -252,25 +253,24 @@ class APGD(AutoPGD):
     objective: Literal["ce", "dlr"] = "ce"
 
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """The objective against the label; for rows with a target, towards the target."""
+        """The untargeted loss; for rows with a target, the targeted one."""
         del state
         y, target = inputs.y, inputs.target
         if self.objective == "ce":
             if target is None:
                 return losses.cross_entropy(logits, y)
-            aimed = target >= 0
-            value = losses.cross_entropy(logits, torch.where(aimed, target, y))
-            return torch.where(aimed, -value, value)
+            is_targeted = target >= 0
+            value = losses.cross_entropy(logits, torch.where(is_targeted, target, y))
+            return torch.where(is_targeted, -value, value)
         if target is None:
             return losses.dlr(logits, y)
-        aimed = target >= 0
-        toward = losses.targeted_dlr(logits, y, target.clamp_min(0))
-        return torch.where(aimed, toward, losses.dlr(logits, y))
+        targeted = losses.targeted_dlr(logits, y, target.clamp_min(0))
+        return torch.where(target >= 0, targeted, losses.dlr(logits, y))
 
 
 @configurable
 class APGDDLR(APGD):
-    """Auto-PGD on the difference of logits ratio unless ``objective`` says else."""
+    """Auto-PGD with the difference of logits ratio as the default ``objective``."""
 
     source = ("croce2020reliable", "croce2021mind")
     example = "apgd-dlr:steps=50,restarts=2"
@@ -282,18 +282,18 @@ class APGDDLR(APGD):
 class APGDT(AutoPGD):
     """Auto-PGD on the targeted difference of logits ratio, one target after the other.
 
-    The targets are the wrong classes with the highest logits on the clean image, the highest first: at most C - 1 of
-    them with C classes. A row with a target of its own keeps to that. With 2 or 3 classes the loss is the margin
-    z_t - z_y, since the ratio is undefined or constant there (`losses.targeted_dlr`); a notice says so once. The
-    reference implementation takes 9 targets whatever C is and has no form of the loss for C < 4: below 10 classes it
-    needs another number of targets, and below 4 it fails. From 4 classes on the loss is the reference's.
+    The targets are the other classes in the order of their logits on the clean image, highest first; at most C - 1 for
+    C classes. A row with a target uses only that one. With 2 or 3 classes the ratio is undefined or constant
+    (`losses.targeted_dlr`), so the loss is the margin z_t - z_y, with one warning per process. With 4 or more classes
+    the loss equals that of the reference implementation, which always takes 9 targets, needs another number of targets
+    below 10 classes, and fails below 4 classes.
 
     Args:
-        steps: how many moves a start makes.
-        restarts: how many starts an image gets for each target.
-        rho: the share of the moves between two checkpoints that must raise the loss, in [0, 1] (Linf and L2).
-        samples: passes that are averaged at each point, for models that draw at random (EOT).
-        targets: how many wrong classes are tried; never more than there are.
+        steps: number of steps per start.
+        restarts: maximum number of starts per target.
+        rho: fraction of the steps between two checkpoints that must increase the loss, in [0, 1] (Linf and L2).
+        eot_iter: number of passes averaged at each point, for randomised models (expectation over transformation).
+        targets: maximum number of target classes, capped at C - 1.
     """
 
     source = ("croce2020reliable", "croce2021mind")
@@ -308,28 +308,28 @@ class APGDT(AutoPGD):
 
     @property
     def starts(self) -> int:
-        """Starts of an image if there are classes enough."""
+        """Maximum number of starts per image, over all targets."""
         return self.targets * self.restarts
 
     def starts_for(self, classes: int) -> int:
-        """Starts of an image: one for each target and restart."""
+        """Starts per image: one for each target and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The random point, and the class that this start aims at."""
-        return super().start(model, inputs) | {"aim": self._aim(inputs)}
+        """Start from a random point, with the target class of this start."""
+        return super().start(model, inputs) | {"target": self._target(inputs)}
 
     def loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """The ratio for the class that the row aims at."""
-        return losses.targeted_dlr(logits, inputs.y, state["aim"])
+        """The targeted difference of logits ratio for the row's target."""
+        return losses.targeted_dlr(logits, inputs.y, state["target"])
 
-    def _aim(self, inputs: AttackInputs) -> Tensor:
+    def _target(self, inputs: AttackInputs) -> Tensor:
         assert inputs.reference is not None
         others = inputs.reference.scatter(1, inputs.y[:, None], -torch.inf)
         ranked = others.sort(dim=1, descending=True, stable=True).indices
-        turn = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
-        aim = ranked.gather(1, turn[:, None] % (ranked.shape[1] - 1)).squeeze(1)
-        return aim if inputs.target is None else torch.where(inputs.target >= 0, inputs.target, aim)
+        rank = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
+        target = ranked.gather(1, rank[:, None] % (ranked.shape[1] - 1)).squeeze(1)
+        return target if inputs.target is None else torch.where(inputs.target >= 0, inputs.target, target)
 
 
 def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
@@ -338,12 +338,12 @@ def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def _changed(x: Tensor, x0: Tensor) -> Tensor:
-    """How many entries of each image differ from the clean one, float (N,)."""
+    """Number of entries of each image that differ from the clean one, float (N,)."""
     return (x != x0).flatten(1).sum(1).to(x0.dtype)
 
 
 def _largest_signs(gradient: Tensor, share: Tensor) -> Tensor:
-    """The signs of each row's largest entries, a share of them in [0, 1], (N,), and at least one; elsewhere 0."""
+    """The signs of a fraction ``share`` in [0, 1], (N,), of each row's largest entries (at least one), else zero."""
     size = gradient.abs().flatten(1)
     count = (share * size.shape[1]).long().clamp(1, size.shape[1])
     threshold = size.sort(1, descending=True).values.gather(1, count[:, None] - 1)

@@ -1,4 +1,4 @@
-"""Gradient ascent inside the ball: one loop for the family, a loss for each member.
+"""FGSM, PGD and variants: projected gradient ascent; each attack defines its loss.
 
 FGSM: Goodfellow, Shlens and Szegedy, ICLR 2015. PGD: Madry et al., ICLR 2018. DLR: Croce and Hein, ICML 2020. The
 targeted margin: Gowal et al. 2019 (MultiTargeted). Temperature-PGD: Tian et al., KDD 2021, eq. 4.
@@ -25,14 +25,14 @@ Start = Literal["uniform", "normal", "none"]
 
 @configurable
 class Ascent(Attack):
-    """Steps along the steepest direction of a loss, each projected back into the ball.
+    """Base class of projected gradient ascent along the steepest direction of a loss.
 
     Args:
-        steps: how many steps a start takes.
+        steps: number of steps per start.
         step_size: absolute (``"2/255"``) or relative to each image's radius (``"0.25eps"``).
-        random_init: ``"uniform"`` in the ball, ``"normal"`` (the image plus 0.001 N(0, 1), as TRADES does) or
+        random_init: ``"uniform"`` in the ball, ``"normal"`` (the image plus 0.001 N(0, 1), as in TRADES) or
             ``"none"``.
-        restarts: how many starts an image gets.
+        restarts: maximum number of starts per image.
     """
 
     steps: Count = 10
@@ -44,20 +44,20 @@ class Ascent(Attack):
 
     @property
     def length(self) -> int:
-        """Steps of one start."""
+        """Steps per start."""
         return self.steps
 
     @property
     def starts(self) -> int:
-        """Starts of an image."""
+        """Maximum number of starts per image."""
         return self.restarts
 
     @abstractmethod
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """What to maximise, (N,), given logits (N, classes) and the label (or the target) of each row."""
+        """The loss to maximise, (N,), of logits (N, classes) and the label (or target) of each row."""
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image itself, or a draw near it."""
+        """Start from the clean image or a random point near it."""
         del model
         if self.random_init == "uniform":
             x = inputs.inside()
@@ -69,15 +69,15 @@ class Ascent(Attack):
         return {"x": x, "iteration": count, "zero_gradients": count.clone(), "done": count > 0}
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """One gradient, one step, one projection."""
+        """Compute the gradient, take a step, and project."""
         x = state["x"]
         logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, inputs, state))
-        direction, remembered = self._direction(gradient, state)
+        direction, columns = self._direction(gradient, state)
         move = self._step_of(inputs, state) * inputs.threat.steepest(direction)
         iteration = state["iteration"] + 1
         return {
             **state,
-            **remembered,
+            **columns,
             "x": self._bounded(x + move, inputs),
             "seen": x,
             "margin": losses.margin(logits, inputs.y),
@@ -87,11 +87,11 @@ class Ascent(Attack):
         }
 
     def _bounded(self, x: Tensor, inputs: AttackInputs) -> Tensor:
-        """The point brought back to where iterates may be: the ball and the box."""
+        """The point projected to the feasible set: the ball and [0, 1]."""
         return inputs.threat.project(x, inputs.x)
 
     def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """The loss against the label; for rows with a target, the negative loss against the target."""
+        """The loss of the label; for rows with a target, the negative loss of the target."""
         if inputs.target is None:
             return self._loss_at(logits, inputs.y, inputs, state)
         targeted = inputs.target >= 0
@@ -99,17 +99,17 @@ class Ascent(Attack):
         return self._loss_at(logits, toward, inputs, state) * torch.where(targeted, -1.0, 1.0)
 
     def _loss_at(self, logits: Tensor, y: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """The loss of this step; the same at every step unless a member says else."""
+        """The loss at the current step; by default `loss` at every step."""
         del state
         return self.loss(logits, y, inputs)
 
     def _direction(self, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        """What to step along, shaped like the gradient, and the columns to remember; the gradient and none."""
+        """The direction of the step, shaped like the gradient, and updated state columns; by default the gradient."""
         del state
         return gradient, {}
 
     def _step_of(self, inputs: AttackInputs, state: State) -> Tensor | float:
-        """The step, one number or shaped to broadcast over images."""
+        """The step size, a number or a tensor that broadcasts over images."""
         del state
         if inputs.step_size is not None:
             return inputs.step_size.view(-1, *[1] * (inputs.x.ndim - 1))
@@ -122,8 +122,8 @@ class PGD(Ascent):
     """Projected gradient ascent on a loss.
 
     Args:
-        objective: ``"ce"``, ``"margin"``, ``"dlr"`` (the difference of logits ratio; with 2 classes it is the margin,
-            and a notice says so once), or ``"kl"`` (TRADES' inner maximisation).
+        objective: ``"ce"``, ``"margin"``, ``"dlr"`` (the difference of logits ratio; with 2 classes the margin, with a
+            warning), or ``"kl"`` (the inner maximisation of TRADES).
     """
 
     source = ("madry2018towards",)
@@ -132,7 +132,7 @@ class PGD(Ascent):
     objective: Literal["ce", "margin", "dlr", "kl"] = "ce"
 
     def check(self) -> None:
-        """Refuse a start where the divergence from the clean logits has no gradient.
+        """Check that the loss has a gradient at the initial point.
 
         Raises:
             ClasswiseError: for ``objective="kl"`` with ``random_init="none"``.
@@ -143,7 +143,7 @@ class PGD(Ascent):
             )
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """Cross-entropy, negative margin, DLR, or the divergence from the clean logits."""
+        """Cross-entropy, negative margin, DLR, or KL divergence from the clean logits."""
         if self.objective == "ce":
             return losses.cross_entropy(logits, y)
         if self.objective == "margin":
@@ -154,28 +154,28 @@ class PGD(Ascent):
         return losses.divergence(inputs.reference, logits)
 
     def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
-        """As for all; but the targeted DLR has a form of its own, and the divergence, which knows no class, none."""
+        """As in the base class, except for targets with DLR (targeted DLR) and KL (negative cross-entropy)."""
         if self.objective not in ("dlr", "kl") or inputs.target is None:
             return super()._signed_loss(logits, inputs, state)
-        targeted = inputs.target >= 0
-        if self.objective == "kl":  # towards a target by the cross-entropy
-            nearer = -losses.cross_entropy(logits, inputs.target.clamp_min(0))
-            return torch.where(targeted, nearer, self.loss(logits, inputs.y, inputs))
-        reached = losses.targeted_dlr(logits, inputs.y, torch.where(targeted, inputs.target, inputs.y))
-        return torch.where(targeted, reached, self.loss(logits, inputs.y, inputs))
+        is_targeted = inputs.target >= 0
+        if self.objective == "kl":  # the divergence does not depend on a class
+            value = -losses.cross_entropy(logits, inputs.target.clamp_min(0))
+        else:
+            value = losses.targeted_dlr(logits, inputs.y, torch.where(is_targeted, inputs.target, inputs.y))
+        return torch.where(is_targeted, value, self.loss(logits, inputs.y, inputs))
 
     @property
     def needs_reference(self) -> bool:
-        """The divergence compares with the clean logits."""
+        """The KL divergence depends on the clean logits."""
         return self.objective == "kl"
 
 
 @configurable
 class PGDT(Ascent):
-    """PGD on the margin to one other class at a time: the classes that the clean image is nearest to, a start each.
+    """Targeted PGD on the margin z_t - z_y, one start per target class.
 
     Args:
-        targets: how many classes to try, the best clean logit first. A model of C classes has C - 1 of them.
+        targets: maximum number of target classes, in the order of their clean logits, highest first; capped at C - 1.
     """
 
     source = ("gowal2019alternative",)
@@ -187,15 +187,15 @@ class PGDT(Ascent):
 
     @property
     def starts(self) -> int:
-        """A start for each target and restart."""
+        """Maximum number of starts per image, over all targets."""
         return self.targets * self.restarts
 
     def starts_for(self, classes: int) -> int:
-        """A start for each target that there is, and restart."""
+        """Starts per image: one for each target and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """A draw near the image, and the class to reach."""
+        """Start near the image, with the target class of this start."""
         assert inputs.reference is not None
         restart = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart
         rank = restart % min(self.targets, inputs.reference.shape[1] - 1)
@@ -205,7 +205,7 @@ class PGDT(Ascent):
         return {**super().start(model, inputs), "target": target}
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """z_t - z_y, where ``y`` is the class to reach."""
+        """z_t - z_y, where ``y`` is the target."""
         return losses.towards(logits, inputs.y, y)
 
     def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
@@ -214,7 +214,7 @@ class PGDT(Ascent):
 
 @configurable
 class FGSM(Ascent):
-    """One signed step of the whole radius, from the image itself unless ``begin`` says else."""
+    """Fast gradient sign method: one step of size eps, by default from the clean image."""
 
     source = ("goodfellow2015explaining",)
     example = "fgsm:random_init=uniform"
@@ -231,13 +231,14 @@ class FGSM(Ascent):
 
 @configurable
 class NFGSM(FGSM):
-    """N-FGSM (de Jorge et al., NeurIPS 2022): one step from a noisy image, not brought back to the ball.
+    """N-FGSM (de Jorge et al., NeurIPS 2022): one step from a noisy image, without projection onto the ball.
 
-    x' = clip(x + eta) + step sign(gradient there), clipped to [0, 1] again, eta uniform in a ball of ``noise`` radii.
-    It is meant for training: the point may lie ``noise`` radii and a step from the image; an audit brings it back.
+    With eta uniform in the ball of radius ``noise`` eps, x' = clip(clip(x + eta) + step_size sign(gradient)), where
+    clip is to [0, 1]. N-FGSM is meant for training: x' may be up to ``noise`` eps + ``step_size`` from x. An audit
+    projects it onto the ball.
 
     Args:
-        noise: the radius of the noise, in radii of the ball.
+        noise: radius of the noise, in multiples of eps.
     """
 
     source = ("dejorge2022make",)
@@ -247,25 +248,25 @@ class NFGSM(FGSM):
     noise: Positive = 2.0
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image plus noise, in [0, 1]."""
+        """Start from the image plus noise, clipped to [0, 1]."""
         wide = inputs.threat.with_epsilon(inputs.threat.epsilon * self.noise)
         return super().start(model, dataclasses.replace(inputs, threat=wide))
 
     def _bounded(self, x: Tensor, inputs: AttackInputs) -> Tensor:
-        """The box alone."""
+        """The point clipped to [0, 1], not projected onto the ball."""
         del inputs
         return x.clamp(0, 1)
 
 
 @configurable
 class TemperaturePGD(Ascent):
-    """PGD on the cross-entropy of softmax(logits / T); the prediction that counts is the plain one.
+    """PGD on the cross-entropy of softmax(logits / T); success is decided without temperature.
 
     Args:
-        inverse_temperature: 1/T; large values are steep.
-        arithmetic: ``"paper"`` is float32 autograd through the tempered cross-entropy, most of whose gradients
-            underflow to zero at large 1/T. ``"stable"`` ascends log sum_{k != y} exp((z_k - z_y)/T): the same
-            direction, no underflow.
+        inverse_temperature: 1/T; larger values make the softmax steeper.
+        arithmetic: ``"paper"`` is float32 autograd through the cross-entropy with temperature, most of whose gradients
+            underflow to zero at large 1/T. ``"stable"`` maximises log sum_{k != y} exp((z_k - z_y)/T), whose gradient
+            has the same direction and does not underflow.
     """
 
     source = ("tian2021analysis",)
@@ -275,13 +276,13 @@ class TemperaturePGD(Ascent):
     arithmetic: Literal["stable", "paper"] = "stable"
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """The tempered loss in the chosen arithmetic."""
+        """The loss of the scaled logits, in the chosen arithmetic."""
         del inputs
-        tempered = logits * self.inverse_temperature
+        scaled = logits * self.inverse_temperature
         if self.arithmetic == "paper":
-            return losses.cross_entropy(tempered, y)
-        return losses.others_against_label(tempered, y)
+            return losses.cross_entropy(scaled, y)
+        return losses.others_against_label(scaled, y)
 
 
 TEMPERATURES = (2.0, 5.0, 10.0, 50.0)
-"""The grid of 1/T that the paper takes its best from."""
+"""The values of 1/T over which the paper reports the best result."""

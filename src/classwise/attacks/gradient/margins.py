@@ -1,4 +1,4 @@
-"""Margin attacks with a schedule: steps that shrink along a cosine, and a margin taken apart at first.
+"""Margin attacks with a cosine step-size schedule: PMA and MD.
 
 PMA: Xie et al. 2024, "Towards Million-Scale Adversarial Robustness Evaluation With Stronger Individual Attacks".
 MD: Ma et al. 2023, "Imbalanced Gradients: A Subtle Cause of Overestimated Adversarial Robustness".
@@ -19,10 +19,10 @@ from classwise.core.config import Count, StepSize, configurable
 
 @configurable
 class PMA(Ascent):
-    """The probability margin attack: ascent on p_max - p_y, its steps shrinking along a quarter of a cosine.
+    """Probability margin attack: ascent on p_max - p_y with a cosine step-size schedule.
 
-    Step i of n (from 0) has the size ``step_size`` cos(pi i / 2n). The default is
-    the paper's 2/255 at the radius 8/255.
+    Step i of n, counted from 0, has the size ``step_size`` cos(pi i / 2n). The default step size is that of the paper,
+    2/255 at the radius 8/255.
     """
 
     source = ("xie2024towards",)
@@ -32,7 +32,7 @@ class PMA(Ascent):
     step_size: StepSize = "0.25eps"
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """log(1 + p_max - p_y), which has the gradient's direction of p_max - p_y and does not underflow."""
+        """log(1 + p_max - p_y): same gradient direction as p_max - p_y, without underflow."""
         del inputs
         return losses.probability_margin(logits, y)
 
@@ -43,15 +43,15 @@ class PMA(Ascent):
 
 @configurable
 class MD(Ascent):
-    """Margin decomposition: two runs that at first follow one half of the margin each, then the whole.
+    """Margin decomposition attack: two runs that first maximise one term of the margin each, then the margin.
 
-    Step 0 raises z_y, which takes the start elsewhere. Until half of the steps the first run lowers z_y and the second
-    raises z_max, the best other logit; from there both raise z_max - z_y. Step i has the size ``step_size``
-    (1 + cos(pi (i - 1) / h)), where h is half of the steps, and begins anew at step h + 1.
+    Step 0 maximises z_y, to change the initial point. In the first half of the steps the first run minimises z_y and
+    the second maximises z_max, the largest other logit. In the second half both maximise z_max - z_y. Step i has the
+    size ``step_size`` (1 + cos(pi (i - 1) / h)), where h is half of the steps; the schedule restarts at step h + 1.
 
     Args:
-        steps: of one run; at least 2.
-        restarts: how many pairs of runs.
+        steps: number of steps per run; at least 2.
+        restarts: number of pairs of runs.
     """
 
     source = ("ma2023imbalanced",)
@@ -66,7 +66,7 @@ class MD(Ascent):
         return 2 * self.restarts
 
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """The whole: z_max - z_y."""
+        """The margin z_max - z_y."""
         del inputs
         return losses.negative_margin(logits, y)
 

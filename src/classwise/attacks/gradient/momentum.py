@@ -1,4 +1,4 @@
-"""Gradient ascent that transfers to other models: with momentum, and on resized images.
+"""Gradient ascent for transferable adversarial examples: momentum (MI-FGSM) and input diversity (DI2-FGSM).
 
 MI-FGSM: Dong et al., CVPR 2018, algorithm 1. DI2-FGSM: Xie et al., CVPR 2019, eq. 5 to 7.
 """
@@ -17,10 +17,10 @@ from classwise.core.precision import Forward
 
 @configurable
 class MIFGSM(Ascent):
-    """FGSM in many steps along a momentum: g <- decay g + gradient / ‖gradient‖₁, from the image itself.
+    """Momentum iterative FGSM: g <- decay g + gradient / ‖gradient‖₁, by default from the clean image.
 
     Args:
-        decay: how much of the momentum each step keeps, 0 or more; at 0 it is the basic iterative method.
+        decay: decay factor of the momentum, 0 or more; 0 is the basic iterative method.
     """
 
     source = ("dong2018boosting",)
@@ -36,7 +36,7 @@ class MIFGSM(Ascent):
         return losses.cross_entropy(logits, y)
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image, without momentum."""
+        """Start with zero momentum."""
         state = super().start(model, inputs)
         return {**state, "momentum": torch.zeros_like(state["x"])}
 
@@ -48,54 +48,58 @@ class MIFGSM(Ascent):
 
 @configurable
 class DIFGSM(MIFGSM):
-    """MI-FGSM whose gradients are taken, some of the time, on a smaller copy of the image with black around it.
+    """Diverse inputs iterative FGSM: MI-FGSM with gradients on randomly resized and zero-padded images.
 
-    The copy's size (whole pixels, from ``resize`` of the image up to one pixel less than it) and place are drawn for
-    each image and step. What the model says of a copy is not held against the image: only the steps without one, and
-    the last image, count as hits.
+    With probability ``diversity_prob`` a step uses a smaller copy of the image. Its size (in pixels, from
+    ``resize_rate`` times the image to one pixel less than it) and position are random for each image and step. Success
+    is decided only at steps without a copy and at the last iterate.
 
     Args:
-        decay: as for MI-FGSM; 0 is DI2-FGSM and 1 is M-DI2-FGSM.
-        probability: the chance that a step uses a copy.
-        resize: the smallest copy, as a share of the image's height and width.
+        decay: decay factor as for MI-FGSM; 0 is DI2-FGSM and 1 is M-DI2-FGSM.
+        diversity_prob: probability that a step uses a resized copy, in [0, 1].
+        resize_rate: smallest size of the copy, as a fraction of the image's height and width.
     """
 
     source = ("xie2019improving",)
-    example = "difgsm:steps=20,probability=0.7"
+    example = "difgsm:steps=20,diversity_prob=0.7"
 
     decay: NonNegative = 0.0
-    probability: Share = 0.5
-    resize: Share = 0.9
+    diversity_prob: Share = 0.5
+    resize_rate: Share = 0.9
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """A step of MI-FGSM on what is seen of each image."""
-        uniform = inputs.uniform((4,), state["iteration"] + 1)  # 0 is the start's
-        copied = uniform[:, 0] < self.probability
+        """Take a step of MI-FGSM on the images or their resized copies."""
+        uniform = inputs.uniform((4,), state["iteration"] + 1)  # counter 0 is used by the start
+        resized = uniform[:, 0] < self.diversity_prob
         height, width = (
-            torch.where(copied[:, None, None], resampling(side, self.resize, uniform[:, 1], place), _whole(side, place))
-            for side, place in zip(inputs.x.shape[-2:], (uniform[:, 2], uniform[:, 3]), strict=True)
+            torch.where(
+                resized[:, None, None],
+                resampling(side, self.resize_rate, uniform[:, 1], offset),
+                _identity(side, offset),
+            )
+            for side, offset in zip(inputs.x.shape[-2:], (uniform[:, 2], uniform[:, 3]), strict=True)
         )
 
-        def see(x: Tensor) -> Tensor:
+        def diverse(x: Tensor) -> Tensor:
             return model(torch.einsum("nhi,ncij,nwj->nchw", height, x, width))
 
-        new = super().step(see, inputs, state)
-        return {**new, "margin": torch.where(copied, torch.inf, new["margin"])}
+        new = super().step(diverse, inputs, state)
+        return {**new, "margin": torch.where(resized, torch.inf, new["margin"])}
 
 
-def resampling(side: int, share: float, size: Tensor, place: Tensor) -> Tensor:
-    """Matrices (N, side, side) that shrink a line of pixels by bilinear interpolation and put zeros around it.
+def resampling(side: int, rate: float, size: Tensor, offset: Tensor) -> Tensor:
+    """Matrices (N, side, side) that resize a line of pixels by bilinear interpolation and pad it with zeros.
 
     Args:
-        side: the pixels of the line.
-        share: the smallest length, as a share of the side.
-        size: draws in [0, 1), (N,), for the length: a whole number from ``share * side`` (rounded down, at least 1) to
-            ``side - 1``.
-        place: draws in [0, 1), (N,), for how many zeros come first.
+        side: number of pixels of the line.
+        rate: smallest length, as a fraction of ``side``.
+        size: uniform numbers in [0, 1), (N,), for the length: an integer from ``rate * side`` (rounded down, at least
+            1) to ``side - 1``.
+        offset: uniform numbers in [0, 1), (N,), for the number of zeros before the line.
     """
-    low = min(max(int(side * share), 1), max(side - 1, 1))
+    low = min(max(int(side * rate), 1), max(side - 1, 1))
     length = low + (size * max(side - low, 1)).floor()
-    first = (place * (side - length)).floor()
+    first = (offset * (side - length)).floor()
     pixel = torch.arange(side, device=size.device, dtype=size.dtype)
     within = pixel[None] - first[:, None]
     source = ((within + 0.5) * (side / length)[:, None] - 0.5).clamp(0, side - 1)
@@ -104,5 +108,5 @@ def resampling(side: int, share: float, size: Tensor, place: Tensor) -> Tensor:
     return weight * covered[:, :, None]
 
 
-def _whole(side: int, like: Tensor) -> Tensor:
+def _identity(side: int, like: Tensor) -> Tensor:
     return torch.eye(side, dtype=like.dtype, device=like.device)

@@ -1,1 +1,1 @@
-"""Attacks that minimise the distance to a misclassified image: FAB, Carlini and Wagner."""
+"""Minimum-norm attacks, which minimise the distance to a misclassified image: FAB, Carlini and Wagner."""

@@ -1,4 +1,4 @@
-"""Shared parts of attacks that minimise a distance: the nearest point found, and what the engine is given."""
+"""Shared functions of minimum-norm attacks: the nearest adversarial example and the columns for the engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Norm
 
 
-def unfound(inputs: AttackInputs) -> State:
-    """The columns of a row for which no misclassified point is known: ``minimal_distance`` is infinite."""
-    nothing = torch.full((len(inputs.x),), torch.inf, dtype=inputs.x.dtype, device=inputs.x.device)
-    return {"minimal_distance": nothing, "best": inputs.x.clone()}
+def initial_best(inputs: AttackInputs) -> State:
+    """Initial columns ``minimal_distance`` (infinite) and ``best`` (the clean image)."""
+    infinite = torch.full((len(inputs.x),), torch.inf, dtype=inputs.x.dtype, device=inputs.x.device)
+    return {"minimal_distance": infinite, "best": inputs.x.clone()}
 
 
-def remembered(state: State, point: Tensor, distance: Tensor) -> State:
-    """``minimal_distance`` and ``best``, updated with a point; its distance is infinite if it is no success."""
+def updated_best(state: State, point: Tensor, distance: Tensor) -> State:
+    """``minimal_distance`` and ``best``, updated with a point; its distance is infinite unless it is misclassified."""
     nearer = distance < state["minimal_distance"]
     return {
         "minimal_distance": torch.where(nearer, distance, state["minimal_distance"]),
@@ -27,17 +27,17 @@ def remembered(state: State, point: Tensor, distance: Tensor) -> State:
     }
 
 
-def reported(inputs: AttackInputs, point: Tensor, margin: Tensor) -> State:
-    """``seen`` and ``margin`` for the engine: a point outside the ball is no success, whatever its margin."""
+def evaluated(inputs: AttackInputs, point: Tensor, margin: Tensor) -> State:
+    """Columns ``seen`` and ``margin`` for the engine; the margin of a point outside the ball is infinite."""
     inside = inputs.threat.distance(point, inputs.x) <= inputs.threat.radius(inputs.x).flatten()
     return {"seen": choose(inside, point, inputs.x), "margin": torch.where(inside, margin, torch.inf)}
 
 
-def check_norm(attack: Attack, name: str, norm: Norm, instead: str) -> None:
-    """Refuse a norm that an attack does not support.
+def check_norm(attack: Attack, name: str, norm: Norm, suggestion: str) -> None:
+    """Check that the attack supports a norm.
 
     Raises:
-        ClasswiseError: naming the norms that it supports, and what to use ``instead``.
+        ClasswiseError: if it does not; the message has the supported norms and the ``suggestion``.
     """
     if norm not in attack.norms:
-        raise ClasswiseError(f"{name} has no {norm}: it knows {' and '.join(attack.norms)}; {instead}")
+        raise ClasswiseError(f"{name} does not support {norm}; it supports {' and '.join(attack.norms)}; {suggestion}")

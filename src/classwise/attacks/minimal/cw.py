@@ -1,7 +1,7 @@
-"""Carlini and Wagner's attacks: Adam on a distance plus c times a hinge of the margin, and a search over c.
+"""Carlini and Wagner attacks: minimise distance + c * hinge(margin) with Adam, with a binary search over c.
 
 Carlini and Wagner, S&P 2017; the Linf attack with the settings of Carmon et al., NeurIPS 2019. Every image has its own
-c, its own Adam and its own place in the search, all of them columns: the images of a batch may be anywhere.
+c, Adam state and search state, which are columns, so images of a batch may be at different stages.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
-from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
+from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
 from classwise.core.config import Count, Number, Positive, configurable
 from classwise.core.precision import Forward
 
 _SHRINK = 1 - 1e-6
-"""Images are moved this much towards grey, so that the inverse of tanh is finite at black and at white."""
+"""Images are scaled towards grey by this factor, so that the inverse of tanh is finite at 0 and 1."""
 _PATIENCE = 1 - 1e-4
-"""A descent ends when its loss is not below this share of what it was a tenth of the steps ago."""
+"""A descent is aborted if its loss is above this fraction of the loss a tenth of the steps earlier."""
 _SHORTEST_WINDOW = 10
-"""Or so many steps ago, in short descents: a fresh Adam overshoots, and swings back."""
+"""Minimum distance, in steps, of the two losses compared, since Adam overshoots in its first steps."""
 _BETA_1, _BETA_2, _TINY = 0.9, 0.999, 1e-8
 _SMALLEST_TAU = 1 / 256
 
 
 @configurable
 class _CarliniWagner(Attack):
-    """Descents, each a fresh Adam with one c, until the search over c is over.
+    """Base class of the Carlini and Wagner attacks: a descent with a new Adam for every value of c.
 
-    The radius plays no part in the steps, it only decides which points count. So a run with ``early_stop=False`` gives
-    each image's ``minimal_distance``, from which accuracy at every radius follows.
+    The radius does not affect the steps; it only decides which points count as a success. So a run with
+    ``early_stop=False`` gives the ``minimal_distance`` of each image, from which the accuracy at every radius follows.
 
     Args:
-        steps: the most steps of a descent; it ends sooner when its loss is zero, or has not fallen over a tenth of them
-            (10 at least).
-        learning_rate: Adam's, in tanh space.
-        first_c: the first weight of the hinge. It grows tenfold until one succeeds; then the middle of the largest that
-            failed and the smallest that succeeded is next.
-        searches: how many values of c are tried.
-        fast: leave an image at its first misclassified point inside the ball, not looking for nearer ones. (Where the
-            engine stops at broken images it does so in any case.)
+        steps: maximum number of steps per descent; it ends early if its loss is zero, or did not decrease over a tenth
+            of the steps (at least 10).
+        learning_rate: learning rate of Adam, in tanh space.
+        initial_const: initial c. It is multiplied by 10 until a descent succeeds; then the search bisects the largest
+            c that failed and the smallest that succeeded.
+        binary_search_steps: number of values of c.
+        fast: stop at the first misclassified point inside the ball, without minimising its distance. (With
+            ``early_stop=True`` the engine always does.)
     """
 
     steps: Count = 1_000
     learning_rate: Positive = 0.005
-    first_c: Positive = 0.01
-    searches: Count = 5
+    initial_const: Positive = 0.01
+    binary_search_steps: Count = 5
     fast: bool = False
 
     records = ("minimal_distance",)
-    precise = True  # its points lie where two logits are equal, and bfloat16 does not know which is larger there
-    instead: ClassVar[str]
+    precise = True  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
+    suggestion: ClassVar[str]
 
     @property
-    def longest(self) -> int:
-        """The most steps of a descent."""
+    def max_descent(self) -> int:
+        """Maximum number of steps per descent."""
         return self.steps
 
     @abstractmethod
     def penalty(self, shift: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """What a shift costs, (N,), and its gradient, shaped like the shift."""
+        """The distance term of a shift, (N,), and its gradient, shaped like the shift."""
 
     @abstractmethod
     def success(self, distance: Tensor, state: State) -> Tensor:
-        """Whether a point makes its descent a success, bool (N,); its distance is infinite unless it is wrong."""
+        """Whether a descent succeeds at a point, bool (N,); the distance is infinite unless it is misclassified."""
 
     @abstractmethod
     def search(self, state: State, ends: Tensor) -> State:
-        """The columns that change for the rows whose descent ``ends``, the next c among them."""
+        """State columns updated for the rows whose descent ``ends``, c included."""
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image, moved a millionth towards grey."""
+        """Start from the image, scaled towards grey by 1e-6."""
         del model
-        check_norm(self, f"C&W's {self.norms[0]} attack", inputs.threat.norm, self.instead)
+        check_norm(self, f"C&W's {self.norms[0]} attack", inputs.threat.norm, self.suggestion)
         variable = ((inputs.x * 2 - 1) * _SHRINK).atanh()
         count = torch.zeros_like(inputs.y)
         zero = torch.zeros(len(inputs.x), dtype=inputs.x.dtype, device=inputs.x.device)
@@ -92,45 +92,45 @@ class _CarliniWagner(Attack):
             "first_moment": torch.zeros_like(variable),
             "second_moment": torch.zeros_like(variable),
             "descended": count.clone(),  # steps of this descent
-            "earlier_loss": zero + torch.inf,  # a tenth of the steps ago
-            "succeeded": count > 0,  # this descent
-            "c": zero + self.first_c,
+            "earlier_loss": zero + torch.inf,  # the loss a tenth of the steps earlier
+            "succeeded": count > 0,  # whether this descent succeeded
+            "c": zero + self.initial_const,
             "largest_failure": zero.clone(),
             "smallest_success": zero + torch.inf,
-            "tried": count.clone(),  # values of c that are behind us
-            **unfound(inputs),
+            "tried": count.clone(),  # number of completed values of c
+            **initial_best(inputs),
         }
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """One pass, one step of Adam; where a descent ends, one move of the search."""
+        """Take a step of Adam; where a descent ends, update c."""
         x, c = state["x"], state["c"]
         logits, slope = value_and_gradient(model, x, lambda logits: c * _hinge(logits, inputs))
         margin, hinge = losses.margin(logits, inputs.y), _hinge(logits, inputs)
-        cost, push = self.penalty(x - inputs.x, state)
-        loss = (cost + c * hinge).nan_to_num(torch.inf)
+        penalty, penalty_gradient = self.penalty(x - inputs.x, state)
+        loss = (penalty + c * hinge).nan_to_num(torch.inf)
         distance = torch.where((margin < 0) & (hinge <= 0), inputs.threat.distance(x, inputs.x), torch.inf)
 
         succeeded = state["succeeded"] | self.success(distance, state)
-        state = {**state, "succeeded": succeeded, **remembered(state, x, distance)}
-        report = reported(inputs, x, margin)
-        check = state["descended"] % max(self.longest // 10, _SHORTEST_WINDOW) == 0
+        state = {**state, "succeeded": succeeded, **updated_best(state, x, distance)}
+        evaluation = evaluated(inputs, x, margin)
+        check = state["descended"] % max(self.max_descent // 10, _SHORTEST_WINDOW) == 0
         stalled = check & (loss > state["earlier_loss"] * _PATIENCE)
         state["earlier_loss"] = torch.where(check, loss, state["earlier_loss"])
-        ends = stalled | (loss <= 0) | (state["descended"] + 1 >= self.longest)
-        state |= self._adam(state, (slope + push) * 2 * x * (1 - x), ends)
+        ends = stalled | (loss <= 0) | (state["descended"] + 1 >= self.max_descent)
+        state |= self._adam(state, (slope + penalty_gradient) * 2 * x * (1 - x), ends)
         state |= self.search(state, ends)
-        state |= _afresh(state, ends)
+        state |= _reset_adam(state, ends)
 
         iteration = state["iteration"] + 1
-        done = state["done"] | (state["tried"] >= self.searches) | (iteration >= self.length)
+        done = state["done"] | (state["tried"] >= self.binary_search_steps) | (iteration >= self.length)
         if self.fast:
-            done = done | (report["margin"] < 0)
-        found = done & state["minimal_distance"].isfinite()
-        following = choose(found, state["best"], _image(state["variable"]))
-        return {**state, **report, "x": following, "iteration": iteration, "done": done}
+            done = done | (evaluation["margin"] < 0)
+        succeeded_ever = done & state["minimal_distance"].isfinite()
+        following = choose(succeeded_ever, state["best"], _image(state["variable"]))
+        return {**state, **evaluation, "x": following, "iteration": iteration, "done": done}
 
     def _adam(self, state: State, gradient: Tensor, ends: Tensor) -> State:
-        """Adam's step in tanh space; rows whose descent ends stay where they are."""
+        """A step of Adam in tanh space; rows whose descent ends do not move."""
         first = _BETA_1 * state["first_moment"] + (1 - _BETA_1) * gradient
         second = _BETA_2 * state["second_moment"] + (1 - _BETA_2) * gradient.square()
         descended = state["descended"] + 1
@@ -140,126 +140,128 @@ class _CarliniWagner(Attack):
         variable = choose(ends, state["variable"], moved)
         return {"variable": variable, "first_moment": first, "second_moment": second, "descended": descended}
 
-    def next_c(self, state: State, leaves: Tensor, reached: Tensor) -> State:
-        """The next c for the rows that leave theirs, given which of them reached a misclassified point."""
+    def next_c(self, state: State, completed: Tensor, reached: Tensor) -> State:
+        """The next c of the rows that completed theirs; ``reached``: whether a misclassified point was found."""
         c, low, high = state["c"], state["largest_failure"], state["smallest_success"]
-        high = torch.where(leaves & reached, torch.minimum(high, c), high)
-        low = torch.where(leaves & ~reached, torch.maximum(low, c), low)
+        high = torch.where(completed & reached, torch.minimum(high, c), high)
+        low = torch.where(completed & ~reached, torch.maximum(low, c), low)
         following = torch.where(high.isfinite(), (low + high) / 2, c * 10)
         return {
-            "c": torch.where(leaves, following, c),
+            "c": torch.where(completed, following, c),
             "largest_failure": low,
             "smallest_success": high,
-            "tried": state["tried"] + leaves,
+            "tried": state["tried"] + completed,
         }
 
 
 @configurable
 class CarliniWagnerLinf(_CarliniWagner):
-    """C&W for Linf: sum max(|x - x0| - tau, 0) + c max(0, z_y - max other), with a tau that shrinks.
+    """C&W for Linf: minimise sum max(|x - x0| - tau, 0) + c max(0, z_y - max other) for decreasing tau.
 
-    A descent succeeds if it meets a misclassified point nearer than any before; then tau becomes ``tau_factor`` times
-    the smaller of itself and that distance, and the same c has another descent from where the last one ended.
-    Otherwise c changes, and tau stays. An image is done when tau is at most 1/256 or every c has been tried. A step is
-    one forward and one backward pass.
+    A descent succeeds if it finds a misclassified point nearer than all earlier ones. Then tau is set to
+    ``decrease_factor`` times the minimum of tau and that distance, and another descent with the same c continues from
+    the last iterate. Otherwise c changes and tau does not. An image is done if tau is at most 1/256 or every c has been
+    tried. A step takes one forward and one backward pass.
 
-    A tau below the least distance there is asks for more than can be had, so the distance found may be too large by a
-    factor of up to 1 / ``tau_factor``; on linear models it is 4 % on average at 0.9.
+    The distance found may exceed the minimum by a factor of up to 1 / ``decrease_factor``, because a descent with tau
+    below the minimal distance does not succeed. On linear models the excess is 4 % on average at 0.9.
 
     Args:
-        tau_factor: how fast tau shrinks, between 0 and 1; nearer to 1 finds nearer points and takes longer.
+        decrease_factor: factor by which tau decreases, between 0 and 1; values near 1 find nearer points and take
+            longer.
     """
 
     source = ("carlini2017towards",)
-    example = "cw:steps=100,searches=2"
+    example = "cw:steps=100,binary_search_steps=2"
 
-    tau_factor: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.9
+    decrease_factor: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.9
 
     norms = ("Linf",)
-    instead = "take cw-l2 for L2, APGD for L1"
+    suggestion = "use cw-l2 for L2, APGD for L1"
 
     @property
     def length(self) -> int:
-        """An upper bound that is far from being reached: every descent to its end, for every tau and every c."""
-        return self.steps * (self.searches + math.ceil(math.log(_SMALLEST_TAU) / math.log(self.tau_factor)))
+        """Upper bound of the number of steps, with all steps of a descent for every tau and c."""
+        taus = math.ceil(math.log(_SMALLEST_TAU) / math.log(self.decrease_factor))
+        return self.steps * (self.binary_search_steps + taus)
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """As the family's, with tau = 1."""
+        """As in the base class, with tau = 1."""
         state = super().start(model, inputs)
         return {**state, "tau": torch.ones_like(state["c"]), "reached": torch.zeros_like(state["done"])}
 
     def penalty(self, shift: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """What lies beyond tau, summed over pixels."""
+        """Sum of max(|shift| - tau, 0) over pixels."""
         over = shift.abs() - state["tau"].view(-1, *[1] * (shift.ndim - 1))
         return over.clamp_min(0).flatten(1).sum(1), torch.where(over > 0, shift.sign(), 0)
 
     def success(self, distance: Tensor, state: State) -> Tensor:
-        """A point nearer than any before."""
+        """Whether the point is nearer than all earlier ones."""
         return distance < state["minimal_distance"]
 
     def search(self, state: State, ends: Tensor) -> State:
-        """A smaller tau after a success, another c after a failure."""
+        """Decrease tau after a success, change c after a failure."""
         success = ends & state["succeeded"]
-        smaller = self.tau_factor * torch.minimum(state["tau"], state["minimal_distance"])
+        smaller = self.decrease_factor * torch.minimum(state["tau"], state["minimal_distance"])
         tau = torch.where(success, smaller, state["tau"])
-        over = tau <= _SMALLEST_TAU
-        leaves, reached = ends & ~(success & ~over), state["reached"] | success
+        converged = tau <= _SMALLEST_TAU
+        completed, reached = ends & ~(success & ~converged), state["reached"] | success
         return {
-            **self.next_c(state, leaves, reached),
+            **self.next_c(state, completed, reached),
             "tau": tau,
-            "reached": reached & ~leaves,
-            "done": state["done"] | (ends & over),
+            "reached": reached & ~completed,
+            "done": state["done"] | (ends & converged),
         }
 
 
 @configurable
 class CarliniWagnerL2(_CarliniWagner):
-    """C&W for L2: ‖x - x0‖² + c max(0, z_y - max other), every descent from the image itself.
+    """C&W for L2: minimise ‖x - x0‖² + c max(0, z_y - max other), each descent from the clean image.
 
-    A descent succeeds if it meets a misclassified point. A step is one forward and one backward pass. ``fast`` also
-    caps a descent at 1,000 steps.
+    A descent succeeds if it finds a misclassified point. A step takes one forward and one backward pass. ``fast`` also
+    limits a descent to 1,000 steps.
     """
 
     source = ("carlini2017towards",)
-    example = "cw-l2:steps=200,searches=3"
+    example = "cw-l2:steps=200,binary_search_steps=3"
 
     steps: Count = 10_000
     learning_rate: Positive = 0.01
-    first_c: Positive = 1e-3
-    searches: Count = 9
+    initial_const: Positive = 1e-3
+    binary_search_steps: Count = 9
 
     norms = ("L2",)
-    instead = "take cw for Linf, APGD for L1"
+    suggestion = "use cw for Linf, APGD for L1"
 
     @property
-    def longest(self) -> int:
-        """The most steps of a descent."""
+    def max_descent(self) -> int:
+        """Maximum number of steps per descent."""
         return min(self.steps, 1_000) if self.fast else self.steps
 
     @property
     def length(self) -> int:
-        """Every descent to its end."""
-        return self.longest * self.searches
+        """All steps of all descents."""
+        return self.max_descent * self.binary_search_steps
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """As the family's; every descent begins where the first did."""
+        """As in the base class, with the clean image in tanh space for later descents."""
         state = super().start(model, inputs)
-        return {**state, "origin": state["variable"].clone()}
+        return {**state, "clean_variable": state["variable"].clone()}
 
     def penalty(self, shift: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """The squared distance."""
+        """The squared L2 distance."""
         del state
         return shift.square().flatten(1).sum(1), 2 * shift
 
     def success(self, distance: Tensor, state: State) -> Tensor:
-        """Any misclassified point."""
+        """Whether the point is misclassified."""
         del state
         return distance.isfinite()
 
     def search(self, state: State, ends: Tensor) -> State:
-        """Another c, and back to the image."""
-        back = choose(ends, state["origin"], state["variable"])
-        return {**self.next_c(state, ends, state["succeeded"]), "variable": back}
+        """Change c and restart from the clean image."""
+        variable = choose(ends, state["clean_variable"], state["variable"])
+        return {**self.next_c(state, ends, state["succeeded"]), "variable": variable}
 
 
 def _image(variable: Tensor) -> Tensor:
@@ -277,8 +279,8 @@ def _hinge(logits: Tensor, inputs: AttackInputs) -> Tensor:
     return against.clamp_min(0)
 
 
-def _afresh(state: State, ends: Tensor) -> State:
-    """A fresh Adam for the rows whose descent has ended."""
+def _reset_adam(state: State, ends: Tensor) -> State:
+    """Reset Adam and the descent for the rows whose descent has ended."""
     return {
         "first_moment": choose(ends, torch.zeros_like(state["first_moment"]), state["first_moment"]),
         "second_moment": choose(ends, torch.zeros_like(state["second_moment"]), state["second_moment"]),

@@ -1,4 +1,4 @@
-"""FAB: walk along the linearised decision boundary, always towards the point of it that is nearest to the image.
+"""FAB: projections onto the linearised decision boundary, biased towards the clean image.
 
 Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020; targets as
 in AutoAttack (Croce and Hein, ICML 2020).
@@ -15,7 +15,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
-from classwise.attacks.minimal.base import check_norm, remembered, reported, unfound
+from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
 from classwise.attacks.minimal.hyperplane import toward
 from classwise.core.config import Count, Positive, Share, configurable
 from classwise.core.precision import Forward
@@ -23,17 +23,19 @@ from classwise.core.precision import Forward
 
 @configurable
 class _Boundary(Attack):
-    """What both members share: where they step, given the boundary they look at.
+    """Base class of the FAB attacks, which differ in the boundary that they project onto.
 
-    An attack of minimal distance: the radius plays no part in the steps, it only decides which points count. So a run
-    with ``early_stop=False`` gives each image's ``minimal_distance``, from which accuracy at every radius follows.
+    FAB is a minimum-norm attack: the radius only decides which points count as a success, and sets the initial distance
+    of restarts. So a run with ``early_stop=False`` gives the ``minimal_distance`` of each image, from which the
+    accuracy at every radius follows.
 
     Args:
-        steps: iterations of a start.
-        alpha_max: the largest weight of the step from the clean image, against that from the iterate.
-        eta: how far a step goes, as a multiple of the way to the boundary.
-        beta: how much of its shift a misclassified iterate keeps when it is pulled back to the image.
-        restarts: how many starts (a target); all but the first begin at random, half the radius away.
+        steps: iterations per start.
+        alpha_max: maximum weight of the projection of the clean image, relative to that of the iterate.
+        eta: overshoot of a projection; 1 ends on the boundary.
+        beta: factor of the perturbation of a misclassified iterate in the backward step towards the clean image.
+        restarts: maximum number of starts (per target, if the attack has targets); all but the first start from a
+            random point at half the radius.
     """
 
     steps: Count = 100
@@ -44,59 +46,59 @@ class _Boundary(Attack):
 
     norms = ("Linf", "L2")
     minimises = True
-    precise = True  # it steps to where two logits are equal, and bfloat16 does not know which is larger there
+    precise = True  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
     records = ("minimal_distance",)
     carries = ("minimal_distance", "best")
 
     @property
     def length(self) -> int:
-        """Iterations of one start."""
+        """Iterations per start."""
         return self.steps
 
     @abstractmethod
     def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (N, classes); another class's logit minus the label's (N,), and its gradient, shaped like ``x``."""
+        """Logits (N, classes), the logit of another class minus that of the label (N,), and its gradient."""
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image itself, or a point half the radius away."""
+        """Start from the clean image, or from a random point at half the radius."""
         del model
-        check_norm(self, "FAB", inputs.threat.norm, "take APGD for L1")
+        check_norm(self, "FAB", inputs.threat.norm, "use APGD for L1")
         attempt = self._attempt(inputs)
         away = inputs.threat.project(inputs.x + 0.5 * inputs.threat.radius(inputs.x) * self._ray(inputs), inputs.x)
         x = choose(attempt > 0, away, inputs.x)
         count = torch.zeros_like(inputs.y)
-        return {"x": x, "iteration": count, "done": count > 0, **unfound(inputs)}
+        return {"x": x, "iteration": count, "done": count > 0, **initial_best(inputs)}
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
-        """Linearise, go to the boundary from the iterate and from the image, mix the two, look where that leads."""
+        """Project the iterate and the clean image onto the linearised boundary, combine the two, and evaluate."""
         x, clean = state["x"], inputs.x
         logits, value, normal = self.boundary(model, x, inputs, state)
         moved = self._mixed(x, clean, value, normal, inputs)
         with torch.no_grad():
             margin = losses.margin(model(moved), inputs.y)
         here = losses.margin(logits, inputs.y)
-        # A point that was pulled back may be misclassified still: then it is the nearer of the two, and costs nothing.
+        # An iterate after a backward step may still be misclassified: then it is the nearer of the two points.
         far = torch.where(margin < 0, inputs.threat.distance(moved, clean), torch.inf)
         near = torch.where(here < 0, inputs.threat.distance(x, clean), torch.inf)
         first = near < far
         point = choose(first, x, moved)
-        found = remembered(state, point, torch.minimum(near, far))
+        best = updated_best(state, point, torch.minimum(near, far))
         iteration = state["iteration"] + 1
         done = iteration >= self.steps
         following = choose(margin < 0, clean + self.beta * (moved - clean), moved)
         return {
             **state,
-            **found,
-            **reported(inputs, point, torch.where(first, here, margin)),
-            "x": choose(done & found["minimal_distance"].isfinite(), found["best"], following),
+            **best,
+            **evaluated(inputs, point, torch.where(first, here, margin)),
+            "x": choose(done & best["minimal_distance"].isfinite(), best["best"], following),
             "iteration": iteration,
             "done": done,
         }
 
     def _mixed(self, x: Tensor, clean: Tensor, value: Tensor, normal: Tensor, inputs: AttackInputs) -> Tensor:
-        """The next point: a mean of the two projections, each overshooting by ``eta``."""
+        """The next point: a weighted mean of the two projections, each with the overshoot ``eta``."""
         flat, back = normal.flatten(1), (clean - x).flatten(1)
-        # The affine function at the image is its value at the iterate plus what changes on the way: no cancellation.
+        # Value at the iterate plus the change along the shift: avoids cancellation.
         at_clean = value + torch.linalg.vecdot(flat, back)
         points = torch.cat([x.flatten(1), clean.flatten(1)])
         shifts = toward(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), inputs.threat.norm)
@@ -109,11 +111,11 @@ class _Boundary(Attack):
         return mixed.clamp(0, 1)
 
     def _attempt(self, inputs: AttackInputs) -> Tensor:
-        """Which restart (of its target) a row is in, int64 (N,)."""
+        """Index of the current restart (of its target), int64 (N,)."""
         return torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart % self.restarts
 
     def _ray(self, inputs: AttackInputs) -> Tensor:
-        """A random direction of norm 1, shaped like the images."""
+        """A random direction of norm 1, (N, C, H, W)."""
         shape = tuple(inputs.x.shape[1:])
         ray = inputs.uniform(shape) * 2 - 1 if inputs.threat.norm == "Linf" else inputs.normal(shape)
         size = inputs.threat.distance(ray, torch.zeros_like(ray)).clamp_min(1e-12)
@@ -122,11 +124,10 @@ class _Boundary(Attack):
 
 @configurable
 class FAB(_Boundary):
-    """FAB against every class at once: each step takes the boundary that looks nearest.
+    """Untargeted FAB: each step projects onto the nearest of the linearised boundaries to all other classes.
 
-    It needs the gradient of every class's logit: an iteration costs 2 forward passes and classes - 1 backward passes,
-    against 2 and 1 for `FABTargeted`. With many classes take that one, as AutoAttack does. A row with a target looks at
-    that target's boundary only.
+    An iteration takes 2 forward passes and classes - 1 backward passes (`FABTargeted`: 2 and 1), so use `FABTargeted`
+    for many classes, as AutoAttack does. A row with a target uses the boundary to that class only.
     """
 
     source = ("croce2020minimally",)
@@ -134,11 +135,11 @@ class FAB(_Boundary):
 
     @property
     def starts(self) -> int:
-        """Starts of an image."""
+        """Maximum number of starts per image."""
         return self.restarts
 
     def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """The nearest of the linearised boundaries; one gradient is held at a time, whatever the number of classes."""
+        """The nearest linearised boundary; only one gradient is in memory at a time."""
         del state
         dual = 1 if inputs.threat.norm == "Linf" else 2
         with torch.enable_grad():
@@ -149,12 +150,12 @@ class FAB(_Boundary):
             value, normal = torch.zeros_like(least), torch.zeros_like(x)
             others = logits.shape[1] - 1
             for other in range(others):
-                rank = other + (other >= inputs.y).to(torch.int64)  # the label itself is passed over
+                rank = other + (other >= inputs.y).to(torch.int64)  # skips the label
                 gap = (logits.gather(1, rank[:, None]) - own).squeeze(1)
-                found = image_gradient(gap, leaf, retain=other + 1 < others) if logits.requires_grad else None
-                if found is None:
+                slope = image_gradient(gap, leaf, retain=other + 1 < others) if logits.requires_grad else None
+                if slope is None:
                     raise NoGradientError
-                gradient, gap = found.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
+                gradient, gap = slope.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
                 size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
                 length = gap.abs() / (size + 1e-12)
                 if inputs.target is not None:
@@ -168,13 +169,13 @@ class FAB(_Boundary):
 
 @configurable
 class FABTargeted(_Boundary):
-    """FAB against one class at a time: the likeliest other class on the clean image, then the second, and so on.
+    """Targeted FAB: one target class per start, in the order of the clean logits, highest first.
 
-    An iteration costs 2 forward passes and 1 backward pass, whatever the number of classes. A row with a target of its
-    own has that one only.
+    An iteration takes 2 forward passes and 1 backward pass for any number of classes. A row with a target uses only
+    that one.
 
     Args:
-        targets: how many classes to try; fewer where the model has fewer others.
+        targets: maximum number of target classes, capped at C - 1.
     """
 
     source = ("croce2020minimally", "croce2020reliable")
@@ -184,26 +185,26 @@ class FABTargeted(_Boundary):
 
     @property
     def needs_reference(self) -> bool:
-        """The targets are ranked by the clean logits."""
+        """The clean logits rank the targets."""
         return True
 
     @property
     def starts(self) -> int:
-        """Targets times restarts."""
+        """Maximum number of starts per image, over all targets."""
         return self.targets * self.restarts
 
     def starts_for(self, classes: int) -> int:
-        """A start for each target that there is, and restart."""
+        """Starts per image: one for each target and restart."""
         return min(self.targets, classes - 1) * self.restarts
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
-        """The image (or a point near it) and the target of this start."""
+        """Start from the clean image or a point near it, with the target class of this start."""
         assert inputs.reference is not None
         state = super().start(model, inputs)
         others = inputs.reference.shape[1] - 1
         rank = torch.zeros_like(inputs.y) if inputs.restart is None else inputs.restart // self.restarts
         target = losses.nth_other(inputs.reference, inputs.y, rank.clamp_max(others - 1))
-        spare = rank >= others  # a start for which there is no class left ends at once
+        spare = rank >= others  # a start without a target is done
         if inputs.target is not None:
             target = torch.where(inputs.target >= 0, inputs.target, target)
             spare = spare | ((inputs.target >= 0) & (rank > 0))
@@ -211,7 +212,7 @@ class FABTargeted(_Boundary):
         return {**state, "target": target, "done": spare}
 
     def boundary(self, model: Forward, x: Tensor, inputs: AttackInputs, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """The linearised boundary to the target."""
+        """The linearised boundary between label and target."""
         pair = torch.stack([state["target"], inputs.y], 1)
 
         def gap(logits: Tensor) -> Tensor:

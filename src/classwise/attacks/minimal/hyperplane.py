@@ -1,4 +1,4 @@
-"""The nearest point of a hyperplane that is still an image: what FAB solves for in every step, all rows at once."""
+"""Batched projection onto the intersection of a hyperplane and [0, 1], as required in every step of FAB."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _ROUNDS = 20
 
 
 def toward(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
-    """The shortest shift d with value + normal · d = 0 and 0 ≤ point + d ≤ 1.
+    """The shift d of minimal norm with value + normal · d = 0 and 0 ≤ point + d ≤ 1.
 
-    Where the box does not meet the hyperplane, the shift goes as near to it as the box lets it. A coordinate whose
-    normal is zero does not move. Croce and Hein, ICML 2020, eq. 3 to 5.
+    If the hyperplane does not intersect the box, the shift ends at the point of the box nearest to the hyperplane. A
+    coordinate with a zero normal does not move. Croce and Hein, ICML 2020, eq. 3 to 5.
 
     Args:
         point: points in [0, 1], (N, D).
-        normal: the hyperplane's normal, (N, D).
-        value: the affine function at the point, (N,); its zeros are the hyperplane.
-        norm: what is to be short: ``"Linf"`` or ``"L2"``.
+        normal: normal of the hyperplane, (N, D).
+        value: value at the point of the affine function whose zeros are the hyperplane, (N,).
+        norm: the norm to minimise, ``"Linf"`` or ``"L2"``.
 
     Returns:
         The shift, (N, D).
@@ -37,11 +37,11 @@ def toward(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
 
 
 def _level(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
-    """The t ≥ 0 at which sum_i rate_i min(t, knee_i) is what is needed, (N, 1); infinite where it never is.
+    """The t ≥ 0 with sum_i rate_i min(t, knee_i) = need, (N, 1); infinite if there is none.
 
-    The sum is concave and piecewise linear in t, so Newton's steps from 0 stay below the answer and end on its piece.
-    Each step divides (what is missing) times (the slope) by at least 4, so the number of rounds can be fixed. A row
-    that has arrived stays where it is, so it does not matter for how long others are on their way.
+    The sum is concave and piecewise linear in t, so Newton's method from 0 approaches the solution from below and ends
+    on its linear piece. Each step divides (residual times slope) by at least 4, so a fixed number of rounds suffices. A
+    converged row no longer changes, so its result does not depend on the other rows.
     """
     level = torch.zeros_like(need)
     for _ in range(_ROUNDS):
@@ -49,6 +49,6 @@ def _level(rate: Tensor, knee: Tensor, need: Tensor) -> Tensor:
         slope = torch.linalg.vecdot(rate, (knee > level[:, None]).to(rate.dtype))
         higher = torch.where(slope > 0, level + missing / slope, torch.inf)
         before, level = level, torch.where(missing > 0, higher, level)
-        if level.device.type == "cpu" and torch.equal(before, level):  # elsewhere a look would wait for the device
+        if level.device.type == "cpu" and torch.equal(before, level):  # elsewhere the comparison would synchronise
             break
     return level[:, None]

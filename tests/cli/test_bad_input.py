@@ -179,7 +179,7 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
     "no FIELD=VALUE": (trained("--set=epochs"), "--set 'epochs' should be FIELD=VALUE, as in --set epochs=30"),
     "no KEY=VALUE": (trained("--data-set=64"), "--data-set '64' should be KEY=VALUE, as in --data-set size=64"),
     "other classes": (other_classes, "10 classes and the data 3"),
-    "other channels": (other_channels, "colour channels"),
+    "other channels": (other_channels, "image channels"),
     "truncated idx": (truncated_idx, "t10k-images-idx3-ubyte"),
     "truncated CIFAR": (truncated_cifar, "test_batch"),
     "truncated Parquet": (truncated_parquet, "x.parquet"),

@@ -139,7 +139,7 @@ def cases(random: Random) -> Iterator[Case]:
             yield Case(f"set {field}={small(value)}", train(f"--set={field}={value}"), {}, EITHER)
     for setting in ("width=1e9", "width=-1", "width=[", "width=nan", "depth=3", "=", "x", "head=os", "num_classes=1000000000",
                     "in_channels=-1", "width=" + "9" * 5000, "mean=[0.5]", "name=lenet", "weights=x", "data=3", "device=meta",
-                    "container=x", "width=!!python/name:os.system", "width=*a", "model=x", "head=[cosine]"):  # fmt: skip
+                    "state_dict_key=x", "width=!!python/name:os.system", "width=*a", "model=x", "head=[cosine]"):  # fmt: skip
         for model in ("lenet", "small-cnn"):
             words = ("audit", model, "--data=digits", "--subset=40", ATTACK, "--out=out", f"--model-set={setting}")
             yield Case(f"{model} --model-set {small(setting)}", words, {}, EITHER)

@@ -34,7 +34,7 @@ def test_the_spec_builds_the_model_again() -> None:
     assert copy.deepcopy(model).spec == model.spec
 
 
-def test_a_user_s_own_model_is_told_only_what_it_asks_for() -> None:
+def test_a_user_s_own_model_receives_only_the_arguments_that_it_accepts() -> None:
     model = build_model(OWN, num_classes=7, in_channels=3, hidden=4)
     assert isinstance(model, LogitsModel)
     assert model(torch.rand(2, 3, 2, 2)).shape == (2, 7)
@@ -47,10 +47,10 @@ def test_a_user_s_own_model_is_told_only_what_it_asks_for() -> None:
         ("resnet18", {"block": [1]}, "unknown model 'resnet18' option 'block'; did you mean 'blocks'"),
         ("resnet18", {"num_classes": 0}, "num_classes = 0"),
         ("resnet18", {"in_channels": -1}, "in_channels = -1"),
-        ("resnet18", {"mean": [0.5]}, "mean and std go together"),
+        ("resnet18", {"mean": [0.5]}, "mean and std must be given together"),
         ("resnet18", {"mean": [0.5, 0.5], "std": [0.2, 0.2]}, "mean has 2 channels and the images 3"),
-        ("resnet18", {"mean": [0.5], "std": [0.0]}, "std = .* should be positive"),
-        (OWN, {"width": 0.5}, "has no width factor"),
+        ("resnet18", {"mean": [0.5], "std": [0.0]}, "std = .*: must be positive"),
+        (OWN, {"width": 0.5}, "has no parameter width"),
         ("tests.models.samples:Owm", {}, "'Owm'; did you mean 'Own'"),
         ("tests.models.samples:not_a_module", {}, "not a torch.nn.Module"),
     ],

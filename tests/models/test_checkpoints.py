@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.models import read_state
-from classwise.models.loading.checkpoints import CONTAINERS
+from classwise.models.loading.checkpoints import STATE_DICT_KEYS
 
 STATE = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
 OTHER = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
-RUNS = r"wants to run code \((posix|nt|os)\.mkdir\)"
+RUNS = r"would execute code \((posix|nt|os)\.mkdir\)"
 
 
 class Evil:
@@ -40,11 +40,11 @@ def same(found: object) -> bool:
     return found.keys() == STATE.keys() and all(torch.equal(found[key], STATE[key]) for key in STATE)
 
 
-@pytest.mark.parametrize("key", CONTAINERS)
-def test_every_container(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize("key", STATE_DICT_KEYS)
+def test_every_state_dict_key(tmp_path: Path, key: str) -> None:
     found = read_state(saved(tmp_path, {key: STATE, "epoch": 3, "optimizer": {"state": {}, "lr": 0.1}, "acc": 0.5}))
     assert same(found.tensors)
-    assert found.container == (key,)
+    assert found.keys == (key,)
     assert repr(key) in found.describe()
 
 
@@ -53,7 +53,7 @@ def test_a_bare_state_dict(tmp_path: Path, legacy: bool) -> None:
     torch.save(STATE, tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
     found = read_state(tmp_path / "w.pth")
     assert same(found.tensors)
-    assert found.container == ()
+    assert found.keys == ()
 
 
 def test_safetensors_whatever_the_name(tmp_path: Path) -> None:
@@ -64,10 +64,10 @@ def test_safetensors_whatever_the_name(tmp_path: Path) -> None:
         assert found.metadata["format"] == "pt"
 
 
-def test_containers_within_containers(tmp_path: Path) -> None:
+def test_nested_dictionaries(tmp_path: Path) -> None:
     found = read_state(saved(tmp_path, {"model": {"state_dict": STATE}, "epoch": 1}))
     assert same(found.tensors)
-    assert found.container == ("model", "state_dict")
+    assert found.keys == ("model", "state_dict")
 
 
 @pytest.mark.parametrize(
@@ -78,19 +78,19 @@ def test_the_preferred_of_two_is_taken_and_said(tmp_path: Path, preferred: str, 
     path = saved(tmp_path, {other: OTHER, preferred: STATE})
     found = read_state(path)
     assert same(found.tensors)
-    assert found.others == (other,)
+    assert found.other_keys == (other,)
     assert repr(other) in found.describe()
     assert ("averaged" in found.describe()) == ("ema" in preferred)
-    assert not same(read_state(path, container=other).tensors)
+    assert not same(read_state(path, state_dict_key=other).tensors)
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"epoch": 3, "lr": 0.1}, "no state dict, but 'epoch', 'lr'"),
-        ({}, "no state dict, but nothing"),
-        ([1, 2], "no state dict, but a list"),
-        ({"model": {}, "note": "x"}, "no state dict, but 'model', 'note'"),
+        ({"epoch": 3, "lr": 0.1}, "no state dict; it contains 'epoch', 'lr'"),
+        ({}, "no state dict; it contains nothing"),
+        ([1, 2], "no state dict; it contains a list"),
+        ({"model": {}, "note": "x"}, "no state dict; it contains 'model', 'note'"),
     ],
 )
 def test_nothing_to_read(tmp_path: Path, value: object, message: str) -> None:
@@ -98,13 +98,13 @@ def test_nothing_to_read(tmp_path: Path, value: object, message: str) -> None:
         read_state(saved(tmp_path, value))
 
 
-def test_a_container_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="no state dict 'ema', but 'state_dict'"):
-        read_state(saved(tmp_path, {"state_dict": STATE}), container="ema")
+def test_a_state_dict_key_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ClasswiseError, match="no state dict 'ema'; it contains 'state_dict'"):
+        read_state(saved(tmp_path, {"state_dict": STATE}), state_dict_key="ema")
 
 
 @pytest.mark.parametrize(("protocol", "refusal"), [(None, RUNS), (4, "not written by torch.save")])
-def test_a_pickle_that_wants_to_run_code_is_refused_with_its_reason(
+def test_a_pickle_that_would_execute_code_is_refused_with_its_reason(
     tmp_path: Path, protocol: int | None, refusal: str
 ) -> None:
     value = {"state_dict": STATE, "extra": Evil(tmp_path / "ran")}
@@ -120,7 +120,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused_with_its_reason(
 
 def test_a_whole_pickled_module_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ClasswiseError, match=r"wants to run code \(torch\.nn.*Linear\).* save model.state_dict\(\) alone"
+        ClasswiseError, match=r"would execute code \(torch\.nn.*Linear\).* save only model.state_dict\(\)"
     ):
         read_state(saved(tmp_path, nn.Linear(2, 2)))
 
@@ -141,14 +141,14 @@ def test_a_safetensors_file_cut_short(tmp_path: Path, share: float) -> None:
     path = tmp_path / "w.safetensors"
     save_file({"weight": torch.rand(50, 50)}, path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(ClasswiseError, match=r"w.safetensors is damaged or cut short"):
+    with pytest.raises(ClasswiseError, match=r"w.safetensors is damaged or truncated"):
         read_state(path)
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x80\x04.", b"\x00" * 100])
 def test_something_else_altogether(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pt").write_bytes(content)
-    with pytest.raises(ClasswiseError, match=r"w.pt (is damaged|holds no state dict)"):
+    with pytest.raises(ClasswiseError, match=r"w.pt (is damaged|has no state dict)"):
         read_state(tmp_path / "w.pt")
 
 

@@ -10,7 +10,7 @@ from classwise.models import evaluating, frozen
 
 
 class Stubborn(nn.Module):
-    """A layer that refuses to be told its mode, as some frozen normalisations do."""
+    """A layer that refuses changes of its mode, as some frozen normalisation layers do."""
 
     def train(self, mode: bool = True) -> Stubborn:
         raise AssertionError(mode)

@@ -57,7 +57,7 @@ def test_half_the_bytes_in_half_the_precision(tmp_path: Path) -> None:
 def test_a_number_too_large_for_the_precision_is_not_made_infinite(tmp_path: Path) -> None:
     model = nn.Linear(1, 1)
     nn.init.constant_(model.weight, 1e5)
-    with pytest.raises(ClasswiseError, match=r"weight holds 1e\+05, more than torch.float16"):
+    with pytest.raises(ClasswiseError, match=r"weight: value 1e\+05 is out of the range of torch.float16"):
         save_weights(tmp_path / "a.safetensors", model, dtype=torch.float16)
     assert list(tmp_path.iterdir()) == []
 
@@ -84,5 +84,5 @@ def test_a_fingerprint_is_of_names_values_types_and_buffers() -> None:
 
 def test_a_newer_file_is_refused_by_its_version(tmp_path: Path) -> None:
     save_weights(tmp_path / "a.safetensors", tiny(), {"schema_version": SCHEMA_VERSION + 1})
-    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSION + 1}, newer"):
+    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSION + 1} is newer"):
         load_model(tmp_path / "a.safetensors")

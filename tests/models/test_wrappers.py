@@ -52,7 +52,7 @@ def test_a_model_with_a_mean_of_its_own_can_be_normalised_and_a_normalised_one_n
     model = Normalized(inner, [0.5], [0.5])
     assert model(torch.ones(1, 1, 1, 1)).tolist() == [[1.0]]
     assert set(model.state_dict()) == {"mean", "std", "model.mean"}
-    with pytest.raises(ClasswiseError, match=r"normalises already; give the one inside it, model.model"):
+    with pytest.raises(ClasswiseError, match=r"normalised already; pass the inner model, model.model"):
         Normalized(model, [0.5], [0.5])
 
 
@@ -74,7 +74,7 @@ def test_logits_are_found(output: object) -> None:
     ("output", "message"),
     [
         (None, "returns a NoneType"),
-        ({"scores": LOGITS}, "returns a dict in which there are no logits"),
+        ({"scores": LOGITS}, "returns a dict without logits"),
         ((), "returns a tuple"),
         (LOGITS[0], r"shape \(2,\)"),
         (LOGITS.long(), "returns int64"),

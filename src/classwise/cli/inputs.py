@@ -121,7 +121,7 @@ class ModelSource:
             for key, value in pairs(self.model_set, "--model-set").items()
         }
         for key in chosen:
-            if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "container"):
+            if key in ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key"):
                 raise ClasswiseError(
                     f"--model-set {key}: not a setting of the model; use --weights, --width, --mean or --std"
                 )

@@ -1,6 +1,6 @@
-"""Models: a zoo for small images, normalisation inside the model, and anybody's checkpoint read safely.
+"""Models: networks for small images, a normalisation layer, and safe loading of checkpoints.
 
-Nothing heavy is imported here; a model's module is imported when it is asked for.
+The modules, and torch, are imported when a name is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every network of the zoo offers (features, a last linear layer), and layers put around a network."""
+"""Base class of the networks in the zoo, and of wrappers around a network."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from classwise.core.errors import ClasswiseError
 
 
 class Classifier(nn.Module, ABC):
-    """A network for small images whose logits are ``classifier(features(x))``.
+    """Base class of networks for small images, with logits ``classifier(features(x))``.
 
-    Images may have any size: the last feature map is pooled to a fixed one. Parameters bear the names that the public
-    code of each architecture gave them, so that checkpoints of others fit; `renamed` and `unused` hold the exceptions.
+    Images may have any size: the last feature map is pooled to a fixed size. State-dict keys are those of the public
+    code of each architecture, so public checkpoints can be loaded; `renamed` and `unused` list the exceptions.
     """
 
     last_layer: ClassVar[str] = "linear"
-    """The attribute that holds the last linear layer."""
+    """Name of the attribute with the last linear layer."""
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Regular expressions for parts of other people's keys, and what stands for each here."""
+    """Regular expressions for parts of the keys of public checkpoints, and their replacements."""
     unused: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of the keys of layers that public code stores and never runs."""
+    """Key prefixes of layers that public code stores but does not use in its forward pass."""
 
     @abstractmethod
     def features(self, x: Tensor) -> Tensor:
-        """What the last layer reads: (N, C, H, W) images to (N, F) features."""
+        """The inputs (N, F) of the last layer for images (N, C, H, W)."""
 
     @property
     def classifier(self) -> nn.Linear:
@@ -44,7 +44,7 @@ class Classifier(nn.Module, ABC):
 
 
 class Wrapper(nn.Module):
-    """A layer around a network, ``model``: whatever else the network has can be asked of the wrapper."""
+    """A module around a network, ``model``; unknown attributes are looked up in the network."""
 
     model: nn.Module
 
@@ -76,7 +76,7 @@ def channels(count: int, width: float) -> int:
         ClasswiseError: if the factor is not positive.
     """
     if not width > 0:
-        raise ClasswiseError(f"width = {width} should be a positive factor of the number of channels, such as 0.25")
+        raise ClasswiseError(f"width = {width}: must be a positive factor of the number of channels, such as 0.25")
     return max(1, round(count * width))
 
 
@@ -86,14 +86,14 @@ def pooled(x: Tensor) -> Tensor:
 
 
 def to_grid(x: Tensor, side: int) -> Tensor:
-    """A feature map pooled to ``side`` squared: (N, F, H, W) to (N, F, side, side). One of that size stays as it is."""
+    """The feature map (N, F, H, W) average-pooled to (N, F, side, side); unchanged if it has that size."""
     return x if x.shape[-2:] == (side, side) else F.adaptive_avg_pool2d(x, side)
 
 
 def start_for_relu(network: nn.Module) -> None:
-    """Draw the weights of every convolution so that signals keep their size through ReLUs (He et al., 2015).
+    """Initialise every convolution for ReLU (He et al., 2015), with zero biases.
 
-    torch's own start lets them fade in deep networks without shortcuts, until a fresh one is blind in evaluation mode.
+    With PyTorch's default initialisation, activations vanish in deep networks without shortcuts.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,4 +1,4 @@
-"""Fused inference copies: batch normalisation folded into convolutions, for gradients of images alone."""
+"""Fused inference copies of networks: batch normalisation folded into convolutions, for gradients of images only."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _Forwards = Mapping[nn.Module, Callable[[Tensor], Tensor]]
 
 @contextmanager
 def fuse(model: nn.Module, precision: Precision) -> Iterator[Forward]:
-    """The model as a function with fewer operations, for gradients with respect to images.
+    """Context of a faster forward pass of the model, for gradients with respect to images.
 
-    A network of the zoo is copied and fused: normalisation after a convolution is folded into it, and weights are cast
-    and laid out once instead of in every pass (those of linear layers stay in float32). Any other model runs itself,
-    since its Python code may do anything (draw noise, count calls) that a copy would lose. There, in lower precision,
-    batch normalisation is a multiply-add (`affine_norms`) and the last linear layer stays in float32 (`fine_logits`).
+    A network of the zoo is copied and fused: batch normalisation after a convolution is folded into it, and weights are
+    converted to the data type and memory format once instead of in every pass (linear layers stay in float32). Other
+    models are not copied, since their Python code may have side effects, such as random noise or counters. For these,
+    in lower precision, batch normalisation is a multiply-add (`affine_norms`) and the last linear layer runs in float32
+    (`fine_logits`).
 
     Args:
-        model: in evaluation mode, frozen, and unchanged while the function is used.
-        precision: how passes run. In float32 the copy's logits are the model's up to rounding.
+        model: in evaluation mode, frozen, and not modified within the context.
+        precision: precision of the passes. In float32 the copy's logits equal the model's up to rounding.
     """
     network = _traced(model) if _is_plain(model) else None
     if network is not None:
@@ -42,14 +43,14 @@ def fuse(model: nn.Module, precision: Precision) -> Iterator[Forward]:
 
 
 class _Tracer(fx.Tracer):
-    """Traces the Python code down to torch's own layers and to last layers of any kind."""
+    """A tracer whose leaves are torch's layers and all subclasses of `nn.Linear`."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, nn.Linear) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether it is a network of the zoo, normalised or not, without hooks or replaced forward passes."""
+    """Whether the model is a network of the zoo, normalised or not, without hooks or replaced forward passes."""
     network = model.model if isinstance(model, Normalized) else model
     return isinstance(network, Classifier) and all(_is_plain_layer(module) for module in model.modules())
 
@@ -63,7 +64,7 @@ _KNOWN = ("torch.nn.modules.", "classwise.models.")
 
 
 def _fold_norms(network: fx.GraphModule) -> None:
-    """Fold each normalisation into the convolution before it, where nothing else reads the convolution's output."""
+    """Fold each batch normalisation into the preceding convolution, if its output has no other user."""
     calls = Counter(node.target for node in network.graph.nodes)
     layers = dict(network.named_modules())
     for node in network.graph.nodes:
@@ -79,7 +80,7 @@ def _fold_norms(network: fx.GraphModule) -> None:
 
 
 def _traced(model: nn.Module) -> fx.GraphModule | None:
-    """A copy of the network as a graph, its normalisation layer left out; None if its code depends on its input."""
+    """A traced copy of the network without `Normalized`; None if its control flow depends on its input."""
     own = copy.deepcopy(model.model if isinstance(model, Normalized) else model)
     try:
         return fx.GraphModule(own, _Tracer().trace(own))
@@ -88,7 +89,7 @@ def _traced(model: nn.Module) -> fx.GraphModule | None:
 
 
 def _fused(model: nn.Module, network: fx.GraphModule, precision: Precision) -> Forward:
-    """The forward pass of the copy, which is changed in place."""
+    """The forward pass of the copy, which is modified in place."""
     dtype = getattr(torch, precision.dtype)
     _fold_norms(network)
     for module in network.modules():
@@ -114,10 +115,10 @@ def _fused(model: nn.Module, network: fx.GraphModule, precision: Precision) -> F
 
 @contextmanager
 def fine_logits(model: nn.Module) -> Iterator[None]:
-    """Run the last linear layer in its own precision under mixed precision too; restore it afterwards.
+    """Run the last linear layer in the precision of its weights, also under autocast; restore it afterwards.
 
-    In bfloat16 a logit has three digits, too few to show a small gain. The last layer is the one that the model names
-    last; where logits come from another layer, this costs a little time and changes nothing else.
+    In bfloat16 a logit has three significant digits, too few to resolve small changes. The last layer is the last
+    `nn.Linear` in ``model.modules()``; if the logits come from another layer, this only costs a little time.
     """
     last = [module for module in model.modules() if type(module) is nn.Linear][-1:]
     with _replaced({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
@@ -126,25 +127,25 @@ def fine_logits(model: nn.Module) -> Iterator[None]:
 
 def _exact(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     """The layer's forward pass in the precision of its weights."""
-    usual: Callable[[Tensor], Tensor] = layer.forward
+    original: Callable[[Tensor], Tensor] = layer.forward
 
     def forward(x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return usual(x.to(layer.weight.dtype))
+            return original(x.to(layer.weight.dtype))
 
     return forward
 
 
 @contextmanager
 def affine_norms(model: nn.Module) -> Iterator[int]:
-    """Run batch normalisation as a multiply-add wherever mixed precision is on; restore it afterwards.
+    """Run batch normalisation as a multiply-add on inputs of lower precision; restore it afterwards.
 
-    The library's own kernel also computes the gradients of scale and shift, which an attack on a frozen model
-    discards: its backward pass takes about four times as long. In float32 no bit changes. The statistics are read
-    once, so the model must stay in evaluation mode with its weights unchanged meanwhile.
+    PyTorch's kernel also computes the gradients of scale and shift, which an attack on a frozen model discards: its
+    backward pass takes about four times as long. In float32 no bit changes. The statistics are read once, so the model
+    must remain in evaluation mode with unchanged weights within the context.
 
     Yields:
-        The number of changed layers: those that are exactly torch's own, in evaluation mode, with running statistics.
+        The number of replaced layers: instances of torch's own classes, in evaluation mode, with running statistics.
     """
     changed: _Forwards = {module: _affine(module) for module in model.modules() if _is_plain_norm(module)}
     with _replaced(changed):
@@ -170,8 +171,8 @@ def _is_plain_norm(module: nn.Module) -> TypeGuard[BatchNorm]:
 
 
 def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """The layer's forward pass: a multiply-add where its input has been cast to lower precision, or is of these."""
-    usual: Callable[[Tensor], Tensor] = norm.forward
+    """The layer's forward pass: a multiply-add for inputs in float16, bfloat16 or the data types ``more``."""
+    original: Callable[[Tensor], Tensor] = norm.forward
     assert norm.running_mean is not None
     assert norm.running_var is not None
     with torch.no_grad():
@@ -182,7 +183,7 @@ def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
     ready: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
 
     def like(x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and shift spread over one image in its memory format: several times faster on a CPU."""
+        """Scale and shift expanded to one image, in its memory format: several times faster on a CPU."""
         format_ = _format(x)
         key = x.shape[1:], x.dtype, format_
         if key not in ready:
@@ -197,7 +198,7 @@ def _affine(norm: BatchNorm, *more: torch.dtype) -> Callable[[Tensor], Tensor]:
 
     def forward(x: Tensor) -> Tensor:
         if x.dtype not in (torch.bfloat16, torch.float16, *more) or x.ndim < 3:
-            return usual(x)
+            return original(x)
         spread, offset = like(x)
         return torch.addcmul(offset, x, spread)
 

@@ -1,4 +1,4 @@
-"""Logits out of whatever a user's model returns."""
+"""Extraction of the logits from a model's output."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ def pick_logits(output: object) -> Tensor:
     """The logits (N, C) in a model's output: a tensor, the first of a tuple or list, ``.logits`` or ``["logits"]``.
 
     Raises:
-        ClasswiseError: if there are none, or they are not a matrix of floating-point numbers.
+        ClasswiseError: if there are no logits, or they are not a matrix of floating-point numbers.
     """
-    found = output
-    if isinstance(found, Mapping):
-        found = found.get("logits")
-    elif not isinstance(found, Tensor) and hasattr(found, "logits"):
-        found = found.logits
-    elif isinstance(found, tuple | list) and found:
-        found = found[0]
-    if not isinstance(found, Tensor):
+    logits = output
+    if isinstance(logits, Mapping):
+        logits = logits.get("logits")
+    elif not isinstance(logits, Tensor) and hasattr(logits, "logits"):
+        logits = logits.logits
+    elif isinstance(logits, tuple | list) and logits:
+        logits = logits[0]
+    if not isinstance(logits, Tensor):
         raise ClasswiseError(
-            f"the model returns a {type(output).__name__} in which there are no logits; return a tensor (N, C), "
-            "a tuple that begins with it, or an object or dict with 'logits'"
+            f"the model returns a {type(output).__name__} without logits; return a tensor (N, C), "
+            "a tuple whose first element is one, or an object or dict with 'logits'"
         )
-    if found.ndim != 2 or not found.is_floating_point():
+    if logits.ndim != 2 or not logits.is_floating_point():
         raise ClasswiseError(
-            f"the model returns {str(found.dtype).removeprefix('torch.')} of shape {tuple(found.shape)}; "
-            "logits are floats of shape (N, C), one row an image"
+            f"the model returns {str(logits.dtype).removeprefix('torch.')} of shape {tuple(logits.shape)}; "
+            "logits must be floating-point numbers of shape (N, C), one row per image"
         )
-    return found
+    return logits
 
 
 class LogitsModel(Wrapper):
-    """A model that returns its logits and nothing else."""
+    """A wrapper that returns only the logits of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
@@ -49,6 +49,6 @@ class LogitsModel(Wrapper):
         if len(logits) != len(x) or logits.is_meta:
             shape = f"{'meta tensor' if logits.is_meta else 'tensor'} of shape {tuple(logits.shape)}"
             raise ClasswiseError(
-                f"the model returns a {shape} for {len(x)} images; logits are (N, C), one row an image"
+                f"the model returns a {shape} for {len(x)} images; logits must be (N, C), one row per image"
             )
         return logits

@@ -1,4 +1,4 @@
-"""Borrow a model: evaluation mode or frozen parameters for a while, and every flag back as it was."""
+"""Context managers for evaluation mode and frozen parameters, which restore every flag exactly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[bool]:
-    """Put every submodule in evaluation mode; afterwards each has its own flag again, also after an exception.
+    """Set every submodule to evaluation mode; restore each flag afterwards, also after an exception.
 
     Yields:
         Whether any submodule was in training mode.
     """
     before = [(module, module.training) for module in model.modules()]
     try:
-        # The flag itself, not .eval(): a model may override it (frozen layers do) and must not be told twice.
+        # Sets the flag instead of calling .eval(), which a model may override (as frozen layers do).
         for module, _ in before:
             module.training = False
         yield any(training for _, training in before)
@@ -29,10 +29,10 @@ def evaluating(model: nn.Module) -> Iterator[bool]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Let no parameter collect gradients; afterwards each has its own ``requires_grad`` again.
+    """Set ``requires_grad`` of every parameter to False; restore each afterwards.
 
-    Weights that were made in `torch.inference_mode` cannot take part in a gradient of the images: copies take their
-    place meanwhile.
+    Parameters and buffers created in `torch.inference_mode` cannot be used in a gradient of the images. They are
+    replaced by copies within the context.
     """
     with _recordable(model):
         before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -47,24 +47,24 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _recordable(model: nn.Module) -> Iterator[None]:
-    """Put copies in the place of inference tensors among the weights and buffers; afterwards they are back."""
+    """Replace inference tensors among parameters and buffers by copies; restore them afterwards."""
     replaced: list[tuple[dict[str, Any], str, Tensor]] = []
-    copies: dict[int, Tensor] = {}  # a tensor that two layers share stays shared
+    copies: dict[int, Tensor] = {}  # a tensor shared by two layers remains shared
     try:
         for module in model.modules():
-            holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-            for held in holders:
-                for name, tensor in held.items():
+            tensor_dicts: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for tensors in tensor_dicts:
+                for name, tensor in tensors.items():
                     if tensor is not None and tensor.is_inference():
-                        replaced.append((held, name, tensor))
-        for held, name, tensor in replaced:
+                        replaced.append((tensors, name, tensor))
+        for tensors, name, tensor in replaced:
             if id(tensor) not in copies:
                 copy = tensor.detach().clone()
                 copies[id(tensor)] = (
                     nn.Parameter(copy, requires_grad=False) if isinstance(tensor, nn.Parameter) else copy
                 )
-            held[name] = copies[id(tensor)]
+            tensors[name] = copies[id(tensor)]
         yield
     finally:
-        for held, name, tensor in replaced:
-            held[name] = tensor
+        for tensors, name, tensor in replaced:
+            tensors[name] = tensor

@@ -1,4 +1,4 @@
-"""Normalisation as the first layer of the model, so that every image outside it is in [0, 1]."""
+"""Normalisation as the first layer of a model, whose inputs are therefore images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from classwise.models.base import Wrapper
 
 
 class Normalized(Wrapper):
-    """``model((x - mean) / std)``, channel by channel.
+    """A model with normalised inputs: ``model((x - mean) / std)``, per channel.
 
-    The buffers ``mean`` and ``std`` have shape (1, C, 1, 1) and are saved with the weights. Whatever else the inner
-    model has (``features``, ``classifier``, ...) can be asked of this one; ``features`` normalises first.
+    The buffers ``mean`` and ``std`` have shape (1, C, 1, 1) and are part of the state dict. Other attributes
+    (``features``, ``classifier``, ...) are those of the inner model; ``features`` normalises its input.
+
+    Args:
+        model: a classifier of normalised images.
+        mean: mean of each channel, for images in [0, 1]; one number applies to all channels.
+        std: standard deviation of each channel, positive.
 
     Raises:
-        ClasswiseError: if mean and std differ in length, a deviation is not positive, or the model is normalised
-            already.
+        ClasswiseError: if mean and std differ in length, a value is invalid, or the model is a `Normalized` already.
 
     Example:
         >>> import torch
@@ -37,38 +41,38 @@ class Normalized(Wrapper):
 
     def __init__(self, model: nn.Module, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
         if isinstance(model, Normalized):
-            raise ClasswiseError("the model normalises already; give the one inside it, model.model")
+            raise ClasswiseError("the model is normalised already; pass the inner model, model.model")
         super().__init__(model)
-        # Not register_buffer: it would take what the inner model answers for these names as attributes of this one.
+        # Not register_buffer, which refuses names that are attributes of the inner model.
         self._buffers["mean"], self._buffers["std"] = _per_channel(mean), _per_channel(std)
         if self.mean.shape != self.std.shape:
             raise ClasswiseError(
-                f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one of each a channel"
+                f"mean has {self.mean.numel()} channels and std {self.std.numel()}; give one value per channel"
             )
         if not self.mean.numel() or not bool((self.std > 0).all() and torch.isfinite(self.mean + self.std).all()):
             raise ClasswiseError(
-                f"std = {self.std.flatten().tolist()} should be positive, mean and std finite, one a channel"
+                f"std = {self.std.flatten().tolist()}: must be positive and finite, one value per channel, as mean"
             )
 
     def normalize(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) in [0, 1] to what the inner model reads.
+        """Normalise images (N, C, H, W) in [0, 1].
 
         Raises:
-            ClasswiseError: if the images have another number of channels; a single mean is for all channels.
+            ClasswiseError: if the number of channels does not match; a single mean applies to all channels.
         """
         channels = self.mean.shape[1]
-        if channels not in (1, x.shape[1]):  # they would be broadcast to as many channels
+        if channels not in (1, x.shape[1]):  # broadcasting would change the number of channels
             raise ClasswiseError(f"the normalisation has {channels} channels and the images have {x.shape[1]}")
         return (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inner model's output for images in [0, 1]."""
+        """Output of the inner model for images in [0, 1]."""
         out: Tensor = self.model(self.normalize(x))
         return out
 
     def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        return (lambda x: found(self.normalize(x))) if name == "features" else found
+        value = super().__getattr__(name)
+        return (lambda x: value(self.normalize(x))) if name == "features" else value
 
 
 def _per_channel(values: Sequence[float] | Tensor) -> Tensor:

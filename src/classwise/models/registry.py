@@ -1,4 +1,4 @@
-"""The models that can be named: one line each, and nothing imported until it is built."""
+"""Registry of models; a model's module is imported when the model is built."""
 
 from __future__ import annotations
 

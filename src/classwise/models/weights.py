@@ -1,4 +1,4 @@
-"""Weights on the disk, written by us: safetensors that say which model they belong to; and their hash."""
+"""Saving of weights as safetensors with the model's spec as metadata, and fingerprints of weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_bytes
 
 SCHEMA_VERSION = 1
-"""The layout of the metadata."""
+"""Version of the metadata schema."""
 METADATA_KEY = "classwise"
-"""The one key of the metadata."""
+"""The key of the safetensors metadata under which all of it is stored."""
 
 
 def save_weights(
@@ -29,32 +29,32 @@ def save_weights(
     *,
     checksum: bool = False,
 ) -> None:
-    """Write the parameters and buffers of a model to a safetensors file, whole or not at all.
+    """Write the state dict of a model to a safetensors file, atomically.
 
-    The file's metadata is one JSON object under the key ``classwise``: safetensors writes several keys in a random
-    order, and equal runs must leave equal files. Its values are strings: text as it is, everything else as JSON.
-    ``model`` is the model's spec (`build_model` leaves it on the model), by which `load_model` builds the model again.
+    The metadata is one JSON object under the key ``classwise``, because safetensors writes several keys in random order
+    and equal runs must give equal files. Its values are strings, or JSON for other types. The entry ``model`` is the
+    attribute ``spec`` that `build_model` sets on the model; `load_model` rebuilds the model from it.
 
     Args:
         path: The file to write.
-        model: The model; it is not moved or changed.
-        metadata: What else the file should say, or a ``model`` spec of its own.
-        dtype: Stores floating-point tensors in this precision, such as ``torch.float16``; None keeps each as it is.
+        model: The model; it is not moved or modified.
+        metadata: Further entries of the metadata; an entry ``model`` replaces the model's spec.
+        dtype: Precision in which floating-point tensors are stored, such as ``torch.float16``; None: unchanged.
         checksum: Append the file's digest to the folder's ``checksums.txt``.
 
     Raises:
-        ClasswiseError: if the disk is full, the folder cannot be written, or a number is too large for the precision.
+        ClasswiseError: if the file cannot be written, or a value is out of the range of ``dtype``.
     """
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
-    about = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
-    text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in about.items()}
+    entries = {"schema_version": SCHEMA_VERSION, **spec, **(metadata or {})}
+    text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in entries.items()}
     tensors = {name: _stored(name, tensor, dtype) for name, tensor in model.state_dict().items()}
     content = save(tensors, {METADATA_KEY: json.dumps(text, sort_keys=True)})
     write_bytes(path, content, checksum=checksum)
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256, in hex, of every parameter and buffer with its name, type and shape; the device plays no part."""
+    """SHA-256 (hexadecimal) of the names, data types, shapes and values of the state dict, on any device."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -64,11 +64,12 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _stored(name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """A copy that owns its memory (the format refuses shared ones), in row-major order."""
-    kept = tensor.detach().cpu()
-    if dtype is not None and kept.is_floating_point():
+    """A contiguous copy with its own memory, since safetensors does not accept shared tensors."""
+    stored = tensor.detach().cpu()
+    if dtype is not None and stored.is_floating_point():
         limit = torch.finfo(dtype).max
-        if bool((kept.abs() > limit).any()):
-            raise ClasswiseError(f"{name} holds {float(kept.abs().max()):.3g}, more than {dtype} can ({limit:.5g})")
-        kept = kept.to(dtype)
-    return kept.clone(memory_format=torch.contiguous_format)
+        if bool((stored.abs() > limit).any()):
+            largest = float(stored.abs().max())
+            raise ClasswiseError(f"{name}: value {largest:.3g} is out of the range of {dtype} (at most {limit:.5g})")
+        stored = stored.to(dtype)
+    return stored.clone(memory_format=torch.contiguous_format)

@@ -1,1 +1,1 @@
-"""From a name, a path, a checkpoint or a module to a model that is ready to be evaluated."""
+"""Building and loading of models: by registered name, import path, checkpoint, run folder or module."""

@@ -1,4 +1,4 @@
-"""Anybody's checkpoint file read as data, never as code, and the state dict found in it."""
+"""Safe reading of checkpoint files: the state dict of a file, without executing any code from it."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ from classwise.core.storage import verify
 from classwise.models.weights import METADATA_KEY
 
 AVERAGED = ("state_dict_ema", "model_ema", "ema")
-CONTAINERS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
-"""Where public code keeps the weights, the preferred place first: averaged weights were made to be used."""
+STATE_DICT_KEYS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
+"""Keys of the state dict in public checkpoints, in order of preference: averaged weights come first."""
 
-_DEEPEST = 8
-"""Containers inside each other in a checkpoint; public ones have two."""
+_MAX_DEPTH = 8
+"""Maximum nesting of dictionaries in a checkpoint; public ones have two levels."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of one state dict, as they lie in the file.
+    """A state dict as stored in a file.
 
     Attributes:
         path: The file.
         tensors: Name to tensor, on the CPU.
-        container: The keys under which the state dict was found, outermost first; empty for a bare one.
-        others: The other state dicts beside it, by key.
-        metadata: The text that a safetensors file carries.
+        keys: The keys under which the state dict is stored, outermost first; empty if it is the whole file.
+        other_keys: The keys of other state dicts in the same file.
+        metadata: The metadata of a safetensors file.
     """
 
     path: Path
     tensors: Mapping[str, Tensor]
-    container: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    other_keys: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """What was read, in words."""
-        if not self.container:
+        """A note on the file and the state dict that was read."""
+        if not self.keys:
             return f"read {self.path}"
-        kind = " (averaged weights)" if self.container[-1] in AVERAGED else ""
-        others = ", ".join(map(repr, self.others))
-        rest = f"; it also holds {others}, which container= would choose" if others else ""
-        return f"read {'/'.join(map(repr, self.container))}{kind} of {self.path}{rest}"
+        kind = " (averaged weights)" if self.keys[-1] in AVERAGED else ""
+        others = ", ".join(map(repr, self.other_keys))
+        rest = f"; other state dicts, selected by state_dict_key=: {others}" if others else ""
+        return f"read {'/'.join(map(repr, self.keys))}{kind} of {self.path}{rest}"
 
 
-def read_state(path: str | os.PathLike[str], *, container: str | None = None) -> Checkpoint:
-    """Read a .safetensors, .pt or .pth file and find the state dict in it.
+def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = None) -> Checkpoint:
+    """Read the state dict of a .safetensors, .pt or .pth file.
 
     Args:
-        path: The file; what it is shows in its first bytes, not in its name.
-        container: The key of the state dict to take; the default is the first of `CONTAINERS` that is there.
+        path: The file; its format is recognised by its first bytes.
+        state_dict_key: The key of the state dict in the file; by default the first of `STATE_DICT_KEYS` in the file.
 
     Raises:
-        ClasswiseError: if the file is missing or damaged, needs code to be run, or holds no state dict.
+        ClasswiseError: if the file is missing or damaged, requires code execution, or has no state dict.
     """
     file = Path(path)
     try:
@@ -85,7 +85,7 @@ def read_state(path: str | os.PathLike[str], *, container: str | None = None) ->
     if file.suffix == ".safetensors" or head[8:] == b"{":
         tensors, metadata = _read_safetensors(file)
         return Checkpoint(file, tensors, metadata=metadata)
-    return _find(file, _read_pickle(file), container)
+    return _find(file, _read_pickle(file), state_dict_key)
 
 
 def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -95,77 +95,79 @@ def _read_safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118  # it is no mapping
             return tensors, {**metadata, **_own_metadata(metadata)}
     except (SafetensorError, OSError, MemoryError, RuntimeError, TypeError, KeyError) as error:
-        raise ClasswiseError(f"{file} is damaged or cut short ({error}); fetch or copy it again") from error
+        raise ClasswiseError(f"{file} is damaged or truncated ({error}); download or copy it again") from error
 
 
 def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """What `save_weights` wrote; nothing in a stranger's file, whatever it holds."""
+    """The metadata written by `save_weights`; empty for files of other programs."""
     try:
-        found = json.loads(metadata.get(METADATA_KEY, "{}"))
+        entries = json.loads(metadata.get(METADATA_KEY, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {key: str(value) for key, value in entries.items()} if isinstance(entries, dict) else {}
 
 
 def _read_pickle(file: Path) -> object:
     _check_archive(file)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old pickle protocols: they are read or refused like the rest
+            warnings.simplefilter("ignore")  # about old pickle protocols
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ClasswiseError(_refusal(file, str(error))) from error
     except Exception as error:  # damaged bytes can break the reader anywhere
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise ClasswiseError(f"{file} is damaged or no file of weights ({reason}); fetch or copy it again") from error
+        raise ClasswiseError(f"{file} is damaged or not a checkpoint ({reason}); download or copy it again") from error
 
 
 def _check_archive(file: Path) -> None:
-    """See that the members of a file of ``torch.save`` do not expand beyond the memory; other files have none."""
+    """Check that the archive of ``torch.save`` does not expand beyond the memory; other files are not archives."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return  # of before torch 1.6, or damaged: torch.load says which
+        return  # written before torch 1.6, or damaged; torch.load decides
     if len(members) > 2 * limits.TENSORS:
-        raise ClasswiseError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are read")
+        raise ClasswiseError(f"{file} has {len(members)} members; at most {limits.TENSORS} tensors are supported")
     limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)
 
 
 def _refusal(file: Path, reason: str) -> str:
-    wanted = re.search(r"GLOBAL ([\w.]+)|global[: ]+`?([\w.]+\.[\w.]+)", reason)
-    if wanted is None:
-        return f"{file} is damaged, cut short, or not written by torch.save; fetch it again or save model.state_dict()"
-    name = wanted.group(1) or wanted.group(2)
+    called = re.search(r"GLOBAL ([\w.]+)|global[: ]+`?([\w.]+\.[\w.]+)", reason)
+    if called is None:
+        return (
+            f"{file} is damaged, truncated, or not written by torch.save; download it again or save model.state_dict()"
+        )
+    name = called.group(1) or called.group(2)
     return (
-        f"{file} is a pickle that wants to run code ({name}), so it is refused; "
-        "where you trust it, load it yourself and save model.state_dict() alone"
+        f"{file} is a pickle that would execute code ({name}) and is not loaded; "
+        "if you trust it, load it with torch.load and save only model.state_dict()"
     )
 
 
 def _find(
     file: Path,
     value: object,
-    container: str | None,
-    path: tuple[str, ...] = (),
-    others: tuple[str, ...] = (),
+    state_dict_key: str | None,
+    keys: tuple[str, ...] = (),
+    other_keys: tuple[str, ...] = (),
 ) -> Checkpoint:
-    """Go down the containers until a mapping of names to tensors is reached."""
-    if len(path) > _DEEPEST:
-        raise ClasswiseError(
-            f"{file} has more than {_DEEPEST} containers inside each other; save model.state_dict() alone"
-        )
-    if container is None and _is_state(value):
+    """Find the state dict in nested dictionaries."""
+    if len(keys) > _MAX_DEPTH:
+        raise ClasswiseError(f"{file} has more than {_MAX_DEPTH} nested dictionaries; save only model.state_dict()")
+    if state_dict_key is None and _is_state(value):
         assert isinstance(value, Mapping)
-        return Checkpoint(file, dict(value), path, others)
-    inside = _containers(value)
-    chosen = container or next((key for key in CONTAINERS if key in inside), "")
-    if chosen not in inside:
-        keys = [repr(str(key)) for key in value][:8] if isinstance(value, Mapping) else [f"a {type(value).__name__}"]
-        asked = f"no state dict {container!r}" if container else "no state dict"
-        raise ClasswiseError(f"{file} holds {asked}, but {', '.join(keys) or 'nothing'}; save model.state_dict() alone")
-    beside = tuple(sorted(key for key in inside if key != chosen))
-    return _find(file, inside[chosen], None, (*path, chosen), (*others, *beside))
+        return Checkpoint(file, dict(value), keys, other_keys)
+    entries = _state_entries(value)
+    chosen = state_dict_key or next((key for key in STATE_DICT_KEYS if key in entries), "")
+    if chosen not in entries:
+        content = f"a {type(value).__name__}"
+        if isinstance(value, Mapping):
+            content = ", ".join([repr(str(key)) for key in value][:8]) or "nothing"
+        name = f"no state dict {state_dict_key!r}" if state_dict_key else "no state dict"
+        raise ClasswiseError(f"{file} has {name}; it contains {content}; save only model.state_dict()")
+    others = tuple(sorted(key for key in entries if key != chosen))
+    return _find(file, entries[chosen], None, (*keys, chosen), (*other_keys, *others))
 
 
 def _is_state(value: object) -> bool:
@@ -176,12 +178,12 @@ def _is_state(value: object) -> bool:
     )
 
 
-def _containers(value: object) -> dict[str, Any]:
-    """The entries of a checkpoint that are a state dict, or hold one."""
+def _state_entries(value: object) -> dict[str, Any]:
+    """The entries of a checkpoint that are, or contain, a state dict."""
     if not isinstance(value, Mapping):
         return {}
-    return {str(key): item for key, item in value.items() if _is_state(item) or _has_known(item)}
+    return {str(key): item for key, item in value.items() if _is_state(item) or _has_state(item)}
 
 
-def _has_known(value: object) -> bool:
-    return isinstance(value, Mapping) and any(_is_state(value.get(key)) for key in CONTAINERS)
+def _has_state(value: object) -> bool:
+    return isinstance(value, Mapping) and any(_is_state(value.get(key)) for key in STATE_DICT_KEYS)

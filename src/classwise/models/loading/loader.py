@@ -1,4 +1,4 @@
-"""Any model, ready to be attacked: by name, by path, by run folder, or a module that is there already."""
+"""`load_model`: a model by registered name, import path, checkpoint or run folder, or from a module."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from classwise.core.precision import check_device
 from classwise.models.base import Classifier, Wrapper, bare
 from classwise.models.loading.builder import build
 from classwise.models.loading.checkpoints import Checkpoint, read_state
-from classwise.models.loading.state_dict import Fit, fit, insert, shape_shown
+from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
 from classwise.models.logits import LogitsModel
 from classwise.models.normalization import Normalized
 from classwise.models.registry import MODELS
 from classwise.models.weights import SCHEMA_VERSION, fingerprint
 
-KEPT = ("best-average", "best", "last")
-"""The weights that may speak for a run folder; the best score on validation does, and of equals the first here."""
+CHECKPOINTS = ("best-average", "best", "last")
+"""Checkpoints of a run folder; the one with the best validation score is loaded, the first in this order among ties."""
 
 Model = str | os.PathLike[str] | nn.Module
 
@@ -39,35 +39,35 @@ def load_model(
     std: Sequence[float] | None = None,
     data: Any = None,
     device: str | torch.device = "cpu",
-    container: str | None = None,
+    state_dict_key: str | None = None,
     **options: Any,
 ) -> nn.Module:
-    """A model in evaluation mode, with weights in it, that maps images in [0, 1] to logits.
+    """Load a model that maps images in [0, 1] to logits, in evaluation mode.
 
-    Width, channels and classes that are not given are those that the weights show, else those of the data. A
-    normalisation found beside the weights is put in front of the network, unless one is given.
+    Width, channels and classes that are not given are inferred from the weights, else from the data. A normalisation
+    layer in the file is placed before the network, unless mean and std are given.
 
     Args:
-        model: A name of `MODELS`, a ``package.module:callable``, a run folder, a file of weights that names its model
-            (`save_weights` writes such), or a module, which is then filled in place.
-        weights: A .safetensors, .pt or .pth file of anybody's, or a run folder; None leaves the model as it is built.
-        num_classes: The number of logits.
-        width: The factor on the number of channels.
-        in_channels: The number of colour channels.
-        mean: With ``std``, the normalisation that the weights were trained with, for images in [0, 1].
-        std: The deviation of each channel.
-        data: The images to be classified: their numbers of classes and channels must fit the model.
-        device: Where the model goes.
-        container: The key of the state dict to take, where a file holds several.
-        **options: Settings of that model alone, such as ``depth=34``.
+        model: A name in `MODELS`, a ``package.module:callable``, a run folder, a weights file with a model spec (as
+            written by `save_weights`), or a module, which is modified in place.
+        weights: A .safetensors, .pt or .pth file, or a run folder; None: random weights, or those of the module.
+        num_classes: Number of logits.
+        width: Factor of the number of channels.
+        in_channels: Number of image channels.
+        mean: With ``std``, the normalisation used in training, for images in [0, 1].
+        std: Standard deviation of each channel.
+        data: Images to classify; their classes and channels must match the model.
+        device: Device of the model.
+        state_dict_key: The key of the state dict, if a file has several.
+        **options: Further options of the model, such as ``depth=34``.
 
     Returns:
-        The model. Its attribute ``loaded`` says in words what was read and what was done to it; a network of the zoo
-        without weights also has ``fresh``, the hash of its random ones, by which an audit warns of them.
+        The model. Its attribute ``loaded`` is a note on what was read. A network of the zoo with random weights also
+        has ``fresh``, their fingerprint, which an audit uses for a warning.
 
     Raises:
-        ClasswiseError: if the model is not known, the file cannot be read as data, the two do not fit, only one of mean
-            and std is given, or there is no such device.
+        ClasswiseError: for an unknown model or device, an unreadable file, weights that do not match the model, or only
+            one of mean and std.
 
     Example:
         >>> import torch
@@ -77,38 +77,34 @@ def load_model(
         torch.Size([2, 10])
     """
     if (mean is None) != (std is None):
-        raise ClasswiseError("mean and std go together; give both or neither")
+        raise ClasswiseError("mean and std must be given together")
     if isinstance(model, nn.Module):
         if num_classes is not None or width is not None or in_channels is not None or options:
-            raise ClasswiseError("a module is built already; num_classes, width, in_channels and options are for names")
-        return _finished(*_filled(model, weights, mean, std, container), data, device)
+            raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
+        return _finished(*_with_weights(model, weights, mean, std, state_dict_key), data, device)
     if is_stored(model):
         if weights is not None:
-            raise ClasswiseError(
-                f"{os.fspath(model)} holds weights already; give the model's name with weights={weights}"
-            )
+            raise ClasswiseError(f"{os.fspath(model)} is a file of weights; weights={weights} needs the model's name")
         model, weights = "", model
-    checkpoint = None if weights is None else read_state(_weights_file(weights), container=container)
-    said = {} if checkpoint is None else _own_words(checkpoint)
-    name = os.fspath(model) or said.get("name")
+    checkpoint = None if weights is None else read_state(_weights_file(weights), state_dict_key=state_dict_key)
+    inferred = {} if checkpoint is None else _stored_spec(checkpoint)
+    name = os.fspath(model) or inferred.get("name")
     if name is None:
-        raise ClasswiseError(
-            f"{weights} does not name its model; give one, such as load_model('resnet18', weights=...)"
-        )
+        raise ClasswiseError(f"{weights} has no model spec; name the model, as in load_model('resnet18', weights=...)")
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
-    if said.get("name") != name:
-        said = {} if checkpoint is None else _shown(name, checkpoint, options)
-    spec = _wanted(data) | said | given | {"name": name}
+    if inferred.get("name") != name:
+        inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, options)
+    spec = _data_spec(data) | inferred | given | {"name": name}
     if name in MODELS and "num_classes" not in spec:
-        raise ClasswiseError(f"model {name!r}: give num_classes, or weights or data that show it")
+        raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
     built = _built(**spec)
     if checkpoint is None and name in MODELS:
         built.fresh = fingerprint(built)  # type: ignore[assignment]
         return _finished(built, f"built {name!r} with random weights", data, device)
     if checkpoint is None:
         return _finished(built, f"built by {name!r}", data, device)
-    return _finished(*_with(built, checkpoint), data, device)
+    return _finished(*_with_checkpoint(built, checkpoint), data, device)
 
 
 def _built(
@@ -125,46 +121,47 @@ def _built(
     )
 
 
-def _filled(
+def _with_weights(
     model: nn.Module,
     weights: str | os.PathLike[str] | None,
     mean: Sequence[float] | None,
     std: Sequence[float] | None,
-    container: str | None,
+    state_dict_key: str | None,
 ) -> tuple[nn.Module, str]:
-    """A module that the user built."""
+    """A user's module with weights and normalisation, and the note on them."""
     if not isinstance(model, Classifier | Wrapper):
         model = LogitsModel(model)
     if mean is not None and std is not None:
         model = Normalized(model, mean, std)
     if weights is None:
-        return model, "taken as it is"
-    return _with(model, read_state(_weights_file(weights), container=container))
+        return model, "unmodified"
+    return _with_checkpoint(model, read_state(_weights_file(weights), state_dict_key=state_dict_key))
 
 
-def _with(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Module, str]:
-    """The model with the weights in it, normalised as they were, and what was done in words."""
+def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Module, str]:
+    """The model with the weights and normalisation of a checkpoint, and the note on them."""
     network = bare(model)
-    fitted = fit(checkpoint, network)
-    insert(fitted, network, str(checkpoint.path), _spec(model).get("width", 1.0))
-    model, normalisation = _normalised(model, fitted)
-    return model, "; ".join(filter(None, [checkpoint.describe(), fitted.describe(), normalisation]))
+    matched = match_keys(checkpoint, network)
+    load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
+    model, normalisation = _normalised(model, matched)
+    return model, "; ".join(filter(None, [checkpoint.describe(), matched.describe(), normalisation]))
 
 
-def _normalised(model: nn.Module, fitted: Fit) -> tuple[nn.Module, str]:
-    """The model with the file's normalisation before it, unless it has one; and which it is, in words."""
-    found = fitted.normalisation
+def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module, str]:
+    """The model with its own normalisation, else that of the file, and the note on it."""
+    stored = matched.normalisation
     if isinstance(model, Normalized):
-        said = f"normalisation {_constants(model.mean, model.std)}"
-        if found is None or _constants(*found) == _constants(model.mean, model.std):
-            return model, said
-        return model, f"{said} as given, in place of the file's {_constants(*found)}"
-    if found is None:
+        note = f"normalisation {_constants(model.mean, model.std)}"
+        if stored is None or _constants(*stored) == _constants(model.mean, model.std):
+            return model, note
+        return model, f"{note} as given, in place of the file's {_constants(*stored)}"
+    if stored is None:
         return model, "no normalisation" if isinstance(bare(model), Classifier) else ""
-    mean, std = found
+    mean, std = stored
     if not mean.numel() or mean.shape != std.shape:
         raise ClasswiseError(
-            f"the file's normalisation has {mean.numel()} means and {std.numel()} deviations; give mean= and std="
+            f"the file's normalisation has {mean.numel()} means and {std.numel()} standard deviations; "
+            "give mean= and std="
         )
     if float(mean.max()) > 1:
         raise ClasswiseError(
@@ -178,24 +175,24 @@ def _normalised(model: nn.Module, fitted: Fit) -> tuple[nn.Module, str]:
 
 
 def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device) -> nn.Module:
-    """The last checks, the device, evaluation mode, and the note."""
+    """The model on its device, in evaluation mode, with the note, after checks against the data."""
     check_device(device)
     network = bare(model)
-    has = shape_shown(network.state_dict(), network, width=1.0)
-    for key, what in (("num_classes", "classes"), ("in_channels", "colour channels")):
-        wanted = _wanted(data).get(key)
-        if has and wanted is not None and wanted != has[key]:
-            raise ClasswiseError(f"the model has {has[key]} {what} and the data {wanted}; they should be the same")
+    in_model = infer_shape(network.state_dict(), network, width=1.0)
+    for key, what in (("num_classes", "classes"), ("in_channels", "image channels")):
+        in_data = _data_spec(data).get(key)
+        if in_model and in_data is not None and in_data != in_model[key]:
+            raise ClasswiseError(f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal")
     model = model.to(device).eval()
     model.loaded = note  # type: ignore[assignment]
     return model
 
 
 def is_stored(model: str | os.PathLike[str]) -> bool:
-    """Whether a folder or file of weights is meant, not a name or a path of code.
+    """Whether the argument is a folder or file of weights, not a registered name or an import path.
 
     Raises:
-        ClasswiseError: if it is none of them.
+        ClasswiseError: if it is none of these.
     """
     if isinstance(model, str):
         if model in MODELS:
@@ -210,33 +207,33 @@ def is_stored(model: str | os.PathLike[str]) -> bool:
 
 
 def _score(file: Path) -> float:
-    """What a run noted of these weights on its validation split; the least where it noted nothing."""
+    """The validation score in the metadata of a checkpoint; minus infinity if there is none."""
     try:
         return float(read_state(file).metadata.get("score", "-inf"))
     except ClasswiseError:
         raise
     except ValueError as error:
-        raise ClasswiseError(f"{file}: its score is no number; it is damaged, name another file") from error
+        raise ClasswiseError(f"{file} is damaged: its score is not a number; use another file") from error
 
 
 def _weights_file(path: str | os.PathLike[str]) -> Path:
-    """The file itself, or the one that speaks for a run folder."""
+    """The path itself if it is a file, else the best checkpoint of the run folder."""
     folder = Path(path)
     if not folder.is_dir():
         return folder
     for place in (folder / "checkpoints", folder):
-        kept = [file for name in KEPT if (file := place / f"{name}.safetensors").is_file()]
-        if kept:
-            return max(kept, key=_score)  # the first of those that tie
-    raise ClasswiseError(f"{folder} is no run folder with weights: it has no checkpoints/best.safetensors")
+        files = [file for name in CHECKPOINTS if (file := place / f"{name}.safetensors").is_file()]
+        if files:
+            return max(files, key=_score)  # the first among ties
+    raise ClasswiseError(f"{folder} is not a run folder with weights: it has no checkpoints/best.safetensors")
 
 
-def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The spec that a file of ours carries, or nothing."""
+def _stored_spec(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The model spec in the metadata of a file written by `save_weights`; empty for other files."""
     version = checkpoint.metadata.get("schema_version", "0")[:20]
     if version.isdecimal() and int(version) > SCHEMA_VERSION:
-        known = f"newer than the {SCHEMA_VERSION} that is known here"
-        raise ClasswiseError(f"{checkpoint.path} has schema_version {version}, {known}; update classwise")
+        supported = f"newer than the {SCHEMA_VERSION} supported here"
+        raise ClasswiseError(f"{checkpoint.path}: schema_version {version} is {supported}; update classwise")
     try:
         spec = json.loads(checkpoint.metadata.get("model", "{}"))
     except (ValueError, RecursionError):
@@ -244,17 +241,17 @@ def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
     return spec if isinstance(spec, dict) and isinstance(spec.get("name"), str) else {}
 
 
-def _shown(name: str, checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The width, channels and classes of weights, told by laying them beside a network of the zoo."""
+def _inferred_spec(name: str, checkpoint: Checkpoint, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The width, channels and classes of weights, inferred by comparison with a network of the zoo."""
     if name not in MODELS:
         return {}
     with torch.random.fork_rng(devices=[]):
         network = bare(_built(name, num_classes=1, in_channels=1, **options))
-    return shape_shown(fit(checkpoint, network).tensors, network, width=1.0)
+    return infer_shape(match_keys(checkpoint, network).tensors, network, width=1.0)
 
 
-def _wanted(data: Any) -> dict[str, Any]:
-    """The classes and channels of the data, as far as they are known."""
+def _data_spec(data: Any) -> dict[str, Any]:
+    """The numbers of classes and channels of the data, where known."""
     known = {"num_classes": getattr(data, "num_classes", None), "in_channels": _channels(data)}
     return {key: value for key, value in known.items() if value is not None}
 

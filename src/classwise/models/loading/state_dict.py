@@ -1,4 +1,4 @@
-"""Other people's key names fitted to a network: true prefixes off, extras set aside, the first mismatch named."""
+"""Matching of a checkpoint's keys to a network: prefixes removed, extra keys ignored, mismatches reported."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from classwise.models.base import Classifier
 from classwise.models.loading.checkpoints import Checkpoint
 
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "0.", "1.", "attacker.model.")
-"""What wrappers put before every key: DataParallel, compilation, normalising layers, averages, attackers."""
+"""Key prefixes added by wrappers: DataParallel, torch.compile, normalisation, weight averaging, attacks."""
 NORMALISERS = ("", "normalize.", "normalise.", "normalizer.", "normalization.", "0.", "attacker.normalize.")
-"""Where the constants of a normalising layer lie."""
+"""Key prefixes of the constants of a normalisation layer."""
 PAIRS = (("mean", "std"), ("mu", "sigma"), ("new_mean", "new_std"))
-"""What those constants are called."""
+"""Names of those constants."""
 COUNTERS = ("n_averaged", "n_classes")
-"""Numbers that wrappers keep beside the weights."""
+"""Buffers that wrappers store beside the weights."""
 SHAPE = ("num_classes", "in_channels", "width")
-"""What every model of the zoo is told."""
+"""Arguments that every model of the zoo accepts."""
 
 _COMPARED = 1000
-"""Keys that a missing one is compared with for an error."""
+"""Maximum number of keys with which a missing key is compared, to suggest a similar one."""
 
 CONSTANTS = {place + name for place in NORMALISERS for pair in PAIRS for name in pair}
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A checkpoint in the names of one network.
+class MatchedStateDict:
+    """A checkpoint with the keys of a network.
 
     Attributes:
         tensors: Key of the network to tensor.
-        prefix: What was taken off every key.
-        ignored: The keys of the file that the network has no use for.
-        normalisation: The mean and deviation, one number a channel, of a normalising layer found beside the weights.
+        prefix: The prefix that was removed from every key.
+        ignored: The keys of the file that are not loaded.
+        normalisation: Mean and standard deviation per channel of a normalisation layer in the file, if any.
     """
 
     tensors: Mapping[str, Tensor]
@@ -51,48 +51,50 @@ class Fit:
     normalisation: tuple[Tensor, Tensor] | None = None
 
     def describe(self) -> str:
-        """What was done to the keys, in words; empty where nothing was."""
-        said = [f"prefix {self.prefix!r} taken off"] if self.prefix else []
+        """A note on removed prefixes and ignored keys; empty if there are none."""
+        notes = [f"prefix {self.prefix!r} removed"] if self.prefix else []
         if self.ignored:
-            more = f", ... ({len(self.ignored)} in all)" if len(self.ignored) > 4 else ""
-            said.append(f"not used: {', '.join(self.ignored[:4])}{more}")
-        return "; ".join(said)
+            more = f", ... ({len(self.ignored)} in total)" if len(self.ignored) > 4 else ""
+            notes.append(f"ignored keys: {', '.join(self.ignored[:4])}{more}")
+        return "; ".join(notes)
 
 
-def fit(checkpoint: Checkpoint, network: nn.Module) -> Fit:
-    """Take true prefixes off the keys of a checkpoint, as many as bring them nearest to the network's own keys.
+def match_keys(checkpoint: Checkpoint, network: nn.Module) -> MatchedStateDict:
+    """Remove wrapper prefixes from the keys of a checkpoint, so that most of them match the network's keys.
 
-    A prefix goes only if every key carries it, extras aside (the constants of a normalising layer, counters, an
-    attacker's second copy of the network); a key that merely contains it is left alone.
+    A prefix is removed only if every key has it, except for extra keys: the constants of a normalisation layer,
+    counters, and the second copy of the network in an attack wrapper.
     """
     if len(checkpoint.tensors) > limits.TENSORS:
         raise ClasswiseError(
-            f"{checkpoint.path} holds {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are read"
+            f"{checkpoint.path} has {len(checkpoint.tensors)} tensors; at most {limits.TENSORS} are supported"
         )
-    wanted = set(network.state_dict())
-    levels = list(_levels(checkpoint.tensors, network, wanted))
-    scores = [len(wanted & level.tensors.keys()) for level in levels]
-    # Where nothing fits at all, the shortest names make the clearest message.
-    return levels[scores.index(max(scores))] if max(scores) else levels[-1]
+    expected = set(network.state_dict())
+    candidates = list(_without_prefixes(checkpoint.tensors, network, expected))
+    scores = [len(expected & candidate.tensors.keys()) for candidate in candidates]
+    # If no key matches, the shortest names give the clearest message.
+    return candidates[scores.index(max(scores))] if max(scores) else candidates[-1]
 
 
-def _levels(tensors: Mapping[str, Tensor], network: nn.Module, wanted: Collection[str]) -> Iterator[Fit]:
-    """The keys with no prefix off, with one, with two, ... until they share none."""
+def _without_prefixes(
+    tensors: Mapping[str, Tensor], network: nn.Module, expected: Collection[str]
+) -> Iterator[MatchedStateDict]:
+    """The keys with zero, one, two, ... prefixes removed, until they have none in common."""
     prefix, ignored, constants = "", list[str](), dict[str, Tensor]()
-    left = {_renamed(key, network): tensor for key, tensor in tensors.items()}
+    rest = {_renamed(key, network): tensor for key, tensor in tensors.items()}
     while True:
-        shared = _shared_prefix(left)
+        shared = _shared_prefix(rest)
         if shared is None:
-            aside = {key: tensor for key, tensor in left.items() if key not in wanted and _is_extra(key, left, network)}
-            left = {key: tensor for key, tensor in left.items() if key not in aside}
-            ignored += [prefix + key for key in aside if key not in CONSTANTS]
-            constants |= aside
-            shared = _shared_prefix(left)
-        yield Fit(left, prefix, tuple(ignored), _normalisation(constants))
+            extra = {key: rest[key] for key in rest if key not in expected and _is_extra(key, rest, network)}
+            rest = {key: tensor for key, tensor in rest.items() if key not in extra}
+            ignored += [prefix + key for key in extra if key not in CONSTANTS]
+            constants |= extra
+            shared = _shared_prefix(rest)
+        yield MatchedStateDict(rest, prefix, tuple(ignored), _normalisation(constants))
         if shared is None:
             return
         prefix += shared
-        left = {_renamed(key.removeprefix(shared), network): tensor for key, tensor in left.items()}
+        rest = {_renamed(key.removeprefix(shared), network): tensor for key, tensor in rest.items()}
 
 
 def _shared_prefix(keys: Collection[str]) -> str | None:
@@ -122,76 +124,70 @@ def _renamed(key: str, network: nn.Module) -> str:
     return key
 
 
-def insert(fitted: Fit, network: nn.Module, source: str, width: float = 1.0) -> None:
-    """Put the weights into the network, each in the network's own precision.
+def load_matched(matched: MatchedStateDict, network: nn.Module, source: str, width: float = 1.0) -> None:
+    """Load a matched state dict into the network, in the network's precision.
 
-    Batch counters (``num_batches_tracked``) may be missing: old files have none, and nothing reads them.
+    The buffers ``num_batches_tracked`` may be missing: old files do not have them, and they are not used.
 
     Args:
-        fitted: The weights in the network's names.
-        network: What to fill.
-        source: What the weights are called in an error.
-        width: The network's width factor, for the remedy in an error.
+        matched: The state dict with the network's keys.
+        network: The network, which is modified in place.
+        source: The name of the file, for error messages.
+        width: The network's width factor, for the suggestion in an error message.
 
     Raises:
-        ClasswiseError: naming the first key that does not fit, with both shapes and the remedy, or that is not finite.
+        ClasswiseError: for the first missing or unexpected key, size mismatch, or value that is not finite.
     """
     own = network.state_dict()
-    _check_kinds(fitted, source)
+    _check_layouts(matched, source)
     for key, tensor in own.items():
-        found = fitted.tensors.get(key)
-        if found is None and key.endswith("num_batches_tracked"):
+        stored = matched.tensors.get(key)
+        if stored is None and key.endswith("num_batches_tracked"):
             continue
-        if found is None:
-            near = difflib.get_close_matches(key, sorted(fitted.tensors.keys() - own.keys())[:_COMPARED], n=1)
-            instead = f" but has {near[0]} {tuple(fitted.tensors[near[0]].shape)}" if near else ""
-            raise ClasswiseError(f"{source} has no {key} {tuple(tensor.shape)}{instead}; {_other(network)}")
-        if found.shape != tensor.shape:
+        if stored is None:
+            similar = difflib.get_close_matches(key, sorted(matched.tensors.keys() - own.keys())[:_COMPARED], n=1)
+            hint = f" (the file has {similar[0]} {tuple(matched.tensors[similar[0]].shape)})" if similar else ""
+            raise ClasswiseError(f"{source}: missing key {key} {tuple(tensor.shape)}{hint}; {_use_other(network)}")
+        if stored.shape != tensor.shape:
             raise ClasswiseError(
-                f"{source}: {key} is {tuple(found.shape)} in the file and {tuple(tensor.shape)} in the model; "
-                f"{_remedy(fitted.tensors, network, width)}"
+                f"{source}: size mismatch for {key}: {tuple(stored.shape)} in the file and {tuple(tensor.shape)} in "
+                f"the model; {_suggestion(matched.tensors, network, width)}"
             )
-        if tensor.is_floating_point() and not found.is_floating_point():
-            raise ClasswiseError(
-                f"{source}: {key} is of type {found.dtype} in the file and {tensor.dtype} in the model"
-            )
-        if found.is_floating_point() and not bool(torch.isfinite(found.to(tensor.dtype)).all()):
-            raise ClasswiseError(
-                f"{source}: {key} holds NaN or infinity; training diverged, take an earlier checkpoint"
-            )
-    for key, tensor in fitted.tensors.items():
+        if tensor.is_floating_point() and not stored.is_floating_point():
+            raise ClasswiseError(f"{source}: {key} has type {stored.dtype} in the file and {tensor.dtype} in the model")
+        if stored.is_floating_point() and not bool(torch.isfinite(stored.to(tensor.dtype)).all()):
+            raise ClasswiseError(f"{source}: {key} contains NaN or infinity; use an earlier checkpoint of the training")
+    for key, tensor in matched.tensors.items():
         if key not in own:
-            raise ClasswiseError(
-                f"{source} holds {key} {tuple(tensor.shape)}, which the model does not; {_other(network)}"
-            )
-    network.load_state_dict({**own, **fitted.tensors})
+            raise ClasswiseError(f"{source}: unexpected key {key} {tuple(tensor.shape)}; {_use_other(network)}")
+    network.load_state_dict({**own, **matched.tensors})
 
 
-def _check_kinds(fitted: Fit, source: str) -> None:
-    """Refuse tensors whose numbers a network cannot take as they are: copying would fail, or change them."""
-    for key, tensor in fitted.tensors.items():
-        kinds = {
+def _check_layouts(matched: MatchedStateDict, source: str) -> None:
+    """Check that every tensor is dense and real, since copying others would fail or change their values."""
+    for key, tensor in matched.tensors.items():
+        layouts = {
             "sparse": tensor.layout is not torch.strided,
             "quantised": tensor.is_quantized,
             "on the meta device, without values": tensor.is_meta,
             "complex": tensor.is_complex(),
             "nested": tensor.is_nested,
         }
-        kind = next((name for name, has in kinds.items() if has), None)
-        if kind is not None:
-            raise ClasswiseError(f"{source}: {key} is {kind}; save plain tensors of floating-point numbers")
+        layout = next((name for name, applies in layouts.items() if applies), None)
+        if layout is not None:
+            raise ClasswiseError(f"{source}: {key} is {layout}; save dense tensors of floating-point numbers")
 
 
-def shape_shown(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> dict[str, Any]:
-    """The width factor, channels and classes that weights have, told from their first and last layer.
+def infer_shape(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> dict[str, Any]:
+    """Infer the width factor, channels and classes of weights from their first and last layer.
 
     Args:
-        tensors: Weights in the network's names, of whatever shapes.
-        network: A network of the zoo; nothing can be told of others.
+        tensors: Weights with the network's keys, of any shape.
+        network: A network of the zoo; for others nothing is inferred.
         width: The network's own width factor.
 
     Returns:
-        ``width``, ``in_channels`` and ``num_classes``, or nothing where those layers are not there.
+        ``width``, ``in_channels`` and ``num_classes``; empty if the layers are missing.
     """
     if not isinstance(network, Classifier):
         return {}
@@ -200,7 +196,7 @@ def shape_shown(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
     if any(key not in tensors or tensors[key].ndim != own[key].ndim for key in (first, last)):
         return {}
     classes, features = tensors[last].shape
-    # The last layer reads the most channels, so that the factor suffers least from their rounding.
+    # The last layer has the most channels, so their rounding affects the factor least.
     return {
         "width": width * features / own[last].shape[1],
         "in_channels": tensors[first].shape[1],
@@ -208,14 +204,14 @@ def shape_shown(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
     }
 
 
-def _remedy(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> str:
-    """What to give instead."""
-    theirs, ours = (shape_shown(weights, network, width) for weights in (tensors, network.state_dict()))
-    different = next((key for key in theirs if theirs[key] != ours[key]), None)
-    return f"give {different}={theirs[different]:.4g}" if different is not None else _other(network)
+def _suggestion(tensors: Mapping[str, Tensor], network: nn.Module, width: float) -> str:
+    """The argument that would fix a size mismatch."""
+    in_file, in_model = (infer_shape(weights, network, width) for weights in (tensors, network.state_dict()))
+    different = next((key for key in in_file if in_file[key] != in_model[key]), None)
+    return f"use {different}={in_file[different]:.4g}" if different is not None else _use_other(network)
 
 
-def _other(network: nn.Module) -> str:
+def _use_other(network: nn.Module) -> str:
     names = [name for name in inspect.signature(type(network)).parameters if name not in SHAPE]
-    options = f", or its options ({', '.join(names)})" if isinstance(network, Classifier) and names else ""
-    return f"choose the architecture that it was trained with{options}"
+    options = f" and options ({', '.join(names)})" if isinstance(network, Classifier) and names else ""
+    return f"use the architecture{options} of the checkpoint"

@@ -1,1 +1,1 @@
-"""The networks of the zoo, one family a file, and their last layers."""
+"""Network architectures, and alternative last layers."""

@@ -13,7 +13,7 @@ from classwise.models.base import Classifier, channels, pooled
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU and 1x1 convolution to four times the growth, then norm, ReLU and 3x3 convolution to the growth."""
+    """BN, ReLU, 1x1 convolution with 4 * growth channels, then BN, ReLU, 3x3 convolution with growth channels."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class DenseLayer(nn.Module):
         self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to (N, growth + inputs, H, W): the new channels come first."""
+        """(N, inputs, H, W) to (N, growth + inputs, H, W), the new channels first."""
         out = self.conv1(F.relu(self.bn1(x), inplace=True))
         return torch.cat([self.conv2(F.relu(self.bn2(out), inplace=True)), x], 1)
 
 
 class Transition(nn.Module):
-    """Norm, ReLU and 1x1 convolution, then the mean of each 2x2 block; an odd last row or column keeps its own."""
+    """BN, ReLU, 1x1 convolution and 2x2 average pooling; a last odd row or column is pooled separately."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -42,10 +42,10 @@ class Transition(nn.Module):
 
 
 class DenseNet(Classifier):
-    """A DenseNet whose first layer is a 3x3 convolution that keeps the resolution; DenseNet-121 by default.
+    """DenseNet for small images, with a 3x3 convolution of stride 1 as first layer; DenseNet-121 by default.
 
-    Its keys are those of kuangliu's pytorch-cifar. At width 1, 10 classes and 3 channels: 6,956,298 parameters for
-    DenseNet-121 and 12,493,322 for DenseNet-169. The width multiplies the growth.
+    The state-dict keys are those of kuangliu's pytorch-cifar. At width 1, 10 classes and 3 channels: 6,956,298
+    parameters for DenseNet-121 and 12,493,322 for DenseNet-169. The width multiplies the growth rate.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DenseNet(Classifier):
         self.linear = nn.Linear(size, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 1024 * width) for DenseNet-121."""
+        """The average-pooled last feature map, (N, 1024 * width) for DenseNet-121."""
         x = self.conv1(x)
         for name, layer in self.named_children():
             if name.startswith(("dense", "trans")):

@@ -19,11 +19,11 @@ _MODULES = {
     "a5": (256, 160, 320, 32, 128, 128),
     "b5": (384, 192, 384, 48, 128, 128),
 }
-"""Channels of each module (the paper's Table 1): 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; behind the pool."""
+"""Channels of each module (Table 1 of the paper): 1x1; 3x3 reduce, 3x3; 5x5 reduce, 5x5; pool projection."""
 
 
 class Inception(nn.Module):
-    """Four branches side by side; two 3x3 convolutions stand for the 5x5 one."""
+    """Inception module with four branches; two 3x3 convolutions replace the 5x5 convolution."""
 
     def __init__(self, inputs: int, sizes: list[int]) -> None:
         super().__init__()
@@ -45,9 +45,10 @@ def _convolution(inputs: int, outputs: int, size: int) -> list[nn.Module]:
 
 
 class GoogLeNet(Classifier):
-    """Nine inception modules behind one 3x3 convolution that keeps the resolution; no side classifiers.
+    """GoogLeNet for small images: a 3x3 convolution of stride 1 and nine inception modules, no auxiliary classifiers.
 
-    Its keys are those of kuangliu's pytorch-cifar. 6,166,250 parameters at width 1, 10 classes and 3 channels.
+    The state-dict keys are those of kuangliu's pytorch-cifar. 6,166,250 parameters at width 1, 10 classes and 3
+    channels.
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
@@ -62,7 +63,7 @@ class GoogLeNet(Classifier):
         start_for_relu(self)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 1024 * width)."""
+        """The average-pooled last feature map, (N, 1024 * width)."""
         x = self.pre_layers(x)
         for name in _MODULES:
             if name in ("a4", "a5"):

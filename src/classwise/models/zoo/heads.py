@@ -1,4 +1,4 @@
-"""Last layers other than the linear one."""
+"""Last layers other than `nn.Linear`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 _TINY = 1e-4
-"""Features shorter than this count as this long, so that a dead network has finite gradients."""
+"""Lower bound of the norm of features, so that gradients are finite at zero features."""
 
 
 class CosineHead(nn.Linear):
-    """The cosines between a feature and each class's weight row: (N, F) to (N, C), in [-1, 1].
+    """Cosine similarities of a feature and the weight of each class: (N, F) to (N, C), in [-1, 1].
 
-    No bias and no scale; in float32 whatever the network's precision. In training mode the rows are put back on the
-    unit sphere in place before each pass (Pang et al., NeurIPS 2020); in evaluation mode the stored weights stay as
-    they are.
+    There is no bias and no scale, and the layer always computes in float32. In training mode the weights are normalised
+    in place before each pass (Pang et al., NeurIPS 2020); in evaluation mode the stored weights are not modified.
     """
 
     def __init__(self, features: int, classes: int) -> None:
@@ -26,7 +25,7 @@ class CosineHead(nn.Linear):
         with torch.no_grad():
             unit = F.normalize(self.weight, dim=1)
         if self.training:
-            self.weight.data.copy_(unit)  # through .data: an earlier pass of this step still needs its own values
+            self.weight.data.copy_(unit)  # through .data: autograd of an earlier pass needs its own values
             unit = self.weight
         with torch.autocast(z.device.type, enabled=False):
             return F.linear(F.normalize(z.float(), dim=1, eps=_TINY), unit)

@@ -15,7 +15,7 @@ Size = int | tuple[int, int]
 
 
 class Layer(NamedTuple):
-    """One convolution of a branch: its channels at width 1, its kernel, and whether it halves the map."""
+    """One convolution of a branch: channels at width 1, kernel size, and whether its stride is 2."""
 
     outputs: int
     size: Size = 1
@@ -23,7 +23,7 @@ class Layer(NamedTuple):
 
 
 class Convolution(nn.Module):
-    """Convolution, norm and ReLU. One that halves has no border, unless the map is smaller than its kernel."""
+    """Convolution, BN and ReLU; with stride 2 there is no padding, unless the map is smaller than the kernel."""
 
     def __init__(self, inputs: int, outputs: int, size: Size, *, halves: bool = False, border: bool = True) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Convolution(nn.Module):
 
 
 class Halved(nn.Module):
-    """The maximum or the mean of 3x3 blocks, two apart."""
+    """3x3 max or average pooling with stride 2."""
 
     def __init__(self, *, mean: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def _at_least_three(x: Tensor) -> Tensor:
 
 
 class Side(nn.Module):
-    """One convolution, then two side by side."""
+    """Convolutions, then a 1x3 and a 3x1 convolution in parallel."""
 
     def __init__(self, inputs: int, steps: Sequence[Layer], outputs: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Side(nn.Module):
 
 
 def branch(inputs: int, steps: Sequence[Layer]) -> nn.Sequential:
-    """Convolutions one behind the other."""
+    """A sequence of convolutions."""
     layers = []
     for outputs, size, halves in steps:
         layers.append(Convolution(inputs, outputs, size, halves=halves))
@@ -82,24 +82,24 @@ def branch(inputs: int, steps: Sequence[Layer]) -> nn.Sequential:
 
 
 class Mixed(nn.Module):
-    """Branches side by side."""
+    """Parallel branches, concatenated along the channels."""
 
     def __init__(self, branches: Sequence[nn.Module]) -> None:
         super().__init__()
         self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, inputs, H, W) to the channels of all branches, in their order."""
+        """(N, inputs, H, W) to the concatenated channels of all branches."""
         return torch.cat([one(x) for one in self.branches], 1)
 
 
 class InceptionV3(Classifier):
-    """The paper's eleven modules behind a stem that keeps the resolution; no side classifier.
+    """Inception-v3 for small images: a stem with stride 1 and the eleven modules of the paper, no auxiliary classifier.
 
-    As in weiaicunzai's pytorch-cifar100, the stem neither strides nor pools, and the last reduction takes the mean of
-    its pool. The parameters are those of the original without its side classifier: 21,785,568 and the last layer's, at
-    width 1 and 3 channels. Dropout before the last layer is left out, because its masks would come from torch's global
-    generator.
+    As in weiaicunzai's pytorch-cifar100, the stem has neither strides nor pooling, and the last reduction uses average
+    pooling. The number of parameters is that of the original without its auxiliary classifier: 21,785,568 plus the last
+    layer, at width 1 and 3 channels. There is no dropout before the last layer, because its masks would come from
+    torch's global generator.
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3, width: float = 1.0) -> None:
@@ -125,7 +125,7 @@ class InceptionV3(Classifier):
         start_for_relu(self)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 2048 * width)."""
+        """The average-pooled last feature map, (N, 2048 * width)."""
         return pooled(self.mixed(self.stem(x)))
 
     def _count(self, outputs: int) -> int:
@@ -141,7 +141,7 @@ class InceptionV3(Classifier):
         return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), *self._branch(Layer(outputs)))
 
     def _wide(self, pool: int) -> Mixed:
-        """Figure 5 of the paper: 1x1, 5x5, twice 3x3, pool."""
+        """Figure 5 of the paper: 1x1, 5x5, two 3x3, pool."""
         branches = (
             self._branch(Layer(64)),
             self._branch(Layer(48), Layer(64, 5)),
@@ -151,21 +151,21 @@ class InceptionV3(Classifier):
         return self._mixed(branches, 64, 64, 96, pool)
 
     def _reduction(self, branches: Sequence[Sequence[Layer]], *, mean: bool) -> Mixed:
-        """Figure 10: branches that halve the map, beside a pool that does."""
+        """Figure 10: branches of stride 2 and a pooling branch."""
         size = self._size + sum(self._count(steps[-1].outputs) for steps in branches)
         mixed = Mixed([*(self._branch(*steps) for steps in branches), Halved(mean=mean)])
         self._size = size
         return mixed
 
     def _factorised(self, inner: int) -> Mixed:
-        """Figure 6: 7x7 convolutions in two parts."""
+        """Figure 6: factorised 7x7 convolutions."""
         short = (Layer(inner), Layer(inner, (1, 7)), Layer(192, (7, 1)))
         long = (Layer(inner), Layer(inner, (7, 1)), Layer(inner, (1, 7)), Layer(inner, (7, 1)), Layer(192, (1, 7)))
         branches = (self._branch(Layer(192)), self._branch(*short), self._branch(*long), self._pool(192))
         return self._mixed(branches, 192, 192, 192, 192)
 
     def _spread(self) -> Mixed:
-        """Figure 7: 3x3 convolutions in two parts side by side."""
+        """Figure 7: 3x3 convolutions factorised into parallel 1x3 and 3x1."""
         side = self._count(384)
         branches = (
             self._branch(Layer(320)),

@@ -9,16 +9,16 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, to_grid
 
-fx.wrap("to_grid")  # asks for the size of its images: a step of its own in a trace
+fx.wrap("to_grid")  # depends on the image size: a leaf of the trace
 
 GRID = 5
-"""The last feature map is pooled to 5x5, its own size for 32x32 images."""
+"""The last feature map is pooled to 5x5, its size for 32x32 images."""
 FRAME = 32
-"""Smaller images are centred in a 32x32 frame of zeros, as LeCun did with the digits."""
+"""Smaller images are centred and zero-padded to 32x32, as in the paper."""
 
 
 class LeNet(Classifier):
-    """Two 5x5 convolutions, each with a 2x2 maximum behind it, and three linear layers.
+    """LeNet-5 with ReLU: two 5x5 convolutions with 2x2 max pooling, and three linear layers.
 
     At width 1 and 10 classes: 61,706 parameters for 1 channel, 62,006 for 3.
     """
@@ -35,7 +35,7 @@ class LeNet(Classifier):
         self.fc3 = nn.Linear(fourth, num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The last hidden layer: (N, 84 * width)."""
+        """Activations of the last hidden layer, (N, 84 * width)."""
         x = _framed(x)
         x = F.max_pool2d(F.relu(self.conv1(x), inplace=True), 2)
         x = F.max_pool2d(F.relu(self.conv2(x), inplace=True), 2)

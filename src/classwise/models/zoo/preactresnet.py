@@ -11,7 +11,7 @@ from classwise.models.base import Classifier, channels, pooled
 
 
 class PreActBlock(nn.Module):
-    """Norm, ReLU and 3x3 convolution, twice, plus the input, which a 1x1 convolution matches where shapes change."""
+    """Pre-activation block: twice BN, ReLU and 3x3 convolution, plus a shortcut (1x1 convolution on shape changes)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -32,11 +32,11 @@ class PreActBlock(nn.Module):
 
 
 class PreActResNet(Classifier):
-    """A PreActResNet whose first layer keeps the resolution; PreActResNet-18 by default.
+    """PreActResNet for small images, with a first layer of stride 1; PreActResNet-18 by default.
 
-    Its keys are those of the public code for adversarial training (fast_adversarial, robust_overfitting, CFA).
-    At width 1, 10 classes and 3 channels: 11,172,170 parameters with the last normalisation, as in CFA and in the
-    paper of the architecture; 11,171,146 without it, as in kuangliu's pytorch-cifar. At width 0.25: 0.70 million.
+    The state-dict keys are those of public code for adversarial training (fast_adversarial, robust_overfitting, CFA).
+    At width 1, 10 classes and 3 channels: 11,172,170 parameters with the final batch normalisation, as in CFA and in
+    the paper of the architecture; 11,171,146 without it, as in kuangliu's pytorch-cifar. At width 0.25: 0.70 million.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PreActResNet(Classifier):
         self.linear = nn.Linear(sizes[3], num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 512 * width)."""
+        """The average-pooled last feature map, (N, 512 * width)."""
         x = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))
         if self.bn is not None:
             x = F.relu(self.bn(x), inplace=True)
@@ -67,6 +67,6 @@ class PreActResNet(Classifier):
 
 
 def stage(inputs: int, outputs: int, blocks: int, *, stride: int) -> nn.Sequential:
-    """So many blocks in a row, of which the first may halve the resolution and change the number of channels."""
+    """A sequence of blocks; only the first has the stride and changes the number of channels."""
     first = PreActBlock(inputs, outputs, stride)
     return nn.Sequential(first, *(PreActBlock(outputs, outputs, 1) for _ in range(blocks - 1)))

@@ -12,7 +12,7 @@ from classwise.models.base import Classifier, channels, pooled
 
 
 class BasicBlock(nn.Module):
-    """3x3 convolution and norm, twice, plus the input; ReLU after the first norm and after the sum."""
+    """Basic residual block: twice 3x3 convolution and BN, with a shortcut; ReLU after the first BN and the sum."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a norm each, plus the input; the last has four times the channels."""
+    """Bottleneck block: 1x1, 3x3 and 1x1 convolution with BN and a shortcut; the last expands the channels by 4."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(Classifier):
-    """A ResNet whose first layer is a 3x3 convolution that keeps the resolution; ResNet-18 by default.
+    """ResNet for small images, with a 3x3 convolution of stride 1 as first layer; ResNet-18 by default.
 
-    Its keys are those of kuangliu's pytorch-cifar, which most public CIFAR checkpoints follow. At width 1, 10 classes
-    and 3 channels: 11,173,962 parameters for ResNet-18, 23,520,842 for ResNet-50 (bottleneck blocks).
+    The state-dict keys are those of kuangliu's pytorch-cifar, as in most public CIFAR checkpoints. At width 1, 10
+    classes and 3 channels: 11,173,962 parameters for ResNet-18, 23,520,842 for ResNet-50 (bottleneck blocks).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ResNet(Classifier):
         self.linear = nn.Linear(grown[3], num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 512 * width), four times as many with bottlenecks."""
+        """The average-pooled last feature map: (N, 512 * width), or (N, 2048 * width) with bottlenecks."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
         return pooled(self.layer4(self.layer3(self.layer2(self.layer1(x)))))
 

@@ -1,4 +1,4 @@
-"""The four-layer CNN that TRADES uses for MNIST: Zhang et al., Theoretically Principled Trade-off (2019)."""
+"""The CNN of TRADES for MNIST: Zhang et al., Theoretically Principled Trade-off (2019)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, to_grid
 
-fx.wrap("to_grid")  # asks for the size of its images: a step of its own in a trace
+fx.wrap("to_grid")  # depends on the image size: a leaf of the trace
 
 GRID = 4
-"""The last feature map is pooled to 4x4, its own size for 28x28 images."""
+"""The last feature map is pooled to 4x4, its size for 28x28 images."""
 SMALL = 16
-"""Below this size the convolutions keep the resolution: without a border nothing would be left."""
+"""Images below this size are zero-padded before each pair of convolutions."""
 
 
 class SmallCNN(Classifier):
-    """Two pairs of 3x3 convolutions, each with a 2x2 maximum behind it, and three linear layers.
+    """Two pairs of 3x3 convolutions with 2x2 max pooling, and three linear layers.
 
-    312,202 parameters at width 1, 10 classes and 1 channel. Images of 28x28 pixels go through as in the public code;
-    other sizes are pooled to the same 4x4 grid. Two choices differ from the public code: the last layer does not start
-    at zero, and dropout is off unless asked for, because its masks would come from torch's global generator.
+    312,202 parameters at width 1, 10 classes and 1 channel. 28x28 images are processed as in the public code; other
+    sizes are pooled to the same 4x4 grid. Two choices differ from the public code: the last layer is not initialised
+    to zero, and dropout is off by default, because its masks come from torch's global generator.
     """
 
     last_layer: ClassVar[str] = "fc3"
@@ -54,7 +54,7 @@ class SmallCNN(Classifier):
             nn.init.zeros_(layer.bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """The last hidden layer: (N, 200 * width)."""
+        """Activations of the last hidden layer, (N, 200 * width)."""
         border = _border(x)
         x = _pair(self.conv1, self.conv2, _framed(x, border))
         x = _pair(self.conv3, self.conv4, _framed(x, border))

@@ -15,11 +15,11 @@ _SIZES = (64, 128, 256, 512, 512)
 
 
 class VGG(Classifier):
-    """Five stages of 3x3 convolutions, each with a 2x2 maximum behind it, and one linear layer.
+    """VGG for small images: five stages of 3x3 convolutions with 2x2 max pooling, and one linear layer.
 
-    The paper's three wide linear layers are left out, as in kuangliu's pytorch-cifar, whose parameters it has:
-    14,728,266 (VGG-16) and 20,040,522 (VGG-19) at width 1, 10 classes and 3 channels. A feature map of one row or
-    column is not halved, so that images may be smaller than 32x32.
+    As in kuangliu's pytorch-cifar, one linear layer replaces the three of the paper. The number of parameters is the
+    same as there: 14,728,266 (VGG-16) and 20,040,522 (VGG-19) at width 1, 10 classes and 3 channels. A feature map of
+    one row or column is not pooled, so images may be smaller than 32x32.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {r"^features\.": "layers.", r"^classifier\.": "linear."}
@@ -46,12 +46,12 @@ class VGG(Classifier):
         start_for_relu(self)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 512 * width)."""
+        """The average-pooled last feature map, (N, 512 * width)."""
         return pooled(self.layers(x))
 
 
 class Halved(nn.Module):
-    """The maximum of each 2x2 block; an odd last row or column keeps its own."""
+    """2x2 max pooling; a last odd row or column is pooled separately."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, C, ceil(H/2), ceil(W/2))."""

@@ -1,4 +1,4 @@
-"""Wide residual networks: Zagoruyko and Komodakis, Wide Residual Networks (2016), in the form of TRADES."""
+"""Wide residual networks: Zagoruyko and Komodakis, Wide Residual Networks (2016), as implemented by TRADES."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from classwise.models.zoo.preactresnet import stage
 
 
 class WideResNet(Classifier):
-    """WRN-depth-widen: three stages of pre-activation blocks, 16, 32 and 64 channels times the widening factor.
+    """Wide ResNet: three stages of pre-activation blocks with 16, 32 and 64 channels times the widening factor.
 
     At width 1, 10 classes and 3 channels: 36,479,194 parameters for WRN-28-10, 46,160,474 for WRN-34-10. Checkpoints
-    of TRADES hold one more block, ``sub_block1``, which its forward pass never runs; it is left out here.
+    of TRADES contain a further block, ``sub_block1``, which its forward pass does not use; it is ignored here.
 
     Raises:
         ClasswiseError: if the depth is not 6n + 4.
@@ -40,7 +40,7 @@ class WideResNet(Classifier):
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1:
-            raise ClasswiseError(f"depth = {depth} of a wide residual network should be 6n + 4, such as 28 or 34")
+            raise ClasswiseError(f"depth = {depth} of a wide residual network: must be 6n + 4, such as 28 or 34")
         sizes = [channels(16 * factor, width) for factor in (1, widen, 2 * widen, 4 * widen)]
         self.conv1 = nn.Conv2d(in_channels, sizes[0], 3, padding=1, bias=False)
         self.block1 = stage(sizes[0], sizes[1], blocks, stride=1)
@@ -54,7 +54,7 @@ class WideResNet(Classifier):
         nn.init.zeros_(self.fc.bias)
 
     def features(self, x: Tensor) -> Tensor:
-        """The mean of the last feature map: (N, 64 * widen * width)."""
+        """The average-pooled last feature map, (N, 64 * widen * width)."""
         x = self.block3(self.block2(self.block1(self.conv1(x))))
         return pooled(F.relu(self.bn1(x), inplace=True))
 
